@@ -1,4 +1,4 @@
-//! Records what was built: the commit, and the compiler that built it. A report without them cannot be reproduced.
+//! Records the commit and the compiler of the build. A report without them cannot be reproduced.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,12 +7,15 @@ fn main() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     println!("cargo::rustc-env=DUNLIN_COMMIT={}", commit(&root).unwrap_or_else(|| "unknown".into()));
     let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".into());
-    println!("cargo::rustc-env=DUNLIN_RUSTC={}", output(&rustc, &["--version"], &root).unwrap_or_else(|| "unknown".into()));
+    println!(
+        "cargo::rustc-env=DUNLIN_RUSTC={}",
+        output(&rustc, &["--version"], &root).unwrap_or_else(|| "unknown".into())
+    );
 }
 
-/// The commit of the tree, with `-dirty` after it when tracked files differ from it. None outside a repository of our own.
+/// The commit of the tree, followed by `-dirty` if tracked files differ from it. `None` outside our own repository.
 fn commit(root: &Path) -> Option<String> {
-    // Built from a package, an enclosing repository would be somebody else's.
+    // In a build from a package, an enclosing repository would be a foreign one.
     if !root.join(".git").exists() {
         return None;
     }
@@ -27,7 +30,7 @@ fn commit(root: &Path) -> Option<String> {
     Some(if changes.is_empty() { hash } else { format!("{hash}-dirty") })
 }
 
-/// What a command prints, trimmed; none if it cannot run or fails.
+/// The trimmed output of a command; `None` if it cannot run or fails.
 fn output(program: &str, arguments: &[&str], directory: &Path) -> Option<String> {
     let output = Command::new(program).args(arguments).current_dir(directory).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())

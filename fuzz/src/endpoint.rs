@@ -1,6 +1,7 @@
 //! Packets that come to live endpoints, from a peer that has a session with each and from a stranger.
 //!
-//! The input is a sequence of packets, each as a length, a byte that says who sends it and what is put right in it, and its bytes.
+//! The input is a sequence of packets, each as a length, a byte that says who sends it and what is put right in it, and
+//! its bytes.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -79,7 +80,8 @@ impl Victim {
             seed: Some(3),
             ..EndpointConfig::default()
         };
-        let endpoint = Ep::new(network.endpoint(1).expect("the network is new"), config).expect("the settings are in range");
+        let endpoint =
+            Ep::new(network.endpoint(1).expect("the network is new"), config).expect("the settings are in range");
         endpoint.register(1, |request| request.respond_with(700, |out| out.fill(1))).expect("the type is free");
         let answer_some = |burst: &mut dunlin_rpc::RequestBurst<'_>| {
             for i in (0..burst.len()).step_by(2) {
@@ -130,7 +132,10 @@ impl Victim {
     fn as_client() -> (Victim, Calls) {
         let mut victim = Victim::new();
         let mut connecting = Box::pin(victim.endpoint.connect(&Addr::Node(2)));
-        let asked = Connect::parse(&victim.received()).expect("a client connects");
+        let first = Connect::parse(&victim.received()).expect("a client connects");
+        let cookie = Cookie { nonce: first.nonce, cookie: [9; 16] };
+        victim.send(&packet(&Header::new(Kind::Cookie, 0, first.session, 0, first.tag), &body_of(&cookie)));
+        let asked = Connect::parse(&victim.received()).expect("a client connects again with its cookie");
         victim.session = (asked.session, asked.tag);
         let accept = Accept {
             nonce: asked.nonce,
@@ -143,12 +148,13 @@ impl Victim {
             session: 5,
             tag: 77,
             incarnation: 1,
-            credits_start: asked.credits,
-            reverse_start: asked.reverse_credits,
+            credits_start: asked.credits_start,
+            reverse_start: asked.reverse_start,
         };
         victim.send(&packet(&Header::new(Kind::Accept, 0, asked.session, 0, asked.tag), &body_of(&accept)));
         victim.run();
-        let session = victim.endpoint.poll_once(connecting.as_mut()).expect("it was accepted").expect("it was accepted");
+        let session =
+            victim.endpoint.poll_once(connecting.as_mut()).expect("it was accepted").expect("it was accepted");
         let calls = (0..10).map(|i| Box::pin(session.call(1, vec![0; i * 300]))).collect();
         victim.run();
         (victim, calls)

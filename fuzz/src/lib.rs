@@ -7,9 +7,11 @@
 //! | [`snapshot`] | the reader and the loader of snapshots |
 //! | [`log`] | the first segment of a replicated node's log |
 //! | [`memcached`] | the memcached protocol of a server of one core |
+//! | [`index`] | an ordered index, beside a map of the standard library |
 //! | [`seeds`] | the first corpus: one packet of each kind |
 
 pub mod endpoint;
+pub mod index;
 pub mod log;
 pub mod memcached;
 pub mod packet;

@@ -1,7 +1,8 @@
-//! Any bytes are refused as the segment of a log, with a place inside of them, or make a log that goes on and is found again as it was.
+//! Any bytes are refused as the segment of a log, with a place inside of them, or make a log that goes on and is found
+//! again as it was.
 //!
-//! The first byte of an input says whether lengths, checksums and numbers are put right before; without that nothing but the header would ever
-//! be reached.
+//! The first byte of an input says whether lengths, checksums and numbers are put right before; without that nothing
+//! but the header would ever be reached.
 
 use dunlin_smr::wal::sim::{Crash, SimDisk, SimDiskConfig};
 use dunlin_smr::wal::{Entry, HardState, Position, Wal, WalConfig, WalError, open_stepped};
@@ -31,8 +32,12 @@ pub fn check(input: &[u8]) {
             let before = look(&mut wal);
             let last = wal.last();
             // Behind the largest number there is none.
-            let appended =
-                wal.append(Entry { index: last.index.saturating_add(1), term: last.term.max(1), kind: 0, payload: b"more" });
+            let appended = wal.append(Entry {
+                index: last.index.saturating_add(1),
+                term: last.term.max(1),
+                kind: 0,
+                payload: b"more",
+            });
             assert!(appended.is_ok() || last.index == u64::MAX - 1, "{appended:?}");
             let all = look(&mut wal);
             assert!(all.last.index >= before.last.index);
@@ -73,7 +78,8 @@ fn put(bytes: &mut [u8], at: usize, number: u64) {
     bytes[at..at + 8].copy_from_slice(&number.to_le_bytes());
 }
 
-/// Makes the header that of the first segment of a log, and gives every frame that is there the right numbers and checksums. Each is a group of its own.
+/// Makes the header that of the first segment of a log, and gives every frame that is there the right numbers and
+/// checksums. Each is a group of its own.
 pub fn put_right(bytes: &mut Vec<u8>) {
     bytes.truncate(SEGMENT as usize);
     if bytes.len() < HEADER {

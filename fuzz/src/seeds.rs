@@ -1,6 +1,8 @@
 //! One packet of each kind, and more of those that come in several shapes.
 
-use dunlin_rpc::wire::control::{Accept, Body, Connect, Cookie, Credits, LoanRole, Presence, Refuse, RefuseReason, Release};
+use dunlin_rpc::wire::control::{
+    Accept, Body, Connect, Cookie, Credits, LoanRole, Presence, Refuse, RefuseReason, Release,
+};
 use dunlin_rpc::wire::header::VERSION;
 use dunlin_rpc::wire::packets::{Arrivals, Asked};
 use dunlin_rpc::wire::{HEADER_BYTES_MAX, Header, Kind, MASK_24, Multi, Status};
@@ -68,7 +70,10 @@ pub fn all() -> Vec<(&'static str, Vec<u8>)> {
         ("request_recut", packet(&Header { cut: 1, ..many(Kind::Request, 224, 0) }, &[7; 224])),
         ("request_deadline", packet(&Header { deadline_us: Some(500), ..data(Kind::Request, 4) }, &[7; 4])),
         ("credit_return", packet(&Header::new(Kind::CreditReturn, 0, 0, 8, 77), &[])),
-        ("credit_return_marked", packet(&Header { ecn_echo: true, ..Header::new(Kind::CreditReturn, 0, 0, 8, 77) }, &[])),
+        (
+            "credit_return_marked",
+            packet(&Header { ecn_echo: true, ..Header::new(Kind::CreditReturn, 0, 0, 8, 77) }, &[]),
+        ),
         ("request_for_response", packet(&Header::new(Kind::RequestForResponse, 1, 0, 8, 77), &[])),
         ("credit_return_holes", control_of(Kind::CreditReturn, 2, &Arrivals { first_missing: 1, mask: 5 })),
         ("request_for_responses", control_of(Kind::RequestForResponse, 1, &Asked { packets: 2 })),
@@ -77,8 +82,14 @@ pub fn all() -> Vec<(&'static str, Vec<u8>)> {
         ("response_later", packet(&many(Kind::Response, 480, 1), &[7; 480])),
         ("response_busy", packet(&Header { status: Status::Busy, ..data(Kind::Response, 0) }, &[])),
         ("response_leaving", packet(&Header { status: Status::Busy, ..data(Kind::Response, 1) }, &[1])),
-        ("response_failure", packet(&Header { status: Status::Application, ..data(Kind::Response, 8) }, b"\x07\0\0\0gone")),
-        ("response_failure_odd", packet(&Header { status: Status::Application, ..data(Kind::Response, 6) }, &[0xff; 6])),
+        (
+            "response_failure",
+            packet(&Header { status: Status::Application, ..data(Kind::Response, 8) }, b"\x07\0\0\0gone"),
+        ),
+        (
+            "response_failure_odd",
+            packet(&Header { status: Status::Application, ..data(Kind::Response, 6) }, &[0xff; 6]),
+        ),
         ("response_overloaded", packet(&Header { status: Status::Overloaded, ..data(Kind::Response, 0) }, &[])),
         ("response_deferred", packet(&Header { deferred: true, ecn_echo: true, ..data(Kind::Response, 8) }, &[7; 8])),
         ("connect", control(Kind::Connect, MASK_24, &connect)),

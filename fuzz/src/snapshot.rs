@@ -1,7 +1,7 @@
 //! Any bytes are refused as a snapshot, with a place inside of them, or are written again as they were.
 //!
-//! The first byte of an input says whether checksums, and what the trailer counts, are put right before; without that nothing but the header
-//! would ever be reached.
+//! The first byte of an input says whether checksums, and what the trailer counts, are put right before; without that
+//! nothing but the header would ever be reached.
 
 use dunlin_store::snapshot::{Block, Misfit, Origin, Reader, Record, SnapshotError, Writer, load};
 use dunlin_store::{Model, Shape};

@@ -10,33 +10,34 @@ pub use crate::roles::ECHO;
 use crate::roles::{Load, open_sessions};
 use dunlin_serve::Interrupt;
 
-/// What a client is to do.
+/// The work of a client.
 #[derive(Debug, Clone)]
 pub struct Calls {
     /// Bytes of request and response.
     pub size: usize,
     /// Calls outstanding.
     pub window: usize,
-    /// How long.
+    /// Length of the run.
     pub length: Duration,
 }
 
-/// What it measured.
+/// The result.
 #[derive(Debug)]
 pub struct EchoFigures {
     /// Calls per second.
     pub rate: f64,
-    /// Counts and round-trip times of the endpoint.
+    /// Counters and round-trip times of the endpoint.
     pub endpoint: EndpointStats,
-    /// Of its first session.
+    /// Statistics of its first session.
     pub session: Option<SessionStats>,
 }
 
-/// Calls the echo server at `server` over `transport`; `live` is told the rate from time to time. The sessions are closed, and the
-/// transport dropped, when it returns.
+/// Calls the echo server at `server` over `transport`; `live` gets the rate periodically. On return the sessions are
+/// closed and the transport is dropped.
 ///
 /// # Errors
-/// [`BenchError::Connect`] if nobody answers there, [`BenchError::Call`] if a call fails, [`BenchError::NoAnswer`] if all stay without an answer.
+/// [`BenchError::Connect`] if there is no server, [`BenchError::Call`] if a call fails, [`BenchError::NoAnswer`] if no
+/// call is answered.
 pub fn call<T: Transport>(
     transport: T,
     server: &Addr,
@@ -68,7 +69,7 @@ pub fn call<T: Transport>(
     Ok(EchoFigures { rate, endpoint: endpoint.stats(), session: first.and_then(|session| session.stats()) })
 }
 
-/// What became of calls without an answer, as far as this end knows, and what to look at.
+/// Explains calls without an answer, as far as this end knows, and suggests what to check.
 fn silence(stats: &EndpointStats, size: usize) -> String {
     let (ours, transport) = (&stats.counters, &stats.transport);
     let seen = format!(

@@ -1,4 +1,4 @@
-//! What can go wrong in an experiment.
+//! Errors of experiments.
 
 use std::io;
 use std::process::ExitStatus;
@@ -8,26 +8,30 @@ use dunlin_kv::client::KvError;
 use dunlin_net::NetError;
 use dunlin_rpc::msgbuf::AllocError;
 use dunlin_rpc::{CallError, ConnectError, EndpointError, RegisterError};
+use dunlin_schedule::simulator::SettingError;
+use dunlin_seq::SeqError;
+use dunlin_seq::counter::BadStart;
+use dunlin_seq::direct::{BadServer, DirectError};
 use dunlin_serve::{HandleError, ServeError};
 use dunlin_sim::SimError;
 use dunlin_smr::NodeError;
 use dunlin_store::PartitionError;
 
-/// Why an experiment, or a process of it, gave no result. A missed target is not an error.
+/// Why an experiment, or a process of it, has no result. A missed target is not an error.
 ///
-/// What it displays is complete: it has no source that a chain of causes would say again.
+/// The displayed message is complete: there is no source, which a chain of causes would repeat.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
     /// The user asked to stop.
     #[error("interrupted")]
     Interrupted,
-    /// There is no experiment of this name.
+    /// There is no experiment with this name.
     #[error("there is no experiment {name:?}: choose one of {known}")]
     UnknownExperiment {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// Those that exist.
+        /// The existing names.
         known: String,
     },
     /// The experiment is not part of this build.
@@ -35,31 +39,31 @@ pub enum BenchError {
         "this build has no {name}: it needs the cargo feature `{feature}`; run it with `cargo run --release --features {feature} -- bench run {name}`"
     )]
     NotInThisBuild {
-        /// The experiment asked for.
+        /// The requested experiment.
         name: &'static str,
-        /// The feature of `dunlin-cli` that brings it.
+        /// The feature of `dunlin-cli` that includes it.
         feature: &'static str,
     },
     /// A processor that this process may not run on.
     #[error("core {core} cannot be used: this process may run on {allowed}")]
     NoSuchCore {
-        /// The core asked for.
+        /// The requested core.
         core: usize,
-        /// Those allowed.
+        /// The allowed ones.
         allowed: String,
     },
     /// A measurement needs more processors than there are.
     #[error("this needs {needed} cores and only {found} can be used")]
     TooFewCores {
-        /// Cores needed.
+        /// Required cores.
         needed: usize,
-        /// Cores there are.
+        /// Available cores.
         found: usize,
     },
     /// A process of the experiment reported an error.
     #[error("{role}: {why}")]
     PeerFailed {
-        /// What the process was to do.
+        /// The role of the process.
         role: &'static str,
         /// Its error.
         why: String,
@@ -67,7 +71,7 @@ pub enum BenchError {
     /// A process of the experiment ended without a result.
     #[error("{role} ended before it gave a result ({status}): see its messages above")]
     PeerDied {
-        /// What the process was to do.
+        /// The role of the process.
         role: &'static str,
         /// How it ended.
         status: ExitStatus,
@@ -75,33 +79,33 @@ pub enum BenchError {
     /// A process of the experiment did not answer in time and was killed.
     #[error("{role} gave no result within {limit:?} and was killed")]
     TimedOut {
-        /// What the process was to do.
+        /// The role of the process.
         role: &'static str,
-        /// Time it was given.
+        /// The time limit.
         limit: Duration,
     },
-    /// A process of the experiment was told or said something that cannot be understood.
+    /// A malformed message to or from a process of the experiment.
     #[error("{role} and its parent do not understand each other: {why}")]
     BadMessage {
-        /// What the process was to do.
+        /// The role of the process.
         role: String,
         /// What is wrong.
         why: String,
     },
-    /// An RPC system that is compared with failed.
+    /// Another RPC system, used for comparison, failed.
     #[error("{system}: {why}")]
     OtherSystem {
         /// Its name.
         system: &'static str,
-        /// What it says.
+        /// Its error.
         why: String,
     },
     /// A step of the demo failed.
     #[error("the demo could not {doing}: {why}")]
     Demo {
-        /// What it was about to do.
+        /// The step.
         doing: &'static str,
-        /// What was in the way.
+        /// The cause.
         why: String,
     },
     /// A replica of a state machine could not start, or stopped.
@@ -116,24 +120,24 @@ pub enum BenchError {
     /// Calls were made, and none was answered.
     #[error("no call was answered in {time:.1?}: {why}")]
     NoAnswer {
-        /// How long was waited.
+        /// How long it waited.
         time: Duration,
-        /// What became of the packets, and what to look at.
+        /// The fate of the packets, and what to check.
         why: String,
     },
-    /// A response was not what the request asks for.
+    /// A response does not match its request.
     #[error("a response was wrong: this is a bug, figures would mean nothing")]
     WrongEcho,
-    /// Answers of a table or a server were not what was stored.
+    /// Answers of a table or a server do not match what was stored.
     #[error(
         "{wrong} values were wrong, {missing} items were missing and {refused} writes were refused: figures would mean nothing"
     )]
     WrongAnswers {
-        /// Values of another item, or damaged.
+        /// Values of another item, or damaged values.
         wrong: u64,
-        /// Items that were stored and not found.
+        /// Stored items that were not found.
         missing: u64,
-        /// Writes that were refused.
+        /// Refused writes.
         refused: u64,
     },
     /// A call failed.
@@ -145,6 +149,9 @@ pub enum BenchError {
     /// A client of the key-value service failed.
     #[error("key-value client: {0}")]
     Kv(KvError),
+    /// A sequencer could not start, or a client of it got no number.
+    #[error("sequencer: {0}")]
+    Sequencer(String),
     /// An endpoint could not be handed to other threads.
     #[error("handle: {0}")]
     Serve(ServeError),
@@ -160,7 +167,7 @@ pub enum BenchError {
     /// A handler could not be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
-    /// A message buffer could not be had.
+    /// A message buffer could not be allocated.
     #[error(transparent)]
     Alloc(#[from] AllocError),
     /// Something did not happen in virtual time.
@@ -168,12 +175,15 @@ pub enum BenchError {
     Stuck {
         /// What did not happen.
         what: &'static str,
-        /// Time it was given.
+        /// The time limit.
         limit: Duration,
     },
-    /// A simulated datacenter cannot be as it was described.
+    /// An invalid description of a simulated datacenter.
     #[error(transparent)]
     Simulation(#[from] SimError),
+    /// An invalid simulation of policies.
+    #[error(transparent)]
+    Scheduling(#[from] SettingError),
     /// Packet I/O failed.
     #[error(transparent)]
     Net(#[from] NetError),
@@ -187,7 +197,7 @@ pub enum BenchError {
     },
 }
 
-// Not by `#[from]`, which would make it the source too.
+// Not by `#[from]`, which would also make it the source.
 impl From<CallError> for BenchError {
     fn from(error: CallError) -> Self {
         BenchError::Call(error)
@@ -212,6 +222,30 @@ impl From<HandleError> for BenchError {
     }
 }
 
+impl From<BadStart> for BenchError {
+    fn from(error: BadStart) -> Self {
+        BenchError::Sequencer(error.to_string())
+    }
+}
+
+impl From<BadServer> for BenchError {
+    fn from(error: BadServer) -> Self {
+        BenchError::Sequencer(error.to_string())
+    }
+}
+
+impl From<DirectError> for BenchError {
+    fn from(error: DirectError) -> Self {
+        BenchError::Sequencer(error.to_string())
+    }
+}
+
+impl From<SeqError> for BenchError {
+    fn from(error: SeqError) -> Self {
+        BenchError::Sequencer(error.to_string())
+    }
+}
+
 impl From<NodeError> for BenchError {
     fn from(error: NodeError) -> Self {
         BenchError::Replica(error.to_string())
@@ -219,12 +253,12 @@ impl From<NodeError> for BenchError {
 }
 
 impl BenchError {
-    /// Says which step of the demo failed.
+    /// Names the step of the demo that failed.
     pub fn demo(doing: &'static str, why: impl Into<String>) -> Self {
         BenchError::Demo { doing, why: why.into() }
     }
 
-    /// Says what an operation of the system was for.
+    /// Names the purpose of a failed system operation.
     pub fn io(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let doing = doing.into();
         move |cause| BenchError::Io { doing, cause }

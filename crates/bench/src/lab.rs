@@ -1,4 +1,4 @@
-//! What an experiment works with: processes on their cores, a budget of time, a progress bar and a report to fill.
+//! The tools of an experiment: processes on their cores, a time budget, a progress bar and a report.
 
 mod simulate;
 
@@ -12,16 +12,16 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::BenchError;
 use crate::measure::{BesideFloor, BusyNeighbour, Cores, Measured, RUNS, Spread};
 use crate::peer::{Launcher, Peer, Role};
-use crate::report::{Plot, Report, ReportBuilder, RowBuilder};
+use crate::report::{Conditions, Plot, Report, ReportBuilder, RowBuilder};
 
 pub use simulate::{Simulations, Trial};
 
-/// Time a process gets beyond what it measures: to start, to connect, to touch its memory, beside other work.
+/// Time limit of a process beyond its measurement: to start, connect and touch its memory, on a busy machine.
 const SLACK: Duration = Duration::from_secs(20);
-/// Time a neighbour gets to start.
+/// Time limit of a neighbour.
 const NEIGHBOUR_LIMIT: Duration = Duration::from_secs(3600);
 
-/// Runs of a case that are taken again at most, unless told otherwise.
+/// Default limit of repeated runs of a case.
 const REPEATS: usize = 3;
 
 /// How experiments are run.
@@ -31,15 +31,15 @@ pub struct Settings {
     pub run: Duration,
     /// Runs of each case.
     pub runs: usize,
-    /// Runs of a case that may be taken again because its floor shows that the machine was disturbed meanwhile.
+    /// Runs of a case that may be repeated because their floor shows that the machine was disturbed.
     pub repeats: usize,
-    /// Items of a case at most: cases that ask for more have so many instead.
+    /// Limit of items in a case: cases that request more use this many instead.
     pub items_max: u64,
-    /// A core to keep busy with a neighbour all the while.
+    /// A core that a neighbour keeps busy throughout.
     pub busy_core: Option<usize>,
-    /// What concerns cases in virtual time.
+    /// Settings of cases in virtual time.
     pub simulations: Simulations,
-    /// Records for the demo, instead of those that the machine has.
+    /// Records for the demo, instead of those of the machine.
     pub data: Option<PathBuf>,
 }
 
@@ -57,7 +57,16 @@ impl Default for Settings {
     }
 }
 
-/// The surroundings of one experiment. One that starts no processes, as in virtual time, needs nothing but [`Lab::simulate`]
+impl Settings {
+    fn conditions(&self) -> Conditions {
+        let Simulations { seed, seeds, cost } = self.simulations;
+        let items_max = (self.items_max < u64::MAX).then_some(self.items_max);
+        let run_seconds = self.run.as_secs_f64();
+        Conditions { run_seconds, runs: self.runs, items_max, busy_core: self.busy_core, seed, seeds, cost }
+    }
+}
+
+/// The environment of one experiment. An experiment without processes, as in virtual time, needs only [`Lab::simulate`]
 /// and [`Lab::push`], and runs on any machine.
 #[derive(Debug)]
 pub struct Lab {
@@ -65,19 +74,19 @@ pub struct Lab {
     launcher: Launcher,
     bar: ProgressBar,
     report: ReportBuilder,
-    /// Of the last case in virtual time.
+    /// For the last case in virtual time.
     pace: Cell<simulate::Pace>,
-    /// Alive as long as the experiment.
+    /// Lives as long as the experiment.
     _neighbour: Option<Peer<BusyNeighbour>>,
 }
 
 impl Lab {
-    /// Starts the neighbour, if one is wanted.
+    /// Starts the neighbour, if one is requested.
     ///
     /// # Errors
-    /// Whatever keeps it from starting.
+    /// If it cannot be started.
     pub fn open(experiment: &str, settings: Settings, mut launcher: Launcher) -> Result<Self, BenchError> {
-        // Drawn on standard error, and only if that is a terminal.
+        // Drawn on standard error, only if that is a terminal.
         let bar = ProgressBar::no_length().with_prefix(experiment.to_owned()).with_style(style());
         launcher.show_live(bar.clone());
         let mut neighbour = None;
@@ -86,11 +95,12 @@ impl Lab {
             peer.ready()?;
             neighbour = Some(peer);
         }
+        let conditions = settings.conditions();
         Ok(Lab {
             settings,
             launcher,
             bar,
-            report: ReportBuilder::new(experiment),
+            report: ReportBuilder::new(experiment).conditions(conditions),
             pace: Cell::default(),
             _neighbour: neighbour,
         })
@@ -114,7 +124,7 @@ impl Lab {
         self.settings.runs
     }
 
-    /// As many items as a case asks for, or as many as may be.
+    /// The number of items that a case requests, or the limit.
     pub fn items(&self, wanted: u64) -> u64 {
         wanted.min(self.settings.items_max)
     }
@@ -124,29 +134,29 @@ impl Lab {
         self.launcher.interrupt()
     }
 
-    /// Tells how many cases there will be, for the progress bar.
+    /// Sets the number of cases, for the progress bar.
     pub fn expect_cases(&mut self, cases: usize) {
         self.bar.set_length((cases * self.settings.runs) as u64);
     }
 
-    /// Records for the demo, if the user gave some.
+    /// Records for the demo, if the user supplied some.
     pub fn data(&self) -> Option<&Path> {
         self.settings.data.as_deref()
     }
 
-    /// Tells how many steps there will be beside the cases, for the progress bar.
+    /// Sets the number of steps besides the cases, for the progress bar.
     pub fn expect_steps(&mut self, steps: usize) {
         self.bar.inc_length(steps as u64);
     }
 
-    /// Begins a step that is no case, and says what it is.
+    /// Begins a step that is not a case, and names it.
     pub fn step(&mut self, what: impl Into<String>) {
         self.bar.set_prefix(what.into());
         self.bar.set_message("");
         self.bar.inc(1);
     }
 
-    /// Starts a process that chooses its cores itself, for the length of `measured` and some slack.
+    /// Starts a process that chooses its cores itself; it may run for `measured` and some slack.
     ///
     /// # Errors
     /// [`BenchError::Io`] if it cannot be started.
@@ -154,7 +164,7 @@ impl Lab {
         self.launcher.start(role, None, measured + SLACK)
     }
 
-    /// Starts a process on the core of servers, for the length of `measured` and some slack.
+    /// Starts a process on the server core; it may run for `measured` and some slack.
     ///
     /// # Errors
     /// [`BenchError::Io`] if it cannot be started, [`BenchError::TooFewCores`].
@@ -162,7 +172,7 @@ impl Lab {
         self.launcher.start(role, Some(self.cores()?.server), measured + SLACK)
     }
 
-    /// Starts a process on the core of clients, for the length of `measured` and some slack.
+    /// Starts a process on the client core; it may run for `measured` and some slack.
     ///
     /// # Errors
     /// [`BenchError::Io`] if it cannot be started, [`BenchError::TooFewCores`].
@@ -174,7 +184,11 @@ impl Lab {
     ///
     /// # Errors
     /// The first error of a run.
-    pub fn case<T>(&mut self, name: &str, mut run: impl FnMut(&Lab) -> Result<T, BenchError>) -> Result<Vec<T>, BenchError> {
+    pub fn case<T>(
+        &mut self,
+        name: &str,
+        mut run: impl FnMut(&Lab) -> Result<T, BenchError>,
+    ) -> Result<Vec<T>, BenchError> {
         let mut outcomes = Vec::with_capacity(self.settings.runs);
         for number in 1..=self.settings.runs {
             self.bar.set_prefix(format!("{name} run {number}/{}", self.settings.runs));
@@ -187,7 +201,7 @@ impl Lab {
     /// Measures one case once: for cases whose runs alternate with those of others.
     ///
     /// # Errors
-    /// That of the run.
+    /// As the run.
     pub fn once<T>(&self, name: &str, run: impl FnOnce(&Lab) -> Result<T, BenchError>) -> Result<T, BenchError> {
         self.bar.set_prefix(name.to_owned());
         let outcome = run(self)?;
@@ -195,8 +209,9 @@ impl Lab {
         Ok(outcome)
     }
 
-    /// Measures one case beside its floor as often as the settings say, and again where the floor was disturbed. Each run measures the
-    /// floor and then the figure, so that the two alternate. `cost` is what a floor takes: less is better.
+    /// Measures one case and its floor as often as the settings say, and repeats runs whose floor was disturbed. Each
+    /// run measures the floor and then the figure, so that the two alternate. `cost` is the cost of a floor: less is
+    /// better.
     ///
     /// # Errors
     /// The first error of a run.
@@ -224,7 +239,7 @@ impl Lab {
         self.report.push(row);
     }
 
-    /// Says what could not be measured, why, and what to do about it, or what else there is to know.
+    /// Adds a note: what could not be measured, why, and what to do about it, or other remarks.
     pub fn note(&mut self, note: impl Into<String>) {
         self.report.note(note);
     }

@@ -1,9 +1,9 @@
-//! The experiments of the papers as commands. Each prints what Dunlin does, what the bare transport does in the same run, and
-//! what the paper reports on its hardware.
+//! The experiments of the papers as commands. Each prints the performance of Dunlin, that of the bare transport in the
+//! same run, and the paper's figure on its hardware.
 //!
-//! An experiment is one file under [`experiments`]. It starts a server and a client as processes of their own ([`peer`]), takes
-//! five runs of each case ([`lab`]), and fills a [`report::Report`], which shows itself as a table, a JSON file or a page.
-//! The program that links this crate must hand over to [`experiments::serve_peer`] when its first argument is
+//! An experiment is one file under [`experiments`]. It starts a server and a client as separate processes ([`peer`]),
+//! takes five runs of each case ([`lab`]), and fills a [`report::Report`], which is shown as a table, a JSON file or a
+//! page. A program that links this crate must call [`experiments::serve_peer`] if its first argument is
 //! [`peer::ARGUMENT`].
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The fault hunt keeps its own promises: seeds repeat exactly, and what it leaves behind can be read.
+//! Tests of the fault hunt itself: seeds repeat exactly, and its traces can be read.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use dunlin_bench::hunt::{self, Hunt, Kind, Scenario};
 use dunlin_serve::Interrupt;
 use dunlin_sim::{FaultPlan, Topology};
 
-/// Of a normal test run; `DUNLIN_SEEDS` gives more, and so does `dunlin sim hunt`.
+/// Seeds of a normal test run; for more, set `DUNLIN_SEEDS` or use `dunlin sim hunt`.
 const SEEDS: u64 = 30;
 
 #[test]
@@ -21,8 +21,9 @@ fn every_seed_keeps_every_promise() {
     assert_eq!(progress.seeds, seeds);
 }
 
-/// Seeds that broke a promise once: a request of which the server had given up the first half never ended (the first two, and the last, where
-/// the client was not told so in words that it believed), and a selective client waited for ever for answers of a server that goes back.
+/// Seeds that once broke a promise. In the first two and the last, a request whose first half the server had given up
+/// never ended (in the last, the client did not believe the server's refusal). In the other, a client with selective
+/// recovery waited forever for answers of a go-back-N server.
 const BROKE_A_PROMISE: [u64; 4] = [13_824, 101_732, 303_255, 900_000_508];
 
 #[test]

@@ -1,4 +1,4 @@
-//! The fault hunt of the cluster manager: what it tells its clients is as it promises, and seeds repeat exactly.
+//! The fault hunt of the cluster manager: its answers keep its promises, and seeds repeat exactly.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use dunlin_bench::hunt::{self, Hunt, Kind};
 use dunlin_serve::Interrupt;
 
-/// Of a normal test run; `DUNLIN_SEEDS` gives more, and so does `dunlin sim hunt --kind coord`.
+/// Seeds of a normal test run; for more, set `DUNLIN_SEEDS` or use `dunlin sim hunt --kind coord`.
 const SEEDS: u64 = 30;
 
 #[test]
@@ -37,12 +37,18 @@ fn a_seed_gives_the_same_history_again() {
 
 #[test]
 fn a_learner_catches_up_with_large_values_on_a_slow_disk() {
-    // A snapshot of 466 kB, which was written in pieces of 47 bytes and flushes of 5 ms: 50 s for each replica.
+    // A snapshot of 466 kB was written in pieces of 47 bytes with flushes of 5 ms: 50 s for each replica.
     hunt::replay(Kind::Coord, 252_439_345_997, None, None).unwrap().unwrap();
 }
 
 #[test]
 fn a_watcher_has_long_answers_beside_heartbeats() {
-    // On a session of one credit, a page of 232 kB got one packet through with each heartbeat.
+    // On a session with one credit, a page of 232 kB advanced by one packet per heartbeat.
     hunt::replay(Kind::Coord, 5_031_267, None, None).unwrap().unwrap();
+}
+
+#[test]
+fn requests_do_not_turn_each_other_from_one_follower_to_the_next() {
+    // Two requests of a client shared the replica to ask next, and neither ever came to the leader that all named.
+    hunt::replay(Kind::Coord, 263_366_931_343, None, None).unwrap().unwrap();
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use dunlin_bench::hunt::{self, Hunt, Kind};
 use dunlin_serve::Interrupt;
 
-/// Of a normal test run; `DUNLIN_SEEDS` gives more, and so does `dunlin sim hunt --kind kv`.
+/// Seeds of a normal test run; for more, set `DUNLIN_SEEDS` or use `dunlin sim hunt --kind kv`.
 const SEEDS: u64 = 30;
 
 #[test]

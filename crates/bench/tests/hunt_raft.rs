@@ -1,4 +1,4 @@
-//! The fault hunt of replicated state machines: logs and histories are as they must be, and seeds repeat exactly.
+//! The fault hunt of replicated state machines: logs and histories are correct, and seeds repeat exactly.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use dunlin_bench::hunt::{self, Hunt, Kind};
 use dunlin_serve::Interrupt;
 
-/// Of a normal test run; `DUNLIN_SEEDS` gives more, and so does `dunlin sim hunt --kind raft`.
+/// Seeds of a normal test run; for more, set `DUNLIN_SEEDS` or use `dunlin sim hunt --kind raft`.
 const SEEDS: u64 = 30;
 
 #[test]
@@ -18,7 +18,7 @@ fn replicas_keep_their_promises() {
         panic!("seed {}: {}", failure.seed, failure.why);
     }
     assert_eq!(progress.seeds, seeds);
-    // One in 100 seeds; of few seeds, a single one may have two.
+    // One key in 100 seeds; with few seeds, a single one may have two.
     assert!(progress.undecided <= seeds.div_ceil(100).max(2), "{} keys are undecided", progress.undecided);
     let (calls, packets, undecided) = (progress.calls, progress.packets, progress.undecided);
     println!("{calls} operations, {packets} packets, {undecided} keys undecided, {:?}", progress.elapsed);

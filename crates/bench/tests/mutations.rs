@@ -1,4 +1,5 @@
-//! The fault hunt finds bugs that were planted on purpose, from wherever it starts. Run by: `cargo test -p dunlin-bench --features mutations --test mutations`.
+//! The fault hunt finds deliberately planted bugs, from any starting seed. Run by: `cargo test -p dunlin-bench
+//! --features mutations --test mutations`.
 
 use std::sync::Mutex;
 
@@ -6,20 +7,21 @@ use dunlin_bench::hunt::{self, Hunt, Kind};
 use dunlin_rpc::mutation::{Mutation, plant};
 use dunlin_serve::Interrupt;
 
-/// Seeds within which each is found.
+/// Number of seeds within which each bug must be found.
 const SEEDS: u64 = 500;
-/// The same for the key-value service: its clients try their sessions before they write, so that few writes are lost half-way.
+/// The same for the key-value service: its clients check their sessions before they write, so that few writes are lost
+/// half-way.
 const KV_SEEDS: u64 = 3_000;
 /// The same for replicated state machines.
 const RAFT_SEEDS: u64 = 2_000;
 /// The same for the cluster manager.
 const COORD_SEEDS: u64 = 500;
-/// A bug is planted in the whole process.
+/// A planted bug affects the whole process.
 static PLANTING: Mutex<()> = Mutex::new(());
-/// Where hunts start.
+/// Starting seeds of the hunts.
 const FIRST: [u64; 5] = [0, 100_000, 200_000, 300_000, 400_000];
 
-/// Where a promise was broken, and which: what comes after that may be a history.
+/// The location and the text of a broken promise; a history may follow it.
 fn start_of(why: &str) -> String {
     why.lines().take(2).collect::<Vec<_>>().join(" ")
 }
@@ -32,7 +34,8 @@ fn each_planted_bug_is_found() {
         for first in FIRST {
             let hunt = Hunt { kind: Kind::Rpc, first, seeds: Some(SEEDS), time: None, jobs: 1 };
             let (progress, failure) = hunt.run(&Interrupt::default(), |_| {});
-            let failure = failure.unwrap_or_else(|| panic!("{mutation:?} was not found within {SEEDS} seeds from {first}"));
+            let failure =
+                failure.unwrap_or_else(|| panic!("{mutation:?} was not found within {SEEDS} seeds from {first}"));
             let why = start_of(&failure.why);
             println!("{mutation:?}: found by seed {}, after {} seeds: {why}", failure.seed, progress.seeds);
             let again = hunt::replay(Kind::Rpc, failure.seed, None, None).unwrap();
@@ -42,7 +45,7 @@ fn each_planted_bug_is_found() {
     plant(None);
 }
 
-/// Those of the key-value service, and those of the protocol below it that its clients can see.
+/// The bugs of the key-value service, and those of the protocol below it that its clients can observe.
 #[test]
 fn each_bug_that_a_client_sees_is_found_in_histories() {
     use dunlin_kv::mutation as kv;
@@ -66,7 +69,7 @@ fn each_bug_that_a_client_sees_is_found_in_histories() {
     plant(None);
 }
 
-/// Those of replicated state machines.
+/// The bugs of replicated state machines.
 #[test]
 fn each_bug_of_replication_is_found() {
     use dunlin_smr::mutation as smr;
@@ -84,12 +87,12 @@ fn each_bug_of_replication_is_found() {
     smr::plant(None);
 }
 
-/// Those of the cluster manager.
+/// The bugs of the cluster manager.
 #[test]
 fn each_bug_of_the_cluster_manager_is_found() {
     use dunlin_coord::mutation as coord;
     let _one_at_a_time = PLANTING.lock().unwrap();
-    // Some of them, by name.
+    // Selects some of them by name.
     let only = std::env::var("DUNLIN_MUTATIONS").ok();
     let is_wanted = |mutation: &&coord::Mutation| {
         only.as_ref().is_none_or(|names| names.split(',').any(|name| name == format!("{mutation:?}")))

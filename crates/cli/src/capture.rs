@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// A buffered file that remembers its first error: whoever writes packets to it goes on without it.
+/// A buffered file that remembers its first error: the writer of packets continues without it.
 pub struct Capture {
     path: PathBuf,
     file: BufWriter<File>,
@@ -14,16 +14,16 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Makes the file, or empties it.
+    /// Creates the file, or truncates it.
     pub fn create(path: &Path) -> Result<Self> {
         let file = File::create(path).with_context(|| cannot_write(path))?;
         Ok(Capture { path: path.to_owned(), file: BufWriter::new(file), error: None })
     }
 
-    /// Writes what is left, and says whether all of it was written.
+    /// Flushes the file. Fails if any write has failed.
     pub fn finish(mut self) -> Result<()> {
         let written = self.error.take().map_or_else(|| self.file.flush(), Err);
-        // What could not be written is not tried again when it is dropped.
+        // Bytes that could not be written are not tried again on drop.
         let _ = self.file.into_parts();
         written.with_context(|| cannot_write(&self.path))
     }

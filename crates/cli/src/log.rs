@@ -1,4 +1,4 @@
-//! What libraries have to say, on standard error.
+//! Log output of libraries, on standard error.
 
 use std::io::{IsTerminal, stderr};
 
@@ -8,19 +8,19 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// How much is said.
+/// The level of detail.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Log {
-    /// Log more to standard error: -v tells what happens, -vv why, -vvv everything
+    /// Log more to standard error: -v shows events, -vv reasons, -vvv everything
     #[arg(short, long, global = true, action = ArgAction::Count)]
     verbose: u8,
-    /// Log what this filter lets through: a level, or MODULE=LEVEL,... as in warn,dunlin_smr=debug
+    /// Log what this filter allows: a level, or MODULE=LEVEL,... as in warn,dunlin_smr=debug
     #[arg(long, global = true, value_name = "FILTER", conflicts_with = "verbose")]
     log: Option<Targets>,
 }
 
 impl Log {
-    /// Logs from now on, without being asked no more than `default`. Call it once.
+    /// Starts logging, at level `default` unless options ask for more. Call it once.
     pub fn init(self, default: LevelFilter) {
         let level = match self.verbose {
             0 => default,

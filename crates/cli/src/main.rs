@@ -1,9 +1,11 @@
 //! The `dunlin` command. Each subcommand is one file under `commands`.
 #![forbid(unsafe_code)]
 
+mod arguments;
 #[cfg(feature = "bench")]
 mod capture;
 mod commands;
+mod exit;
 mod log;
 mod output;
 #[cfg(feature = "bench")]
@@ -20,8 +22,18 @@ use tracing::level_filters::LevelFilter;
 use crate::log::Log;
 use crate::settings::{Parsed, Refusal};
 
-/// Exit code of wrong usage, as a shell has it.
-const EXIT_USAGE: u8 = 2;
+/// What the commands are for, and examples.
+const HELP: &str = "\
+Services: kv, raft, coord, seq. Observation: top, echo. Lab: demo, bench, sim. For shells: completions, man.
+
+Examples:
+  dunlin demo                                 see what it does on this machine, in half a minute
+  dunlin echo serve --at shm:echo             an echo server; call it with: dunlin echo call --at shm:echo
+  dunlin kv serve                             a key-value server, for memcached clients too
+  dunlin raft serve --help                    a replicated one, that outlives its machines
+  dunlin coord serve --help                   the cluster manager: who is there, who holds what
+  dunlin seq serve --at shm:seq               a sequencer: increasing numbers for many clients
+  dunlin bench run rpc-latency                repeat one experiment of the papers";
 
 /// Datacenter RPC over plain datagrams: shared memory within a host, UDP between hosts.
 #[derive(Debug, Parser)]
@@ -29,14 +41,7 @@ const EXIT_USAGE: u8 = 2;
     name = "dunlin",
     version,
     propagate_version = true,
-    after_help = "\
-Examples:
-  dunlin demo                                 see what it does on this machine, in half a minute
-  dunlin echo serve shm:echo                  an echo server; call it with: dunlin echo call shm:echo
-  dunlin kv serve                             a key-value server, for memcached clients too
-  dunlin raft serve --help                    a replicated one, that outlives its machines
-  dunlin coord serve --help                   the cluster manager: who is there, who holds what
-  dunlin bench run rpc-latency                repeat one experiment of the papers"
+    after_help = HELP
 )]
 struct Arguments {
     #[command(flatten)]
@@ -47,18 +52,21 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    #[cfg(feature = "bench")]
-    Demo(commands::demo::Arguments),
-    #[cfg(feature = "bench")]
-    Echo(commands::echo::Arguments),
     Kv(commands::kv::Arguments),
     Raft(commands::raft::Arguments),
     Coord(commands::coord::Arguments),
+    Seq(commands::seq::Arguments),
     Top(commands::top::Arguments),
+    #[cfg(feature = "bench")]
+    Echo(commands::echo::Arguments),
+    #[cfg(feature = "bench")]
+    Demo(commands::demo::Arguments),
     #[cfg(feature = "bench")]
     Bench(commands::bench::Arguments),
     #[cfg(feature = "bench")]
     Sim(commands::sim::Arguments),
+    Completions(commands::completions::Arguments),
+    Man(commands::man::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -71,30 +79,31 @@ fn main() -> ExitCode {
         Ok(Parsed::Print(text)) => output::line(text.trim_end()).map(|()| ExitCode::SUCCESS).map_err(Into::into),
         Err(refusal) => return refuse(&refusal),
     };
-    done.unwrap_or_else(|error| output::report(&error, ExitCode::FAILURE))
+    done.unwrap_or_else(|error| output::report(&error, ExitCode::from(exit::FAILED)))
 }
 
-/// Says in one line what is wrong with the arguments; prints help and version as they are.
+/// Prints an argument error in one line; prints help and version as they are.
 fn refuse(refusal: &Refusal) -> ExitCode {
     let (error, file) = match refusal {
         Refusal::Arguments { error, file } => (error, file),
         Refusal::File(error) => {
             eprintln!("dunlin: {error}");
-            return ExitCode::from(EXIT_USAGE);
+            return ExitCode::from(exit::FAILED);
         }
     };
     let asked_for = !error.use_stderr();
     if asked_for || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        // Nothing can be done if it cannot be printed.
+        // If it cannot be printed, nothing can be done.
         let _ = error.print();
-        return if asked_for { ExitCode::SUCCESS } else { ExitCode::from(EXIT_USAGE) };
+        return if asked_for { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILED) };
     }
     let with = file.as_ref().map(|file| format!(" with the settings of {}", file.display())).unwrap_or_default();
     eprintln!("dunlin: {}{with}; try --help", settings::what(error));
-    ExitCode::from(EXIT_USAGE)
+    ExitCode::from(exit::FAILED)
 }
 
-/// What a command logs without being asked: servers what an operator must know, simulations nothing, others what is broken.
+/// The default log level of a command: servers log what an operator must know, simulations nothing, others what is
+/// broken.
 fn default_level(command: &Command) -> LevelFilter {
     match command {
         #[cfg(feature = "bench")]
@@ -102,8 +111,9 @@ fn default_level(command: &Command) -> LevelFilter {
         Command::Kv(arguments) if arguments.serves() => LevelFilter::WARN,
         Command::Raft(arguments) if arguments.serves() => LevelFilter::WARN,
         Command::Coord(arguments) if arguments.serves() => LevelFilter::WARN,
+        Command::Seq(arguments) if arguments.serves() => LevelFilter::WARN,
         Command::Coord(arguments) if arguments.watches() => LevelFilter::INFO,
-        // Its faults are on purpose.
+        // Its faults are intentional.
         #[cfg(feature = "bench")]
         Command::Sim(_) => LevelFilter::OFF,
         _ => LevelFilter::ERROR,
@@ -121,10 +131,16 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Kv(arguments) => commands::kv::run(arguments, interrupt),
         Command::Raft(arguments) => commands::raft::run(arguments, interrupt),
         Command::Coord(arguments) => commands::coord::run(arguments, interrupt),
+        Command::Seq(arguments) => commands::seq::run(arguments, interrupt),
         Command::Top(arguments) => commands::top::run(arguments, interrupt),
         #[cfg(feature = "bench")]
         Command::Bench(arguments) => commands::bench::run(arguments, interrupt),
         #[cfg(feature = "bench")]
         Command::Sim(arguments) => commands::sim::run(arguments, interrupt),
+        Command::Completions(arguments) => commands::completions::run::<Arguments>(&arguments),
+        Command::Man(arguments) => commands::man::run::<Arguments>(&arguments),
     }
 }
+
+#[cfg(test)]
+mod grammar;

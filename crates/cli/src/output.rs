@@ -1,12 +1,12 @@
-//! What commands print. A reader such as `head` may have had enough, and a disk may be full: both end a command, and neither is a panic.
+//! Output of commands. A reader such as `head` may close the pipe, and a disk may be full: both end a command, and
+//! neither is a panic.
 
 use std::error::Error;
 use std::fmt::{self, Display};
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
-/// Exit code of a program whose reader has gone, as a shell has it: 128 and SIGPIPE.
-const EXIT_BROKEN_PIPE: u8 = 141;
+use crate::exit;
 
 /// Standard output could not be written.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ impl Error for OutputError {
     }
 }
 
-/// Prints a text and ends the line. Whoever waits for the line has it when this returns.
+/// Prints a text with a newline, and flushes it.
 ///
 /// # Errors
 /// If it cannot be written.
@@ -33,7 +33,7 @@ pub fn line(text: impl Display) -> Result<(), OutputError> {
     writeln!(out, "{text}").and_then(|()| out.flush()).map_err(OutputError)
 }
 
-/// Prints the bytes of a value: to a file as they are; to a terminal with the end of the line, if they do not end one.
+/// Prints the bytes of a value: to a file as they are; to a terminal with a newline, unless they end with one.
 ///
 /// # Errors
 /// If they cannot be written.
@@ -43,16 +43,16 @@ pub fn value(bytes: &[u8]) -> Result<(), OutputError> {
     out.write_all(bytes).and_then(|()| out.write_all(end)).and_then(|()| out.flush()).map_err(OutputError)
 }
 
-/// What is missing to the end of the last line.
+/// The newline that is missing at the end.
 fn end_of_line(bytes: &[u8]) -> &'static [u8] {
     if bytes.ends_with(b"\n") { b"" } else { b"\n" }
 }
 
-/// Says on standard error why a command ended, and gives its exit code. Of a reader that has gone nothing is said.
+/// Prints the error that ended a command, and returns its exit code. A closed pipe is not reported.
 pub fn report(error: &anyhow::Error, code: ExitCode) -> ExitCode {
     let output = error.chain().find_map(|cause| cause.downcast_ref::<OutputError>());
     if output.is_some_and(|OutputError(why)| why.kind() == io::ErrorKind::BrokenPipe) {
-        return ExitCode::from(EXIT_BROKEN_PIPE);
+        return ExitCode::from(exit::BROKEN_PIPE);
     }
     eprintln!("dunlin: {error:#}");
     code

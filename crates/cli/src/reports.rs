@@ -1,44 +1,54 @@
-//! Where reports go: always to the terminal, to files if asked for.
+//! Where reports go: always to standard output, to files if asked for.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use dunlin_bench::BenchError;
 use dunlin_bench::experiments::Outcome;
 use dunlin_bench::report::{self, Report, html, table};
 use dunlin_serve::signals::EXIT_INTERRUPTED;
 
-use crate::output;
+use crate::{exit, output};
 
-/// Files to keep reports in.
+/// How reports are shown, and files to keep them in.
 #[derive(Debug, clap::Args)]
 pub struct Files {
-    /// Keep the figures in this file, as JSON
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Keep the figures in this file, as one web page with plots that needs nothing else
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
+    /// Print JSON instead of tables, all at the end
+    #[arg(long)]
+    json: bool,
+    /// Keep the figures in this file: as JSON (.json), or as one web page with plots that needs nothing else (.html)
+    #[arg(long, value_name = "FILE", value_parser = known_kind)]
+    save: Vec<PathBuf>,
+}
+
+fn known_kind(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("json" | "html") => Ok(path),
+        _ => Err("give a name that ends in .json or .html".into()),
+    }
 }
 
 impl Files {
-    /// Makes sure, before minutes of measuring, that the files can be written.
+    /// Checks, before minutes of measuring, that the files can be written.
     pub fn check(&self) -> Result<()> {
-        for file in self.json.iter().chain(&self.html) {
+        for file in &self.save {
             fs::OpenOptions::new().create(true).append(true).open(file).with_context(|| cannot_write(file))?;
         }
         Ok(())
     }
 
     fn write(&self, reports: &[Report]) -> Result<()> {
-        if let Some(file) = &self.json {
-            let json = report::json(reports).context("cannot write the report as JSON")?;
-            fs::write(file, json + "\n").with_context(|| cannot_write(file))?;
+        let json = || report::json(reports).context("cannot write the report as JSON");
+        for file in &self.save {
+            let is_page = file.extension().is_some_and(|extension| extension == "html");
+            let text = if is_page { html::page(reports) } else { json()? + "\n" };
+            fs::write(file, text).with_context(|| cannot_write(file))?;
         }
-        if let Some(file) = &self.html {
-            fs::write(file, html::page(reports)).with_context(|| cannot_write(file))?;
+        if self.json {
+            output::line(json()?)?;
         }
         Ok(())
     }
@@ -49,18 +59,26 @@ fn cannot_write(file: &Path) -> String {
 }
 
 /// Reports of one invocation, shown one by one and kept together at the end.
-#[derive(Debug, Default)]
-pub struct Collected {
+#[derive(Debug)]
+pub struct Collected<'a> {
+    files: &'a Files,
     reports: Vec<Report>,
     error: Option<anyhow::Error>,
 }
 
-impl Collected {
+impl<'a> Collected<'a> {
+    /// None yet.
+    pub fn new(files: &'a Files) -> Collected<'a> {
+        Collected { files, reports: Vec::new(), error: None }
+    }
+
     /// Shows what an experiment gave. False if there is no use in going on to the next.
     pub fn add(&mut self, outcome: Outcome) -> bool {
         if !outcome.report.rows.is_empty() {
-            let shown = output::line(format_args!("{}\n", table::render(&outcome.report)));
-            self.error = shown.err().map(Into::into);
+            if !self.files.json {
+                let shown = output::line(format_args!("{}\n", table::render(&outcome.report)));
+                self.error = shown.err().map(Into::into);
+            }
             self.reports.push(outcome.report);
         }
         self.error = outcome.error.map(Into::into).or(self.error.take());
@@ -68,8 +86,8 @@ impl Collected {
     }
 
     /// Writes the files, also when an experiment was cut short.
-    pub fn finish(self, files: &Files) -> Result<ExitCode> {
-        files.write(&self.reports)?;
+    pub fn finish(self) -> Result<ExitCode> {
+        self.files.write(&self.reports)?;
         match self.error {
             None => Ok(ExitCode::SUCCESS),
             Some(error) if matches!(error.downcast_ref(), Some(BenchError::Interrupted)) => {
@@ -80,13 +98,14 @@ impl Collected {
         }
     }
 
-    /// As [`Collected::finish`], and an error if a target was missed.
-    pub fn finish_checked(self, files: &Files) -> Result<ExitCode> {
+    /// As [`Collected::finish`], with another exit code if a target was missed.
+    pub fn finish_checked(self) -> Result<ExitCode> {
         let missed: usize = self.reports.iter().map(|report| report.missed().count()).sum();
-        let code = self.finish(files)?;
-        if missed > 0 {
-            bail!("targets missed: {missed}");
+        let code = self.finish()?;
+        if missed == 0 {
+            return Ok(code);
         }
-        Ok(code)
+        eprintln!("dunlin: targets missed: {missed}");
+        Ok(ExitCode::from(exit::NOT_FOUND))
     }
 }

@@ -1,4 +1,4 @@
-//! Wrong use gives one clear line and a non-zero exit.
+//! Wrong usage gives one clear line and a non-zero exit code.
 
 mod program;
 
@@ -22,30 +22,33 @@ fn refused(arguments: &[&str], why: &str) {
 #[test]
 fn refuses_with_one_line() {
     refused(&["bench", "run", "rpc-nothing"], "there is no experiment \"rpc-nothing\": choose one of rpc-latency");
-    refused(&["bench", "run", "all", "--json", "/nowhere/report.json"], "cannot write /nowhere/report.json");
-    refused(&["bench", "run", "all", "--seconds", "soon"], "not a number of seconds");
-    refused(&["bench", "run", "all", "--seconds", "-1"], "--seconds");
+    refused(&["bench", "run", "all", "--save", "/nowhere/report.json"], "cannot write /nowhere/report.json");
+    refused(&["bench", "run", "all", "--save", "report.txt"], "ends in .json or .html");
+    refused(&["bench", "run", "all", "--for", "soon"], "give a time");
+    refused(&["bench", "run", "all", "--for", "3"], "3 of what? Write 3s or 3ms");
+    refused(&["bench", "run", "all", "--for=-1s"], "give a time");
     refused(&["bench", "run", "rpc-latency", "--busy-core", "1023"], "core 1023 cannot be used");
     refused(
-        &["demo", "--data", "/nowhere/data.tsv"],
+        &["demo", "--records", "/nowhere/data.tsv"],
         "dunlin: cannot read /nowhere/data.tsv: No such file or directory (os error 2)",
     );
-    refused(&["demo", "--data", "/nowhere"], "dunlin: cannot read /nowhere: No such file or directory (os error 2)");
+    refused(&["demo", "--records", "/nowhere"], "dunlin: cannot read /nowhere: No such file or directory (os error 2)");
     let toml = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
-    refused(&["demo", "--data", toml], "the name does not tell the format");
+    refused(&["demo", "--records", toml], "the name does not tell the format");
     for count in ["0", "-1", "many"] {
-        refused(&["top", "shm:nobody", &format!("--count={count}")], "give a number of intervals, 1 or more");
+        refused(&["top", "--at", "shm:nobody", &format!("--count={count}")], "give a number of intervals, 1 or more");
     }
-    for expires in ["0", "-1", "NaN", "315360001"] {
+    for expires in ["0", "-1s", "NaNs", "3651d"] {
         let expires = format!("--expires={expires}");
-        refused(&["kv", "set", "shm:nobody", "k", "v", &expires], "give more than 0 and up to 315360000 seconds");
+        refused(&["kv", "set", "--at", "shm:nobody", "k", "v", &expires], "give ");
     }
     refused(&["frobnicate"], "frobnicate");
 }
 
-/// Runs a command whose standard output is `output`; gives its exit code and what it says on standard error.
+/// Runs a command with standard output `output`; returns its exit code and standard error.
 fn print_to(output: impl Into<Stdio>, arguments: &[&str]) -> (Option<i32>, String) {
-    let done = program::dunlin(arguments).stdout(output).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+    let done =
+        program::dunlin(arguments).stdout(output).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
     (done.status.code(), String::from_utf8(done.stderr).unwrap())
 }
 
@@ -53,7 +56,7 @@ fn print_to(output: impl Into<Stdio>, arguments: &[&str]) -> (Option<i32>, Strin
 fn output_that_cannot_be_written_is_an_error_of_one_line() {
     for arguments in [&["bench", "list"][..], &["sim", "topology", "cx4"], &["sim", "hunt", "--seeds", "1"]] {
         let (code, said) = print_to(File::options().write(true).open("/dev/full").unwrap(), arguments);
-        assert_eq!(code, Some(1), "{said}");
+        assert_eq!(code, Some(2), "{said}");
         assert_eq!(said, "dunlin: cannot write to standard output: No space left on device (os error 28)\n");
     }
 }
@@ -72,6 +75,25 @@ fn a_reader_that_has_gone_ends_a_command_in_silence() {
 fn says_how_to_build_what_this_build_lacks() {
     refused(&["bench", "run", "rpc-peers"], "`cargo run --release --features peers -- bench run rpc-peers`");
     refused(&["bench", "run", "smr-etcd"], "`cargo run --release --features etcd -- bench run smr-etcd`");
+}
+
+#[test]
+fn completions_and_manual_pages_are_of_all_commands() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = dunlin(&["completions", shell]);
+        let text = String::from_utf8_lossy(&script.stdout);
+        assert!(script.status.success() && text.contains("failure-timeout"), "{shell}: {text}");
+    }
+    refused(&["completions", "cmd"], "cmd");
+    let directory = std::env::temp_dir().join(format!("dunlin-test-man-{}", std::process::id()));
+    let pages = dunlin(&["man", directory.to_str().unwrap()]);
+    assert!(pages.status.success());
+    for page in ["dunlin", "dunlin-kv-serve", "dunlin-coord-txn"] {
+        let page = std::fs::read_to_string(directory.join(format!("{page}.1"))).unwrap();
+        assert!(page.contains(".TH "), "{page}");
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
+    refused(&["man", "/dev/null/pages"], "cannot write manual pages to /dev/null/pages");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `dunlin echo` between two processes, and what it says when the other is not there.
+//! `dunlin echo` between two processes, and its errors when the peer is absent.
 
 mod program;
 
@@ -19,16 +19,16 @@ use program::{Server, dunlin};
 const ECHO: u8 = 1;
 
 fn serve(address: &str) -> Server {
-    Server::start(dunlin(&["echo", "serve", address]))
+    Server::start(dunlin(&["echo", "serve", "--at", address]))
 }
 
 fn call(address: &str, more: &[&str]) -> Output {
-    dunlin(&["echo", "call", address]).args(more).output().unwrap()
+    dunlin(&["echo", "call", "--at", address]).args(more).output().unwrap()
 }
 
 fn calls_are_answered(address: &str) {
     let server = serve(address);
-    let output = call(&server.addresses[0], &["--size", "32", "--window", "60", "--seconds", "0.2", "--stats"]);
+    let output = call(&server.addresses[0], &["--size", "32", "--window", "60", "--for", "200ms", "--stats"]);
     let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{errors}");
     assert!(text.contains("RPC/s with 60 of 32 B outstanding; round trip p50"), "{text}");
@@ -49,7 +49,7 @@ fn shm_calls_are_answered() {
     calls_are_answered(&format!("shm:test-echo-{}", std::process::id()));
 }
 
-/// What a page of a server says.
+/// The content of a server's page.
 fn page(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").unwrap();
@@ -61,11 +61,12 @@ fn page(address: &str, path: &str) -> String {
 #[test]
 fn a_server_of_two_cores_listens_at_both_kinds_of_address_and_tells_its_metrics() {
     let name = format!("shm:test-cores-{}", std::process::id());
-    let arguments = ["echo", "serve", &name, "udp://127.0.0.1:0", "--cores", "2", "--metrics", "127.0.0.1:0"];
+    let arguments =
+        ["echo", "serve", "--at", &name, "--at", "udp://127.0.0.1:0", "--cores", "2", "--metrics", "127.0.0.1:0"];
     let server = Server::start(dunlin(&arguments));
     assert_eq!(server.addresses.len(), 2, "{}", server.ready);
     for address in server.addresses.iter().map(String::as_str).chain([&*format!("{name}.1")]) {
-        assert!(call(address, &["--window", "1", "--seconds", "0.05"]).status.success(), "{address}");
+        assert!(call(address, &["--window", "1", "--for", "50ms"]).status.success(), "{address}");
     }
     let metrics = server.ready.split("metrics at http://").nth(1).and_then(|rest| rest.split('/').next()).unwrap();
     assert!(page(metrics, "/healthz").starts_with("HTTP/1.1 200"));
@@ -78,7 +79,7 @@ fn a_server_of_two_cores_listens_at_both_kinds_of_address_and_tells_its_metrics(
     assert!(server.stop("-TERM").contains(" requests answered"));
 }
 
-/// Asserts that a server that gets `signal` says good-bye to its peers, ends as it should and leaves nothing behind.
+/// Asserts that a server that gets `signal` notifies its peers, shuts down gracefully and leaves nothing behind.
 fn ends_in_order(address: &str, signal: &str) {
     let mut server = serve(address);
     let address: Addr = server.addresses[0].parse().unwrap();
@@ -92,7 +93,7 @@ fn ends_in_order(address: &str, signal: &str) {
         server.signal(signal);
         loop {
             match session.call(ECHO, Vec::new()).await {
-                // Until all that was in progress is answered, it takes on nothing more.
+                // Until all calls in progress are answered, it accepts no more.
                 Ok(_) | Err(CallFailure { error: CallError::Busy | CallError::ShuttingDown, .. }) => {}
                 Err(failure) => break failure.error,
             }
@@ -132,7 +133,7 @@ fn the_region_of_a_killed_server_is_removed_by_the_next_program() {
 fn packets_are_recorded() {
     let server = serve(&format!("shm:test-pcap-{}", std::process::id()));
     let file = std::env::temp_dir().join(format!("dunlin-test-{}.pcap", std::process::id()));
-    let output = call(&server.addresses[0], &["--window", "1", "--seconds", "0.01", "--pcap", file.to_str().unwrap()]);
+    let output = call(&server.addresses[0], &["--window", "1", "--for", "10ms", "--pcap", file.to_str().unwrap()]);
     let capture = std::fs::read(&file);
     let _ = std::fs::remove_file(&file);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -141,7 +142,7 @@ fn packets_are_recorded() {
     assert!(matches!(magic, 0xa1b2_c3d4 | 0xa1b2_3c4d), "{magic:#x} does not begin a pcap file");
     assert!(capture.len() > 1000, "{} bytes", capture.len());
     fails(&call(&server.addresses[0], &["--pcap", "/nowhere/x.pcap"]), &["cannot write", "/nowhere/x.pcap"]);
-    fails(&call(&server.addresses[0], &["--seconds", "0.01", "--pcap", "/dev/full"]), &["cannot write", "/dev/full"]);
+    fails(&call(&server.addresses[0], &["--for", "10ms", "--pcap", "/dev/full"]), &["cannot write", "/dev/full"]);
 }
 
 /// Asserts that a command fails with one line that contains each of `words`.
@@ -158,24 +159,24 @@ fn fails(output: &Output, words: &[&str]) {
 fn a_port_in_use_is_said() {
     let holder = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = format!("udp://{}", holder.local_addr().unwrap());
-    fails(&dunlin(&["echo", "serve", &address]).output().unwrap(), &[&address, "in use"]);
+    fails(&dunlin(&["echo", "serve", "--at", &address]).output().unwrap(), &[&address, "in use"]);
 }
 
 #[test]
 fn the_cause_of_an_error_is_said_once() {
     // An address for documentation: no interface has it.
-    let output = dunlin(&["echo", "serve", "udp://192.0.2.1:0"]).output().unwrap();
+    let output = dunlin(&["echo", "serve", "--at", "udp://192.0.2.1:0"]).output().unwrap();
     fails(&output, &["udp://192.0.2.1:0", "os error 99"]);
     assert_eq!(String::from_utf8_lossy(&output.stderr).matches("os error").count(), 1, "{output:?}");
 }
 
 #[test]
 fn a_missing_server_is_said() {
-    // Bound and closed again: nobody listens there.
+    // Bound and closed again: nothing listens there.
     let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let address = format!("udp://127.0.0.1:{port}");
-    fails(&call(&address, &["--seconds", "0.1"]), &[&address]);
-    fails(&call("shm:test-nobody-is-here", &["--seconds", "0.1"]), &["shm:test-nobody-is-here"]);
+    fails(&call(&address, &["--for", "100ms"]), &[&address]);
+    fails(&call("shm:test-nobody-is-here", &["--for", "100ms"]), &["shm:test-nobody-is-here"]);
 }
 
 /// A server that opens sessions and answers no call.
@@ -192,7 +193,7 @@ fn silence_is_said() {
         endpoint.run_until(|| stopping.load(Relaxed));
     });
     is_ready.recv().unwrap();
-    let output = call(&address.to_string(), &["--window", "8", "--size", "32", "--seconds", "0.3"]);
+    let output = call(&address.to_string(), &["--window", "8", "--size", "32", "--for", "300ms"]);
     stop.store(true, Relaxed);
     server.join().unwrap();
     fails(&output, &[&address.to_string(), "no call was answered", "8 calls of 32 B", "packets were sent"]);
@@ -202,8 +203,8 @@ fn silence_is_said() {
 #[test]
 fn bad_addresses_are_said() {
     for address in ["echo", "shm:", "udp://", "udp://127.0.0.1", "tcp://127.0.0.1:1"] {
-        fails(&call(address, &[]), &["bad address"]);
-        fails(&dunlin(&["echo", "serve", address]).output().unwrap(), &["bad address"]);
+        fails(&call(address, &[]), &["address"]);
+        fails(&dunlin(&["echo", "serve", "--at", address]).output().unwrap(), &["bad address"]);
     }
     fails(&call("shm:x", &["--window", "0"]), &["--window"]);
     fails(&call("shm:x", &["--size", "9000000"]), &["--size"]);

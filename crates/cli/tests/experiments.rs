@@ -1,4 +1,4 @@
-//! Every experiment runs to its end and fills its report.
+//! Every experiment runs to completion and fills its report.
 
 use std::time::Duration;
 

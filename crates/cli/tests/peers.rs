@@ -1,4 +1,4 @@
-//! Processes of experiments end when they should, and say why when they fail.
+//! Processes of experiments end when they should, and report why when they fail.
 
 use std::io::Write;
 use std::path::Path;
@@ -12,7 +12,7 @@ use dunlin_bench::peer::{ARGUMENT, Launcher, Peer};
 use dunlin_serve::Interrupt;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_dunlin");
-/// Far longer than anything here takes, also on a busy machine.
+/// Far longer than anything here takes, even on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 
 fn launcher() -> Launcher {
@@ -81,7 +81,8 @@ fn reports_its_error() {
 
 #[test]
 fn says_that_its_program_is_missing() {
-    let error = Launcher::of_program("/nowhere/dunlin", Interrupt::default()).start(BusyNeighbour, None, LONG).unwrap_err();
+    let error =
+        Launcher::of_program("/nowhere/dunlin", Interrupt::default()).start(BusyNeighbour, None, LONG).unwrap_err();
     assert!(error.to_string().contains("start a process for busy neighbour"), "{error}");
 }
 
@@ -90,7 +91,7 @@ fn ends_when_its_parent_dies() {
     let mut peer = Command::new(PROGRAM).arg(ARGUMENT).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut stdin = peer.stdin.take().unwrap();
     writeln!(stdin, r#"{{"role": "busy neighbour", "core": null, "task": null}}"#).unwrap();
-    // What the system does to the pipe of a parent that dies.
+    // What the system does to the pipe when a parent dies.
     drop(stdin);
     let deadline = Instant::now() + LONG;
     while peer.try_wait().unwrap().is_none() {

@@ -1,16 +1,17 @@
-//! Replicas as processes under load: killed and started again, added and removed. What was acknowledged is there afterwards.
+//! Replicas as processes under load: killed and restarted, added and removed. Acknowledged writes are there afterwards.
 
 mod program;
 
 use program::Server;
 use program::raft::{Directory, Load, ask, done, found, free_replica, leader, read_back, serve, status, until};
 
-/// Short elections, and snapshots so often that some replicas come back by one.
-const QUICK: [&str; 8] = ["--election", "300", "--heartbeat", "30", "--snapshot-entries", "300", "--keep-entries", "50"];
+/// Short elections, and snapshots so frequent that some replicas recover from one.
+const QUICK: [&str; 8] =
+    ["--election", "300ms", "--heartbeat", "30ms", "--snapshot-entries", "300", "--keep-entries", "50"];
 /// Times that a replica is killed.
 const KILLS: u64 = 6;
 
-/// Whether a replica has executed all that was committed when this was first asked.
+/// Whether a replica has executed everything that was committed at the first call.
 fn has_caught_up(replicas: &str, id: u64, goal: &mut Option<u64>) -> Option<()> {
     let status = status(replicas);
     let of = |id: u64| status["replicas"].as_array()?.iter().find(|replica| replica["id"] == id).cloned();
@@ -28,7 +29,7 @@ fn what_was_acknowledged_outlives_kills() {
     let load = Load::start(&replicas);
     load.go_on(100);
     for kill in 0..KILLS {
-        // The leader, and in between one after the other, which may be the leader too.
+        // The leader, alternating with each replica in turn, which may be the leader too.
         let victim = if kill % 2 == 0 { leader(&replicas) } else { kill / 2 % 3 + 1 };
         servers[victim as usize - 1].kill();
         load.go_on(50);
@@ -55,7 +56,7 @@ fn what_was_acknowledged_outlives_changes_of_members() {
     let mut join = |id: u64| {
         let replica = free_replica(id);
         let server = serve(&directory, &replica, id, &[&QUICK[..], &["--join"]].concat());
-        let out = done(&["add", &all, &replica, "--timeout", "30"]);
+        let out = done(&["add", "--at", &all, &replica, "--timeout", "30s"]);
         assert_eq!(out, format!("replica {id} is a member with a vote\n"));
         all = format!("{all},{replica}");
         (server, all.clone())
@@ -65,22 +66,25 @@ fn what_was_acknowledged_outlives_changes_of_members() {
     servers.push(Some(fourth));
     load.go_on(100);
     // The fourth leads, and the first goes.
-    done(&["transfer", &all, "4", "--timeout", "30"]);
+    done(&["transfer", "--at", &all, "4", "--timeout", "30s"]);
     load.go_on(50);
     let mut remove = |all: &str, id: u64| {
         if leader(all) == id {
-            done(&["transfer", all, "4", "--timeout", "30"]);
+            done(&["transfer", "--at", all, "4", "--timeout", "30s"]);
         }
-        done(&["remove", all, &id.to_string(), "--timeout", "30"]);
+        done(&["remove", "--at", all, &id.to_string(), "--timeout", "30s"]);
         let removed: Server = servers[id as usize - 1].take().unwrap();
         removed.stop("-TERM");
     };
     remove(&all, 1);
     load.go_on(100);
     // One that is not there stays a learner, and can be removed.
-    let (code, _, err) = ask(&["add", &all, &free_replica(9), "--catch-up", "0.2", "--timeout", "30"]);
-    assert!(code == 2 && err.contains("replica 9 does not answer, and is without anything after 200ms"), "{code} {err}");
-    done(&["remove", &all, "9", "--timeout", "30"]);
+    let (code, _, err) = ask(&["add", "--at", &all, &free_replica(9), "--catch-up", "200ms", "--timeout", "30s"]);
+    assert!(
+        code == 2 && err.contains("replica 9 does not answer, and is without anything after 200ms"),
+        "{code} {err}"
+    );
+    done(&["remove", "--at", &all, "9", "--timeout", "30s"]);
     // The second is replaced.
     let (_fifth, all) = join(5);
     remove(&all, 2);

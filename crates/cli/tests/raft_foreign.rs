@@ -6,22 +6,22 @@ use program::raft::{Directory, ask, done, found, free_replica, status};
 use program::{Server, dunlin};
 use serde_json::Value;
 
-/// Writes keys of a name, and reads them back.
+/// Writes this many keys, and reads them back.
 const KEYS: u32 = 10;
 
 fn write(replicas: &str, name: &str) {
     for number in 0..KEYS {
-        done(&["put", replicas, &format!("{name} {number}"), name, "--timeout", "20"]);
+        done(&["put", "--at", replicas, &format!("{name} {number}"), name, "--timeout", "20s"]);
     }
 }
 
 fn read_back(replicas: &str, name: &str) {
     for number in 0..KEYS {
-        assert_eq!(done(&["get", replicas, &format!("{name} {number}"), "--timeout", "20"]), name, "{number}");
+        assert_eq!(done(&["get", "--at", replicas, &format!("{name} {number}"), "--timeout", "20s"]), name, "{number}");
     }
 }
 
-/// The list of another cluster has the address of the third replica of this one, which has the same id there.
+/// The list of another cluster has the address of this cluster's third replica, which has the same id there.
 #[test]
 fn two_clusters_that_share_an_address_lose_nothing() {
     let (directory, other_directory) = (Directory::new("here"), Directory::new("there"));
@@ -36,18 +36,19 @@ fn two_clusters_that_share_an_address_lose_nothing() {
     write(&own, "there");
     write(&here, "later");
 
-    // Both say what is wrong.
-    let of =
-        |state: &Value, id: u64| state["replicas"].as_array().unwrap().iter().find(|one| one["id"] == id).unwrap().clone();
+    // Both report what is wrong.
+    let of = |state: &Value, id: u64| {
+        state["replicas"].as_array().unwrap().iter().find(|one| one["id"] == id).unwrap().clone()
+    };
     let (ours, theirs) = (status(&here), status(&there));
     assert_ne!(ours["cluster"], theirs["cluster"]);
     assert_eq!((&of(&theirs, 3)["role"], &of(&theirs, 3)["cluster"]), (&"foreign".into(), &ours["cluster"]));
     let noticed = of(&ours, 3)["foreign"].as_array().unwrap().clone();
     assert!(!noticed.is_empty() && noticed.iter().all(|foreign| foreign["cluster"] == theirs["cluster"]), "{ours}");
-    let (code, out, err) = ask(&["status", &there]);
+    let (code, out, err) = ask(&["status", "--at", &there]);
     assert!(code == 2 && out.contains("foreign") && err.contains("correct the list of replicas"), "{code} {out} {err}");
 
-    // Both lead, neither counts the replica of the other, and all of this one have the same.
+    // Both lead, neither counts the replica of the other, and all replicas of this one have the same state.
     let state = status(&here);
     let replicas = state["replicas"].as_array().unwrap();
     let leader = state["leader"].as_u64().unwrap();
@@ -60,7 +61,7 @@ fn two_clusters_that_share_an_address_lose_nothing() {
     read_back(&own, "there");
 }
 
-/// The same of cluster managers: the nodes of one have the address of a node of another.
+/// The same for cluster managers: the nodes of one have the address of a node of the other.
 #[test]
 fn two_cluster_managers_that_share_an_address_lose_nothing() {
     let [one, two, three] = [1, 2, 3].map(free_replica);
@@ -68,10 +69,10 @@ fn two_cluster_managers_that_share_an_address_lose_nothing() {
     let here = [one, two, three.clone()].join(",");
     let there = [other_one.clone(), other_two.clone(), three].join(",");
     let start = |peers: &str, id: u64| {
-        Server::start(dunlin(&["coord", "serve", "--id", &id.to_string(), "--memory", "--new", "--peers", peers]))
+        Server::start(dunlin(&["coord", "serve", "--id", &id.to_string(), "--volatile", "--new", "--peers", peers]))
     };
     let coord = |arguments: &[&str], peers: &str| {
-        let command = [&["coord"], arguments, &["--peers", peers, "--timeout", "20"]].concat();
+        let command = [&["coord"], arguments, &["--at", peers, "--timeout", "20s"]].concat();
         let output = dunlin(&command).output().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
@@ -83,7 +84,7 @@ fn two_cluster_managers_that_share_an_address_lose_nothing() {
         let (code, out, err) = coord(&["set", "/a", value], peers);
         assert!(code == 0, "{out}{err}");
     }
-    // As many of one as of the other: nothing is done, and it is said why.
+    // As many of one as of the other: nothing is done, and the reason is reported.
     let mixed = format!("{other_one},{}", here.split(',').nth(1).unwrap());
     let (code, _, err) = coord(&["set", "/a", "mixed"], &mixed);
     assert!(code == 2 && err.contains("the list of replicas mixes clusters"), "{code} {err}");

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use dunlin_bench::report::{Metric, Report};
 
-/// Far longer than anything here takes, also on a busy machine.
+/// Far longer than anything here takes, even on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 
 fn dunlin() -> Command {
@@ -21,9 +21,10 @@ fn temporary(name: &str) -> PathBuf {
 fn demo_keeps_its_report() {
     let (json, html) = (temporary("demo.json"), temporary("demo.html"));
     let data = temporary("demo.tsv");
-    std::fs::write(&data, (0..500).map(|number| format!("key-{number}\tvalue {number}\n")).collect::<String>()).unwrap();
+    std::fs::write(&data, (0..500).map(|number| format!("key-{number}\tvalue {number}\n")).collect::<String>())
+        .unwrap();
     let mut demo = dunlin();
-    demo.args(["demo", "--seconds", "1", "--json"]).arg(&json).arg("--html").arg(&html).arg("--data").arg(&data);
+    demo.args(["demo", "--for", "1s", "--save"]).arg(&json).arg("--save").arg(&html).arg("--records").arg(&data);
     let output = demo.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(String::from_utf8_lossy(&output.stdout).contains("raw floor"));
@@ -62,14 +63,14 @@ fn children(parent: u32) -> Vec<u32> {
 
 fn parent_of(process: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name stands in parentheses and may hold anything; state and parent follow it.
+    // The name is in parentheses and may contain anything; state and parent follow it.
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
 #[test]
 fn an_interrupt_ends_the_run_and_its_processes() {
     let mut run = dunlin()
-        .args(["bench", "run", "rpc-latency", "--seconds", "30"])
+        .args(["bench", "run", "rpc-latency", "--for", "30s"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

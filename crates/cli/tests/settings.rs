@@ -33,7 +33,7 @@ fn run(arguments: &[&str]) -> Output {
     dunlin(arguments).output().unwrap()
 }
 
-/// What a command prints that succeeds.
+/// The output of a command that succeeds.
 fn printed(arguments: &[&str]) -> String {
     let output = run(arguments);
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -42,9 +42,12 @@ fn printed(arguments: &[&str]) -> String {
 
 #[test]
 fn every_server_prints_its_settings_and_reads_them_back() {
-    for (server, line) in
-        [("echo", "cores = 1"), ("kv", "memory = \"1GiB\""), ("raft", "election = 500"), ("coord", "failure-timeout = 5")]
-    {
+    for (server, line) in [
+        ("echo", "cores = 1"),
+        ("kv", "memory = \"1GiB\""),
+        ("raft", "election = \"500ms\""),
+        ("coord", "failure-timeout = \"5s\""),
+    ] {
         let defaults = printed(&[server, "serve", "--print-config"]);
         assert!(defaults.lines().any(|found| found == line), "{line} is not in\n{defaults}");
         let file = TestFile::new(server, &defaults);
@@ -54,13 +57,14 @@ fn every_server_prints_its_settings_and_reads_them_back() {
 
 #[test]
 fn a_server_serves_as_its_file_says_and_the_command_line_wins() {
-    let (ours, other) = (format!("shm:test-file-{}", std::process::id()), format!("shm:test-flag-{}", std::process::id()));
-    let file = TestFile::new("kv-file", &format!("listen = [\"{ours}\"]\nmemory = \"8MiB\"\nmode = \"store\"\n"));
+    let (ours, other) =
+        (format!("shm:test-file-{}", std::process::id()), format!("shm:test-flag-{}", std::process::id()));
+    let file = TestFile::new("kv-file", &format!("at = [\"{ours}\"]\nmemory = \"8MiB\"\nmode = \"store\"\n"));
     let server = Server::start(dunlin(&["kv", "serve", "--config", file.path()]));
     assert_eq!(server.addresses, [ours]);
     assert!(server.ready.contains("1 core, 8 MiB, store"), "{}", server.ready);
     server.stop("-TERM");
-    let server = Server::start(dunlin(&["kv", "serve", "--listen", &other, "--config", file.path(), "--mode=cache"]));
+    let server = Server::start(dunlin(&["kv", "serve", "--at", &other, "--config", file.path(), "--mode=cache"]));
     assert_eq!(server.addresses, [other]);
     assert!(server.ready.contains("1 core, 8 MiB, cache"), "{}", server.ready);
     server.stop("-TERM");
@@ -80,7 +84,7 @@ fn a_wrong_file_is_refused_in_one_line() {
         assert_eq!(said.trim_end().lines().count(), 1, "{said}");
         assert!(said.contains(file.path()) && said.contains(why), "{said}");
     }
-    let file = TestFile::new("incomplete", "election = 1000");
+    let file = TestFile::new("incomplete", "election = \"1s\"");
     let said = String::from_utf8(run(&["raft", "serve", "--config", file.path()]).stderr).unwrap();
     assert!(said.contains("required") && said.contains(file.path()), "{said}");
 }
@@ -89,7 +93,7 @@ fn a_wrong_file_is_refused_in_one_line() {
 fn servers_log_as_much_as_they_are_asked_to() {
     let logged = |more: &[&str]| {
         let listen = format!("shm:test-log-{}", std::process::id());
-        let mut command = dunlin(&["echo", "serve", &listen]);
+        let mut command = dunlin(&["echo", "serve", "--at", &listen]);
         command.args(more).env("NO_COLOR", "1");
         let mut server = Server::start(command);
         let mut errors = server.process.stderr.take().unwrap();
@@ -102,7 +106,7 @@ fn servers_log_as_much_as_they_are_asked_to() {
         assert!(said.contains("INFO") && said.contains("a server serves"), "{more:?}: {said}");
     }
     assert_eq!(logged(&["--log", "info,dunlin_serve=error"]), "");
-    let refused = run(&["echo", "serve", "shm:x", "--log", "dunlin_serve=loud"]);
+    let refused = run(&["echo", "serve", "--at", "shm:x", "--log", "dunlin_serve=loud"]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--log"));
     assert!(!refused.status.success());
 }

@@ -1,4 +1,5 @@
-//! The experiment beside an etcd runs to its end, with rows of both. Without an etcd it has rows of ours, and says why; with `DUNLIN_ETCD` set there must be one.
+//! The comparison with an etcd runs to completion, with rows of both. Without an etcd it has only our rows, and says
+//! why; if `DUNLIN_ETCD` is set there must be one.
 
 use std::time::Duration;
 

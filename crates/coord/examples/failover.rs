@@ -1,8 +1,9 @@
-//! A service that fails over. Two servers are members; the live one with the lowest id serves. Requests say in which epoch they were sent, so a server that was taken for failed
-//! executes nothing any more, and its client finds the other one.
+//! A service that fails over. Two servers are members; the live member with the lowest id serves. Each request names
+//! the epoch in which it was sent. A server that was marked as failed therefore executes nothing, and its client finds
+//! the other server.
 //!
-//! The cluster manager is one node in memory, and all are turned by one thread: in earnest each is a process. Run it with
-//! `cargo run -p dunlin-coord --example failover`.
+//! The cluster manager is one node in memory, and one thread runs everything; in production each is a process. Run it
+//! with `cargo run -p dunlin-coord --example failover`.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -32,7 +33,7 @@ fn coordinator(endpoint: &End, manager: &Addr) -> Embedded<AnyTransport> {
     Embedded::new(Client::new(endpoint, [(1, manager.clone())], ClientConfig::default()))
 }
 
-/// Serves as a member, and joins again when it was taken for failed.
+/// Serves as a member, and joins again after it was marked as failed.
 async fn serve(endpoint: End, id: u64, manager: Addr) -> Result<(), CoordError> {
     let (coordinator, current) = (coordinator(&endpoint, &manager), Rc::new(RefCell::new(None::<Standing>)));
     let standing = current.clone();
@@ -44,7 +45,10 @@ async fn serve(endpoint: End, id: u64, manager: Addr) -> Result<(), CoordError> 
                 let greeting = format!("server {id} greets {}", String::from_utf8_lossy(name));
                 request.respond(greeting.as_bytes());
             }
-            Err(refused) => refused.answer(request),
+            Err(refused) => {
+                standing.borrow().iter().for_each(|standing| standing.heard_of(refused.asked));
+                refused.answer(request);
+            }
         }
     };
     endpoint.register(GREET, handler).expect("nobody has registered this type before");
@@ -57,7 +61,7 @@ async fn serve(endpoint: End, id: u64, manager: Addr) -> Result<(), CoordError> 
     }
 }
 
-/// Where the service is, and in which epoch.
+/// Finds the address of the service and the epoch.
 async fn look_up(endpoint: &End, coordinator: &impl Coordinator) -> Result<Found<AnyTransport>, CoordError> {
     let members = coordinator.members().await?;
     let serves = members.members.iter().find(|member| member.health == Health::Live);
@@ -84,7 +88,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (done, address) = (step.clone(), manager.local_addr());
     user.spawn(async move {
         let coordinator = coordinator(&caller, &address);
-        let client = EpochClient::new(async || look_up(&caller, &coordinator).await);
+        let client = EpochClient::new(caller.timers(), async || look_up(&caller, &coordinator).await);
         while done.get() < 6 {
             match client.call(GREET, b"dunlin", CallPolicy::default().within(HEARTBEAT_EVERY)).await {
                 Ok(greeting) => {
@@ -100,7 +104,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         manager.run_once();
         user.run_once();
         servers[1].run_once();
-        // The first server stands still after some greetings.
+        // The first server stops running after a few greetings.
         if step.get() < 3 {
             servers[0].run_once();
         }

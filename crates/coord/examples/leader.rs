@@ -1,7 +1,7 @@
 //! Two members campaign for one lease. The first leads until it resigns; then the second does.
 //!
-//! The cluster manager is one node in memory, in the same process: in earnest it is three of `dunlin coord serve`, and only the lines after its start
-//! remain. Run it with `cargo run -p dunlin-coord --example leader`.
+//! The cluster manager is one node in memory, in the same process. In production it is three of `dunlin coord serve`,
+//! and only the lines after its start remain. Run it with `cargo run -p dunlin-coord --example leader`.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use dunlin_smr::{Beginning, Client, ClientConfig, MemoryLog, Node, NodeConfig};
 
 type Manager = Embedded<AnyTransport>;
 
-/// What only one process may do at a time.
+/// Work that only one process may do at a time.
 async fn count(coordinator: &Manager, id: u64) -> Result<(), CoordError> {
     let mut leadership = campaign(coordinator, id, "/counter/primary", Duration::from_secs(2)).await?;
     println!("member {id} leads with token {}", leadership.token());
     let fenced = Transaction::new().if_lease(leadership.lease());
     let work = async {
         for step in 1..=3_u8 {
-            // Refused if another leads by now, whatever the clocks say.
+            // Refused if another member leads by now, whatever the clocks say.
             coordinator.transact(&fenced.clone().set("/counter/value", [step])).await?;
             println!("member {id} counts {step}");
         }

@@ -7,21 +7,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::coordinator::{Coordinator, HEARTBEAT_EVERY, attend, join_after_leases};
+use crate::coordinator::{Coordinator, HEARTBEAT_EVERY, join_after_leases, nanos};
 use crate::either::{Either, either, until};
 use crate::error::CoordError;
+use crate::limits::check_ttl;
+use crate::path::check_path;
+use crate::standing::Standing;
 use crate::types::{Lease, MemberId, Membership, Token};
 
-/// A renewal is asked for so many times within the time of a lease, and so is a lease that another holds.
+/// A leader asks for a renewal, and a candidate for the lease, this many times within the lease's time.
 const ASKED_OF_TTL: u32 = 4;
-/// The same for longer and shorter ones.
+/// Bounds of the interval between two requests, for very short and very long leases.
 const ASK_EVERY_MIN: Duration = Duration::from_millis(2);
 const ASK_EVERY_MAX: Duration = Duration::from_secs(1);
-/// How often a leader is heard within the failure timeout.
-const HEARTBEATS_OF_TIMEOUT: u32 = 5;
+/// A campaign gives up after this many grants in a row that arrived too late to be relied on.
+const LATE_GRANTS_MAX: u32 = 10;
 
-/// Campaigns for a lease as member `id`: joins, waits until the lease is free, and acquires it. It goes on until it has it; drop it to give up, or see
-/// [`with_deadline`].
+/// Campaigns for a lease as member `id`: joins, waits until the lease is free, and acquires it. It does not give up by
+/// itself: drop it, or see [`with_deadline`].
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -38,13 +41,16 @@ const HEARTBEATS_OF_TIMEOUT: u32 = 5;
 /// ```
 ///
 /// # Errors
-/// What asking again does not mend: [`CoordError::BadPath`], [`CoordError::BadTtl`], [`CoordError::Full`].
+/// Errors that a retry cannot fix: [`CoordError::BadPath`], [`CoordError::Full`]; [`CoordError::BadTtl`], also if the
+/// cluster manager answers so slowly that the lease is no longer safe, ten times in a row. On an error the member has
+/// not joined, or has left.
 pub async fn campaign<'a, C: Coordinator>(
     coordinator: &'a C,
     id: MemberId,
     name: &str,
     ttl: Duration,
 ) -> Result<Leadership<'a, C>, CoordError> {
+    check_candidacy(name, ttl)?;
     let pause = ask_every(ttl);
     loop {
         let membership = match join_after_leases(coordinator, id, b"", pause).await {
@@ -55,34 +61,58 @@ pub async fn campaign<'a, C: Coordinator>(
             }
             Err(error) => return Err(error),
         };
-        match campaign_as(coordinator, &membership, name, ttl).await {
+        match campaign_as(coordinator, &Standing::new(&membership), name, ttl).await {
             Ok(leadership) => return Ok(Leadership { ends_by: EndsBy::Leaving, ..leadership }),
             // It was taken for failed while it waited.
             Err(CoordError::NotLive { .. }) => {}
-            Err(error) => return Err(error),
+            Err(error) => {
+                // It joined to lead. If leaving fails, the member is marked as failed later.
+                let _ = coordinator.leave(&membership).await;
+                return Err(error);
+            }
         }
     }
 }
 
-/// Campaigns for a lease as a member that has joined already, under its own id and incarnation: waits until the lease is free, and acquires it. Heartbeats are
-/// sent meanwhile and while it leads, so the member need not send any beside it. [`Leadership::resign`] releases the lease, and the member stays.
+/// Campaigns for a lease as a member that has joined already, under its own id and incarnation: waits until the lease
+/// is free, and acquires it. Meanwhile, and while [`Leadership::lost`] or [`Leadership::while_safe`] is polled, it
+/// sends the member's heartbeats and passes the answers to its standing, so the member need not send any itself.
+/// [`Leadership::resign`] releases the lease, and the member stays. After that, and once the lease is lost, the member
+/// must send its own heartbeats again, with [`Standing::attend`].
 ///
 /// # Errors
-/// As [`campaign`]; [`CoordError::NotLive`] if the member was taken for failed while it waited.
+/// As [`campaign`]; [`CoordError::NotLive`] if the member was marked as failed while it waited: its standing has ended.
 pub async fn campaign_as<'a, C: Coordinator>(
     coordinator: &'a C,
-    membership: &Membership,
+    standing: &Standing,
     name: &str,
     ttl: Duration,
 ) -> Result<Leadership<'a, C>, CoordError> {
+    check_candidacy(name, ttl)?;
+    let membership = standing.membership();
     let elected = win(coordinator, membership, name, ttl);
-    match either(elected, attend(coordinator, membership, heartbeat_every(membership), |_| ())).await {
-        Either::Left(lease) => Ok(Leadership::new(coordinator, *membership, lease?)),
+    let elected = match either(elected, standing.attend(coordinator, HEARTBEAT_EVERY)).await {
+        Either::Left(lease) => lease,
         Either::Right(why) => Err(why),
+    };
+    if matches!(elected, Err(CoordError::NotLive { .. })) {
+        standing.end();
     }
+    Ok(Leadership::new(coordinator, standing.clone(), elected?))
 }
 
-/// Gives an operation up at a time of [`Coordinator::now`], with [`CoordError::TimedOut`]: a handler passes on the time that it has left.
+/// Refuses an invalid name or time before anything joins.
+fn check_candidacy(name: &str, ttl: Duration) -> Result<(), CoordError> {
+    check_path(name)?;
+    check_ttl(millis(ttl))
+}
+
+fn millis(ttl: Duration) -> u64 {
+    ttl.as_millis().try_into().unwrap_or(u64::MAX)
+}
+
+/// Gives an operation up at a time of [`Coordinator::now`], with [`CoordError::TimedOut`]. A handler uses it to pass on
+/// its remaining time.
 ///
 /// # Errors
 /// Those of the operation.
@@ -95,8 +125,8 @@ pub async fn with_deadline<C: Coordinator, T>(
     in_time.unwrap_or(Err(CoordError::TimedOut { may_have_run: true }))
 }
 
-/// Renews a lease for as long as it is safe, and tells of each renewal. Gives the error that says why it is lost, or `None` when its safe time is over: another may have
-/// it soon.
+/// Renews a lease for as long as it is safe, and reports each renewal. Returns the error by which the lease was lost,
+/// or `None` when its safe time is over: another member may get it soon.
 pub async fn keep<C: Coordinator>(
     coordinator: &C,
     lease: &mut Lease,
@@ -118,20 +148,12 @@ pub async fn keep<C: Coordinator>(
     None
 }
 
-/// Several heartbeats fit the failure timeout.
-fn heartbeat_every(membership: &Membership) -> Duration {
-    match membership.failure_timeout_ms {
-        0 => HEARTBEAT_EVERY,
-        told => (Duration::from_millis(told) / HEARTBEATS_OF_TIMEOUT).min(HEARTBEAT_EVERY),
-    }
-}
-
 fn ask_every(ttl: Duration) -> Duration {
     (ttl / ASKED_OF_TTL).clamp(ASK_EVERY_MIN, ASK_EVERY_MAX)
 }
 
 async fn sleep<C: Coordinator>(coordinator: &C, time: Duration) {
-    coordinator.sleep_until(coordinator.now().saturating_add(time.as_nanos() as u64)).await;
+    coordinator.sleep_until(coordinator.now().saturating_add(nanos(time))).await;
 }
 
 /// Asks for a lease until it is granted, and safe.
@@ -141,36 +163,40 @@ async fn win<C: Coordinator>(
     name: &str,
     ttl: Duration,
 ) -> Result<Lease, CoordError> {
+    let mut late_grants = 0;
     loop {
         match coordinator.acquire(membership, name, ttl).await {
             Ok(lease) if coordinator.now() < lease.safe_until => return Ok(lease),
-            // The answer took too long: it is asked for anew.
-            Ok(_) => {}
-            Err(CoordError::Held { .. }) => sleep(coordinator, ask_every(ttl)).await,
-            Err(error) if error.is_of_the_moment() => sleep(coordinator, ask_every(ttl)).await,
+            // The answer took too long: ask again.
+            Ok(_) => late_grants += 1,
+            Err(error) if matches!(error, CoordError::Held { .. }) || error.is_of_the_moment() => late_grants = 0,
             Err(error) => return Err(error),
         }
+        if late_grants == LATE_GRANTS_MAX {
+            return Err(CoordError::BadTtl { millis: millis(ttl) });
+        }
+        sleep(coordinator, ask_every(ttl)).await;
     }
 }
 
-/// A member that leads: it holds the lease. [`Leadership::lost`] keeps it so, and must be polled beside the work.
+/// A member that leads: it holds the lease. [`Leadership::lost`] renews it, and must be polled beside the work.
 pub struct Leadership<'a, C> {
     coordinator: &'a C,
-    membership: Membership,
+    standing: Standing,
     lease: Lease,
     safe_until: Arc<AtomicU64>,
     ends_by: EndsBy,
 }
 
-/// What resigning is.
+/// What resigning does.
 enum EndsBy {
-    /// The member joined to lead.
+    /// The member joined in order to lead: it leaves.
     Leaving,
-    /// It was one before.
+    /// It was a member before: it releases the lease.
     Releasing,
 }
 
-/// What the threads that do a leader's work ask first. Clones are the same one.
+/// Lets the threads that do a leader's work check that it still leads. Clones share one state.
 #[derive(Debug, Clone)]
 pub struct Mandate {
     token: Token,
@@ -178,24 +204,25 @@ pub struct Mandate {
 }
 
 impl Mandate {
-    /// Goes with everything that is done under it: see [`Lease::token`].
+    /// Accompanies everything that is done under the lease: see [`Lease::token`].
     pub fn token(&self) -> Token {
         self.token
     }
 
-    /// Whether nobody else leads `now`, which is [`Coordinator::now`], or [`dunlin_net::clock::boot_nanos`] on a thread without a coordinator.
+    /// Whether nobody else leads `now`, which is [`Coordinator::now`], or [`dunlin_net::clock::boot_nanos`] on a thread
+    /// without a coordinator.
     pub fn is_safe(&self, now: u64) -> bool {
         now < self.safe_until.load(Ordering::Acquire)
     }
 }
 
 impl<'a, C: Coordinator> Leadership<'a, C> {
-    fn new(coordinator: &'a C, membership: Membership, lease: Lease) -> Leadership<'a, C> {
+    fn new(coordinator: &'a C, standing: Standing, lease: Lease) -> Leadership<'a, C> {
         let safe_until = Arc::new(AtomicU64::new(lease.safe_until));
-        Leadership { coordinator, membership, lease, safe_until, ends_by: EndsBy::Releasing }
+        Leadership { coordinator, standing, lease, safe_until, ends_by: EndsBy::Releasing }
     }
 
-    /// The fencing token: above that of every leader before.
+    /// The fencing token: higher than that of every earlier leader.
     pub fn token(&self) -> Token {
         self.lease.token
     }
@@ -207,7 +234,12 @@ impl<'a, C: Coordinator> Leadership<'a, C> {
 
     /// The member that leads.
     pub fn membership(&self) -> &Membership {
-        &self.membership
+        self.standing.membership()
+    }
+
+    /// Its standing as a member: the epoch, and whether it may work as one.
+    pub fn standing(&self) -> &Standing {
+        &self.standing
     }
 
     /// Whether nobody else leads now.
@@ -220,12 +252,14 @@ impl<'a, C: Coordinator> Leadership<'a, C> {
         Mandate { token: self.token(), safe_until: self.safe_until.clone() }
     }
 
-    /// Sends heartbeats and renews the lease until it is lost: then what rests on it stops. It is lost before another can have it. Gives the error that says
-    /// why; none if the cluster manager was not reached for too long. Dropping the future and asking again goes on.
+    /// Sends heartbeats and renews the lease until it is lost: then what rests on it stops. It is lost before another
+    /// can have it. Gives the error that says why; none if the cluster manager was not reached for too long. Dropping
+    /// the future and asking again goes on. A member that joined by [`campaign`] stays one until it
+    /// [resigns](Leadership::resign) or fails, and cannot campaign again before.
     pub async fn lost(&mut self) -> Option<CoordError> {
-        let Leadership { coordinator, membership, lease, safe_until, .. } = self;
+        let Leadership { coordinator, standing, lease, safe_until, .. } = self;
         let kept = keep(*coordinator, lease, |lease| safe_until.store(lease.safe_until, Ordering::Release));
-        let lost = match either(kept, attend(*coordinator, membership, heartbeat_every(membership), |_| ())).await {
+        let lost = match either(kept, standing.attend(*coordinator, HEARTBEAT_EVERY)).await {
             Either::Left(why) => why,
             Either::Right(why) => Some(why),
         };
@@ -233,14 +267,15 @@ impl<'a, C: Coordinator> Leadership<'a, C> {
         lost
     }
 
-    /// Works for as long as it leads. `None` if that ended first: the work was dropped where it waited. The clock is read each time before the work goes on, since
-    /// this process may have stood still.
+    /// Runs `work` for as long as the member leads. Returns `None` if leadership ended first: the work was dropped
+    /// where it waited. The clock is read each time before the work continues, since this process may have been
+    /// stopped.
     pub async fn while_safe<F: Future>(&mut self, work: F) -> Option<F::Output> {
         let (coordinator, safe_until) = (self.coordinator, self.safe_until.clone());
         let mut work = pin!(work);
         let work = poll_fn(|context| match coordinator.now() < safe_until.load(Ordering::Acquire) {
             true => work.as_mut().poll(context),
-            // What it waits for ends at once: a time that is over.
+            // The future below ends at once, because its time is over.
             false => Poll::Pending,
         });
         match either(self.lost(), work).await {
@@ -249,15 +284,18 @@ impl<'a, C: Coordinator> Leadership<'a, C> {
         }
     }
 
-    /// Leads no more, and the next may at once. Stop what rests on the lease first. A member that joined by [`campaign`] leaves; one of [`campaign_as`] stays, and
-    /// releases the lease.
+    /// Stops leading; another member may lead at once. Stop the work that relies on the lease first. A member that
+    /// joined by [`campaign`] leaves; one of [`campaign_as`] stays, and releases the lease.
     ///
     /// # Errors
     /// As [`Coordinator::leave`] or [`Coordinator::release`]; the lease then ends with its time.
     pub async fn resign(mut self) -> Result<(), CoordError> {
         self.end();
         match self.ends_by {
-            EndsBy::Leaving => self.coordinator.leave(&self.membership).await,
+            EndsBy::Leaving => {
+                self.standing.end();
+                self.coordinator.leave(self.standing.membership()).await
+            }
             EndsBy::Releasing => self.coordinator.release(&self.lease).await,
         }
     }
@@ -265,5 +303,114 @@ impl<'a, C: Coordinator> Leadership<'a, C> {
     fn end(&mut self) {
         self.lease.safe_until = 0;
         self.safe_until.store(0, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use futures::executor::block_on;
+
+    use super::*;
+    use crate::transaction::Transaction;
+    use crate::types::{
+        Changes, Entry, Epochs, Heartbeat, Holder, Joined, Leases, Listing, Members, Revision, Scope, View,
+    };
+
+    const MILLISECOND: u64 = 1_000_000;
+
+    /// A cluster manager that takes some time to grant a lease; its clock advances with each sleep.
+    #[derive(Default)]
+    struct Slow {
+        now: Cell<u64>,
+        grant_ms: u64,
+        joins: Cell<u32>,
+        grants: Cell<u32>,
+        leaves: Cell<u32>,
+    }
+
+    fn count(cell: &Cell<u32>) {
+        cell.set(cell.get() + 1);
+    }
+
+    /// Operations that a campaign never calls.
+    macro_rules! unused {
+        ($($name:ident($($argument:ty),*) -> $output:ty;)*) => {
+            $( async fn $name(&self, $(_: $argument),*) -> Result<$output, CoordError> {
+                unreachable!("a campaign does not ask for it")
+            } )*
+        };
+    }
+
+    impl Coordinator for Slow {
+        async fn join(&self, member: MemberId, _: &[u8]) -> Result<Membership, CoordError> {
+            count(&self.joins);
+            let joined = Joined { incarnation: 1, epoch: 1, failure_timeout_ms: 100 };
+            Ok(Membership::joined(member, joined, self.now()))
+        }
+
+        async fn heartbeat(&self, _: &Membership) -> Result<Heartbeat, CoordError> {
+            Ok(Heartbeat::heard(1, true, 100, self.now()))
+        }
+
+        async fn leave(&self, _: &Membership) -> Result<(), CoordError> {
+            count(&self.leaves);
+            Ok(())
+        }
+
+        async fn acquire(&self, _: &Membership, name: &str, ttl: Duration) -> Result<Lease, CoordError> {
+            count(&self.grants);
+            let sent_at = self.now();
+            self.now.set(sent_at + self.grant_ms * MILLISECOND);
+            Ok(Lease::granted(name, self.grants.get().into(), millis(ttl), sent_at))
+        }
+
+        unused! {
+            forget(MemberId) -> ();
+            members() -> Members;
+            epochs(u64) -> Epochs;
+            cut_epochs(u64) -> ();
+            renew(&mut Lease) -> ();
+            release(&Lease) -> ();
+            holder(&str) -> Option<Holder>;
+            leases(Option<&str>) -> Leases;
+            get(&str) -> Option<Entry>;
+            transact(&Transaction) -> Revision;
+            view(&str) -> View;
+            list(&str, Option<&str>) -> Listing;
+            changes(&Scope, Revision) -> Changes;
+        }
+
+        fn now(&self) -> u64 {
+            self.now.get()
+        }
+
+        async fn sleep_until(&self, time: u64) {
+            self.now.set(self.now().max(time));
+        }
+    }
+
+    #[test]
+    fn a_lease_that_is_granted_too_late_each_time_is_given_up() {
+        let slow = Slow { grant_ms: 8, ..Slow::default() };
+        let ttl = Duration::from_millis(10);
+        let given_up = block_on(campaign(&slow, 7, "/leader", ttl)).err();
+        assert_eq!(given_up, Some(CoordError::BadTtl { millis: 10 }));
+        assert_eq!((slow.grants.get(), slow.joins.get(), slow.leaves.get()), (LATE_GRANTS_MAX, 1, 1));
+        let pauses = u64::from(LATE_GRANTS_MAX - 1) * nanos(ask_every(ttl));
+        assert!(slow.now() >= u64::from(LATE_GRANTS_MAX) * 8 * MILLISECOND + pauses, "it asks again after a pause");
+        let quick = Slow { grant_ms: 7, ..Slow::default() };
+        assert!(block_on(campaign(&quick, 7, "/leader", ttl)).unwrap().is_safe());
+    }
+
+    #[test]
+    fn who_can_hold_no_such_lease_does_not_join() {
+        let slow = Slow::default();
+        for (name, ttl) in [("leader", 10), ("/leader", 9), ("/leader", 3_600_001)] {
+            let refused = block_on(campaign(&slow, 7, name, Duration::from_millis(ttl))).err();
+            assert!(matches!(refused, Some(CoordError::BadPath { .. } | CoordError::BadTtl { .. })), "{refused:?}");
+        }
+        assert_eq!((slow.joins.get(), slow.grants.get()), (0, 0));
     }
 }

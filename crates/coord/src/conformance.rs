@@ -1,7 +1,8 @@
-//! What every back end must do: [`check`] puts one to the test. It is for whoever writes a back end, and panics where that breaks a promise.
+//! What every back end must do: [`check`] tests one, and panics where the back end breaks a promise. It is for authors
+//! of back ends.
 //!
-//! The cluster manager may be in use, but not under paths below `/conformance` or by members from 7001 to 7099, and no other member may join or fail
-//! meanwhile, since epochs are counted.
+//! The cluster manager may be in use, but not under paths below `/conformance` or by members from 7001 to 7099, and no
+//! other member may join or fail meanwhile, since epochs are counted.
 
 use std::time::Duration;
 
@@ -18,28 +19,28 @@ pub trait Site {
     /// The back end.
     type Coordinator: Coordinator;
 
-    /// A client, which shares nothing with those before.
+    /// A client that shares nothing with earlier ones.
     fn coordinator(&self) -> Self::Coordinator;
 
     /// Lets time pass.
     async fn pass(&self, time: Duration);
 
-    /// The failure timeout that it is set to.
+    /// The failure timeout that the cluster manager is set to.
     fn failure_timeout(&self) -> Duration;
 
-    /// How long after its time a failure, or the end of a lease, may be noticed.
+    /// How late a failure, or the end of a lease, may be noticed.
     fn delay_max(&self) -> Duration;
 
-    /// Makes it forget what has happened up to now, for watchers.
+    /// Discards the history that watchers read, up to now.
     async fn forget_history(&self);
 }
 
-/// How long leases of the tests are, against the failure timeout.
+/// Time of the leases in the tests, in failure timeouts.
 const LEASE_OF_TIMEOUT: u32 = 2;
 
-/// So many times the time in which a failure is noticed may a lease take to lapse that is twice as long.
+/// A lease of twice the detection time must lapse within this many steps.
 const LAPSE_STEPS_MAX: u32 = 40;
-/// How often members are heard within it.
+/// Heartbeats within one failure timeout.
 const HEARTBEATS_OF_TIMEOUT: u32 = 5;
 
 /// Tests everything.
@@ -55,8 +56,9 @@ pub async fn check<S: Site>(site: &S) {
     bench.lists_are_whole_and_in_order().await;
     bench.what_cannot_be_is_refused().await;
     bench.members_fail_and_recover().await;
+    bench.epochs_are_settled_when_all_have_acknowledged_them().await;
     bench.a_member_knows_until_when_it_is_safe().await;
-    bench.a_later_incarnation_takes_the_place().await;
+    bench.an_id_belongs_to_one_process_at_a_time().await;
     bench.a_member_joins_again_after_its_leases().await;
     bench.epochs_are_kept_until_they_are_cut().await;
     bench.leases_have_one_holder().await;
@@ -125,8 +127,9 @@ impl<S: Site> Bench<'_, S> {
             matches!(&refused, Err(CoordError::Exists { path, version }) if path == a && *version == first),
             "{refused:?}"
         );
-        // The compare that does not hold comes last, and after a write that could be done.
-        let stale = Transaction::new().if_entry(b, Condition::Always).if_entry(a, Condition::Version { version: first - 1 });
+        // The compare that does not hold comes last, after a write that would succeed.
+        let stale =
+            Transaction::new().if_entry(b, Condition::Always).if_entry(a, Condition::Version { version: first - 1 });
         let refused = c.transact(&stale.set(b, "2").delete(a)).await;
         assert!(matches!(refused, Err(CoordError::Changed { version, .. }) if version == first), "{refused:?}");
         let refused = c.transact(&Transaction::new().set(a, "2").delete("/conformance/both/none")).await;
@@ -140,7 +143,9 @@ impl<S: Site> Bench<'_, S> {
         events.sort_by_key(|event| describe(&event.happening));
         assert_eq!(events.each_ref().map(|event| event.revision), [second; 2], "a step has one revision");
         assert_eq!(events.map(|event| describe(&event.happening)), [format!("{a} deleted"), format!("{b}=2")]);
-        for bad in [Transaction::new().set(a, "").set(a, ""), (0..65).fold(Transaction::new(), |all, _| all.if_epoch(0))] {
+        for bad in
+            [Transaction::new().set(a, "").set(a, ""), (0..65).fold(Transaction::new(), |all, _| all.if_epoch(0))]
+        {
             let refused = c.transact(&bad).await;
             assert!(matches!(refused, Err(CoordError::BadTransaction { .. })), "{refused:?}");
         }
@@ -261,7 +266,7 @@ impl<S: Site> Bench<'_, S> {
         (members.epoch, members.members.iter().find(|member| member.id == id).map(|member| member.health))
     }
 
-    /// Time passes, in which these members are heard, and these leases renewed.
+    /// Lets time pass, while these members send heartbeats and these leases are renewed.
     async fn attended(&self, time: Duration, members: &[&Membership], leases: &mut [&mut Lease]) {
         let steps = (time.as_nanos() / (self.site.failure_timeout() / HEARTBEATS_OF_TIMEOUT).as_nanos()) as u32 + 1;
         for _ in 0..steps {
@@ -277,6 +282,36 @@ impl<S: Site> Bench<'_, S> {
 
     fn until_noticed(&self) -> Duration {
         self.site.failure_timeout() + self.site.delay_max()
+    }
+
+    /// Sends a heartbeat of a member that knows this epoch, and returns the answer.
+    async fn heard(&self, member: &Membership, epoch: u64) -> (u64, bool) {
+        let heard = self.coordinator.heartbeat(&Membership { epoch, ..*member }).await.unwrap();
+        (heard.epoch, heard.is_settled)
+    }
+
+    async fn epochs_are_settled_when_all_have_acknowledged_them(&self) {
+        let c = &self.coordinator;
+        let one = c.join(7016, b"").await.unwrap();
+        let two = c.join(7017, b"").await.unwrap();
+        let epoch = two.epoch;
+        for _ in 0..2 * HEARTBEATS_OF_TIMEOUT {
+            assert_eq!(self.heard(&two, epoch).await, (epoch, false), "the other has not heard of it");
+            assert_eq!(self.heard(&one, one.epoch).await, (epoch, false), "it has not said so");
+            self.site.pass(self.site.failure_timeout() / HEARTBEATS_OF_TIMEOUT).await;
+        }
+        let mut tries = 0;
+        while ![self.heard(&one, epoch).await, self.heard(&two, epoch).await]
+            .iter()
+            .all(|heard| *heard == (epoch, true))
+        {
+            tries += 1;
+            assert!(tries < 4 * HEARTBEATS_OF_TIMEOUT, "all have acknowledged it");
+            self.site.pass(self.site.failure_timeout() / HEARTBEATS_OF_TIMEOUT).await;
+        }
+        c.leave(&two).await.unwrap();
+        assert_eq!(self.heard(&one, epoch).await, (epoch + 1, false), "it is another one");
+        c.leave(&one).await.unwrap();
     }
 
     async fn members_fail_and_recover(&self) {
@@ -318,14 +353,14 @@ impl<S: Site> Bench<'_, S> {
         let mut heard = c.heartbeat(&one).await.unwrap();
         assert!(heard.safe_until >= before + three_quarters && heard.safe_until <= c.now() + three_quarters);
         assert!(heard.safe_until > one.safe_until, "each heartbeat makes it longer");
-        // A moment later than a slow answer; then it is silent.
+        // A little longer than a slow answer; after that it is silent.
         self.attended(self.site.failure_timeout() / 4, &[&one, &two], &mut []).await;
         heard.safe_until = c.heartbeat(&one).await.unwrap().safe_until;
         let standing = Standing::new(&one);
         standing.heard(&heard);
         while let Ok(epoch) = standing.check(c.now()) {
             let health = self.health(7016).await.1;
-            // Reading it took time.
+            // Reading the clock took time.
             if standing.check(c.now()).is_ok() {
                 assert_eq!((epoch, health), (heard.epoch, Some(Health::Live)), "it learns first that it is not safe");
             }
@@ -340,15 +375,23 @@ impl<S: Site> Bench<'_, S> {
         c.leave(&two).await.unwrap();
     }
 
-    async fn a_later_incarnation_takes_the_place(&self) {
+    async fn an_id_belongs_to_one_process_at_a_time(&self) {
         let (c, name) = (&self.coordinator, "/conformance/taken");
         let ttl = LEASE_OF_TIMEOUT * self.site.failure_timeout();
         let first = c.join(7005, b"first").await.unwrap();
+        let refused = c.join(7005, b"second").await;
+        assert_eq!(refused, Err(CoordError::Live { member: 7005 }), "the first may work still");
+        assert_eq!(self.heard(&first, first.epoch).await.0, first.epoch, "and is heard");
+        c.leave(&first).await.unwrap();
         let second = c.join(7005, b"second").await.unwrap();
         assert!(second.incarnation > first.incarnation && second.epoch > first.epoch);
         assert!(matches!(c.heartbeat(&first).await, Err(CoordError::NotLive { .. })));
         assert!(matches!(c.acquire(&first, name, ttl).await, Err(CoordError::NotLive { .. })));
-        c.leave(&second).await.unwrap();
+        // One that is silent is followed when it has failed.
+        let every = self.site.failure_timeout() / HEARTBEATS_OF_TIMEOUT;
+        let third = join_after_leases(c, 7005, b"third", every).await.unwrap();
+        assert!(c.now() >= second.safe_until && third.epoch > second.epoch + 1);
+        c.leave(&third).await.unwrap();
     }
 
     async fn a_member_joins_again_after_its_leases(&self) {
@@ -357,7 +400,10 @@ impl<S: Site> Bench<'_, S> {
         let first = c.join(7018, b"first").await.unwrap();
         let old = c.acquire(&first, name, ttl).await.unwrap();
         let refused = c.join(7018, b"second").await;
-        assert!(matches!(&refused, Err(CoordError::LeasesRun { member: 7018, name: held }) if held == name), "{refused:?}");
+        assert!(
+            matches!(&refused, Err(CoordError::LeasesRun { member: 7018, name: held }) if held == name),
+            "{refused:?}"
+        );
         let every = self.site.failure_timeout() / HEARTBEATS_OF_TIMEOUT;
         let second = join_after_leases(c, 7018, b"second", every).await.unwrap();
         assert!(c.now() >= old.safe_until, "what rested on its leases is over");
@@ -397,7 +443,10 @@ impl<S: Site> Bench<'_, S> {
         assert_eq!(page.epochs.into_iter().flat_map(|change| change.changes).collect::<Vec<_>>(), expected);
         assert!(c.epochs(failed_in + 3).await.unwrap().epochs.is_empty());
         let early = c.cut_epochs(failed_in + 4).await;
-        assert!(matches!(early, Err(CoordError::EpochChanged { epoch }) if epoch == failed_in + 3), "{early:?}");
+        assert!(
+            matches!(early, Err(CoordError::EpochAhead { asked, epoch }) if (asked, epoch) == (failed_in + 4, failed_in + 3)),
+            "{early:?}"
+        );
         c.cut_epochs(failed_in).await.unwrap();
         let cut = c.epochs(failed_in - 1).await;
         assert!(matches!(cut, Err(CoordError::EpochsCut { epoch }) if epoch == failed_in), "{cut:?}");
@@ -415,11 +464,17 @@ impl<S: Site> Bench<'_, S> {
         let first = c.acquire(&one, name, ttl).await.unwrap();
         assert!(first.safe_until <= c.now() + ttl.as_nanos() as u64 * 3 / 4, "the holder counts from before it asked");
         let refused = c.acquire(&two, name, ttl).await;
-        assert!(matches!(refused, Err(CoordError::Held { holder: 7006, token, .. }) if token == first.token), "{refused:?}");
+        assert!(
+            matches!(refused, Err(CoordError::Held { holder: 7006, token, .. }) if token == first.token),
+            "{refused:?}"
+        );
         let second = c.acquire(&one, name, ttl).await.unwrap();
         assert!(second.token > first.token, "each grant has a token of its own");
         assert!(matches!(c.renew(&mut first.clone()).await, Err(CoordError::LeaseLost { .. })));
-        assert!(c.acquire(&one, name, ttl / 2).await.unwrap().ttl_ms >= first.ttl_ms, "no grant cuts the one before short");
+        assert!(
+            c.acquire(&one, name, ttl / 2).await.unwrap().ttl_ms >= first.ttl_ms,
+            "no grant cuts the one before short"
+        );
         let second = c.acquire(&one, name, ttl).await.unwrap();
         let mut renewed = second.clone();
         c.renew(&mut renewed).await.unwrap();
@@ -452,7 +507,11 @@ impl<S: Site> Bench<'_, S> {
         let until = lease.safe_until;
         self.attended(2 * ttl, &[&one, &two], &mut [&mut lease]).await;
         assert!(lease.safe_until > until, "a renewal lasts longer");
-        assert_eq!(c.holder(name).await.unwrap().map(|holder| holder.token), Some(lease.token), "what is renewed is held");
+        assert_eq!(
+            c.holder(name).await.unwrap().map(|holder| holder.token),
+            Some(lease.token),
+            "what is renewed is held"
+        );
         while c.now() < lease.safe_until {
             assert!(
                 matches!(c.acquire(&two, name, ttl).await, Err(CoordError::Held { .. })),
@@ -470,7 +529,7 @@ impl<S: Site> Bench<'_, S> {
 
     async fn who_has_failed_cannot_renew(&self) {
         let (c, name) = (&self.coordinator, "/conformance/orphan");
-        // Long enough to be seen after the failure.
+        // Long enough to outlast the detection of the failure.
         let ttl = LEASE_OF_TIMEOUT * self.until_noticed();
         let (fails, waits) = (c.join(7010, b"").await.unwrap(), c.join(7011, b"").await.unwrap());
         let mut lease = c.acquire(&fails, name, ttl).await.unwrap();
@@ -501,7 +560,7 @@ impl<S: Site> Bench<'_, S> {
         let deadline = c.now() + ttl.as_nanos() as u64 / 4;
         let waits = with_deadline(c, deadline, campaign(c, 7022, name, ttl)).await.err();
         assert_eq!(waits, Some(CoordError::TimedOut { may_have_run: true }), "one leads at a time");
-        // Longer than the lease lasts by itself.
+        // Longer than the lease lasts without a renewal.
         assert_eq!(
             first
                 .while_safe(async {
@@ -520,7 +579,7 @@ impl<S: Site> Bench<'_, S> {
         assert!(second.token() > mandate.token());
         assert!(matches!(c.transact(&fence).await, Err(CoordError::LeaseLost { .. })));
         c.transact(&Transaction::new().if_lease(second.lease()).delete(name)).await.unwrap();
-        // One that is not polled loses it.
+        // A leadership that is not polled loses the lease.
         let mandate = second.mandate();
         let third = campaign(c, 7023, name, ttl).await.unwrap();
         assert!(third.token() > mandate.token() && !mandate.is_safe(c.now()), "the one before had stopped");
@@ -532,20 +591,38 @@ impl<S: Site> Bench<'_, S> {
         let (c, name) = (&self.coordinator, "/conformance/leader");
         let ttl = LEASE_OF_TIMEOUT * self.site.failure_timeout();
         let member = c.join(7024, b"primary").await.unwrap();
-        let mut first = campaign_as(c, &member, name, ttl).await.unwrap();
+        let standing = Standing::new(&member);
+        let mut first = campaign_as(c, &standing, name, ttl).await.unwrap();
         assert_eq!(first.membership().incarnation, member.incarnation);
-        assert_eq!(first.while_safe(self.site.pass(2 * ttl)).await, Some(()));
+        let works = async {
+            self.site.pass(2 * ttl).await;
+            // The cluster manager may be unavailable at that moment.
+            for _ in 0..100 {
+                match standing.check(c.now()) {
+                    Ok(epoch) => return epoch,
+                    Err(_) => self.site.pass(self.site.failure_timeout() / HEARTBEATS_OF_TIMEOUT).await,
+                }
+            }
+            panic!("what a member is told while it leads does not count for its standing")
+        };
+        assert_eq!(first.while_safe(works).await, Some(member.epoch));
         first.resign().await.unwrap();
         assert_eq!(c.holder(name).await.unwrap(), None, "what it resigns from is free");
         assert_eq!(self.health(7024).await, (member.epoch, Some(Health::Live)), "the member stays, as it was");
-        let second = campaign_as(c, &member, name, ttl).await.unwrap();
+        let second = campaign_as(c, &standing, name, ttl).await.unwrap();
         c.leave(&member).await.unwrap();
         assert!(matches!(second.resign().await, Err(CoordError::LeaseLost { .. })));
-        let refused = campaign_as(c, &member, name, ttl).await.err();
+        let refused = campaign_as(c, &standing, name, ttl).await.err();
         assert!(matches!(refused, Some(CoordError::NotLive { member: 7024, .. })), "{refused:?}");
+        assert!(standing.check(0).is_err(), "its standing ends");
+        for (name, ttl) in [("leader", ttl), (name, Duration::ZERO)] {
+            let refused = campaign(c, 7024, name, ttl).await.err();
+            assert!(matches!(refused, Some(CoordError::BadPath { .. } | CoordError::BadTtl { .. })), "{refused:?}");
+            assert_eq!(self.health(7024).await.1, None, "who cannot lead does not join");
+        }
     }
 
-    /// The revision of now.
+    /// The current revision.
     async fn revision(&self) -> Revision {
         self.coordinator.members().await.unwrap().revision
     }

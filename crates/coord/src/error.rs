@@ -1,12 +1,12 @@
-//! Why something was not done.
+//! Errors of the cluster manager.
 
 use crate::types::{Incarnation, MemberId, Revision, Token};
 
-/// Why an operation of a [`Coordinator`](crate::Coordinator) was not done.
+/// Why an operation of a [`Coordinator`](crate::Coordinator) failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CoordError {
-    /// The member is not in the cluster as this incarnation: it was not heard for too long, left, or joined anew.
+    /// The member is not live as this incarnation: it was silent for too long, has left, or has joined anew.
     #[error(
         "member {member} is not live as incarnation {incarnation}: it was taken for failed, has left, or joined anew; join again"
     )]
@@ -16,28 +16,28 @@ pub enum CoordError {
         /// The incarnation that asked.
         incarnation: Incarnation,
     },
-    /// The member cannot join yet: a lease of an earlier incarnation of it has not ended.
+    /// The member cannot join yet: a lease of its earlier incarnation has not ended.
     #[error("member {member} held lease {name} when it was here before: it may join when that has ended")]
     LeasesRun {
         /// The member.
         member: MemberId,
-        /// A lease that it held.
+        /// A lease that the earlier incarnation held.
         name: String,
     },
-    /// A member that lives cannot be forgotten.
-    #[error("member {member} is live: only one that has failed can be forgotten")]
+    /// A member that is live cannot be forgotten, and no other process can join in its place.
+    #[error("member {member} is live: it must leave or fail first")]
     Live {
         /// The member.
         member: MemberId,
     },
-    /// Another holds the lease.
+    /// Another member holds the lease.
     #[error("lease {name} is held by member {holder} with token {token}: wait for its end")]
     Held {
         /// The lease.
         name: String,
-        /// Who holds it.
+        /// Its holder.
         holder: MemberId,
-        /// With which token.
+        /// The holder's token.
         token: Token,
     },
     /// The lease is no longer held with this token.
@@ -48,19 +48,22 @@ pub enum CoordError {
         /// The token.
         token: Token,
     },
-    /// A lease was asked for a time that none can have.
-    #[error("a lease of {millis} ms cannot be had: choose 10 ms to 1 h")]
+    /// The requested lease time is out of range, or the lease was no longer safe when the answer came, several times in
+    /// a row.
+    #[error(
+        "a lease of {millis} ms cannot be had: choose 10 ms to 1 h, and several times as long as the cluster manager takes to answer"
+    )]
     BadTtl {
-        /// The time.
+        /// The requested time.
         millis: u64,
     },
-    /// There is no such entry, though the condition wants one; or no such member.
+    /// The entry that the condition requires, or the member, does not exist.
     #[error("there is no {what}")]
     NotFound {
-        /// What is not there.
+        /// What does not exist.
         what: String,
     },
-    /// There is such an entry, though the condition wants none.
+    /// The entry exists, though the condition requires that it does not.
     #[error("{path} is there already, with version {version}")]
     Exists {
         /// Its path.
@@ -68,7 +71,7 @@ pub enum CoordError {
         /// Its version.
         version: Revision,
     },
-    /// The entry has another version than the condition wants.
+    /// The entry does not have the version that the condition requires.
     #[error("{path} has version {version} by now: read it, and decide again")]
     Changed {
         /// Its path.
@@ -76,31 +79,41 @@ pub enum CoordError {
         /// Its version.
         version: Revision,
     },
-    /// The epoch is another than a transaction wants.
+    /// The epoch is not the one that the transaction requires.
     #[error("the epoch is {epoch} by now: look who is a member, and decide again")]
     EpochChanged {
-        /// The epoch.
+        /// The current epoch.
         epoch: u64,
     },
-    /// Who came and went in those epochs is not known any more.
-    #[error("the epochs up to {epoch} are cut: who was away since before must be given all anew")]
+    /// The operation named an epoch that has not begun.
+    #[error("the epoch is {epoch}, and epoch {asked} has not begun: cut epochs up to {epoch} at most")]
+    EpochAhead {
+        /// The named epoch.
+        asked: u64,
+        /// The current epoch.
+        epoch: u64,
+    },
+    /// The requested epochs have been discarded.
+    #[error(
+        "the epochs up to {epoch} are cut: ask for those after it (--after {epoch}); who was away since before must be given all anew"
+    )]
     EpochsCut {
-        /// The last epoch that is known no more.
+        /// The last discarded epoch.
         epoch: u64,
     },
-    /// A transaction that none can be.
+    /// An invalid transaction.
     #[error("this is no transaction: {why}")]
     BadTransaction {
         /// What is wrong with it.
         why: String,
     },
-    /// What happened since that revision is not known any more.
+    /// The history no longer goes back to that revision.
     #[error("events up to revision {compacted} are gone: read what is there now, and watch from its revision")]
     Compacted {
-        /// The last revision of which the events are gone.
+        /// The last revision whose events were discarded.
         compacted: Revision,
     },
-    /// A path or a name that none can have.
+    /// An invalid path or name.
     #[error("{path:?} is no path: {why}")]
     BadPath {
         /// The path.
@@ -108,51 +121,51 @@ pub enum CoordError {
         /// What is wrong with it.
         why: String,
     },
-    /// Something has more bytes than it may.
+    /// A value exceeds its size limit.
     #[error("{what} may have {max} bytes at most")]
     TooLarge {
-        /// What.
+        /// Which value.
         what: String,
         /// Its limit.
         max: u64,
     },
-    /// The cluster manager holds as much as it may.
+    /// The cluster manager is at one of its limits.
     #[error("there may be {max} {what} at most: remove some first")]
     Full {
-        /// Of what.
+        /// What it has too many of.
         what: String,
         /// The limit.
         max: u64,
     },
-    /// Another watchman has taken over since: see [`crate::model`].
+    /// Another watchman has taken over: see [`crate::model`].
     #[error("reign {reign} is over")]
     ReignOver {
-        /// Which.
+        /// The reign that is over.
         reign: u64,
     },
     /// No answer came in time.
     #[error("the cluster manager did not answer in time{}", if *.may_have_run { "; what was asked may have been done, or may be yet" } else { "; nothing was done" })]
     TimedOut {
-        /// Whether it may have been done, or may be yet.
+        /// Whether the operation may have been executed, or may still be.
         may_have_run: bool,
     },
-    /// The back end failed, or is none.
+    /// The back end failed, or cannot be used.
     #[error("the cluster manager cannot be used: {why}")]
     Backend {
-        /// What it says.
+        /// Its error.
         why: String,
-        /// Whether what was asked may have been done, or may be yet.
+        /// Whether the operation may have been executed, or may still be.
         may_have_run: bool,
     },
 }
 
 impl CoordError {
-    /// Whether the same may succeed when it is asked again, since no answer came.
+    /// Whether a retry may succeed, since the failure was that no answer came.
     pub fn is_of_the_moment(&self) -> bool {
         matches!(self, CoordError::TimedOut { .. } | CoordError::Backend { .. })
     }
 
-    /// Whether what was asked may have been done, or may be yet.
+    /// Whether the operation may have been executed, or may still be.
     pub fn may_have_run(&self) -> bool {
         matches!(self, CoordError::TimedOut { may_have_run: true } | CoordError::Backend { may_have_run: true, .. })
     }

@@ -1,22 +1,24 @@
-//! The cluster manager: who is a member, who has failed, who holds which lease, and a small tree of configuration that can be watched.
+//! The cluster manager: membership, failure detection, leases, and a small configuration tree that can be watched.
 //!
-//! It is what Assise asks of ZooKeeper (Reda 2022, chapter 5: members, heartbeats, epochs, the map of subtrees to replicas) and what
-//! transactions need to be recovered (FaSST, section 6: configurations with epochs). It is never on the path of data.
+//! It does what Assise needs ZooKeeper for (Reda 2022, chapter 5: members, heartbeats, epochs, the map of subtrees to
+//! replicas) and what recovery of transactions needs (FaSST, section 6: configurations with epochs). It is never on the
+//! data path.
 //!
-//! - **Members** join, send heartbeats, and leave. Who is not heard for the failure timeout is marked as failed, and must join again. Each answer says
-//!   until when the member may work as one, by its own clock: [`Standing`] has the data plane stop by then.
+//! - **Members** join, send heartbeats, and leave. A member that is not heard for the failure timeout is marked as
+//!   failed, and must join again. Each answer says until when the member may work as one, by its own clock;
+//!   [`Standing`] makes the data plane stop by then.
 //! - **The epoch** rises whenever the set of live members changes: with failures and with recoveries.
-//! - **Leases** are held by one member at a time. Each grant has a *fencing token* above all before it: whoever guards a resource refuses
-//!   tokens below the highest that it has seen.
-//! - **The tree** holds small values under paths, with versions, changed on condition of them.
-//! - **A transaction** compares epoch, leases and versions, and makes several changes of the tree, or none.
-//! - Everything that happens has a *revision*, and can be watched from any that is not too old.
+//! - **Leases** are held by one member at a time. Each grant has a *fencing token* higher than all earlier ones: the
+//!   guard of a resource refuses tokens below the highest that it has seen.
+//! - **The tree** holds small values under paths, with versions for conditional changes.
+//! - **A transaction** compares epoch, leases and versions, and makes all of its changes to the tree, or none.
+//! - Each event has a *revision*, and can be watched from any revision that is not too old.
 //!
-//! One trait, [`Coordinator`], and two back ends: [`embedded`] keeps all of it in a replicated state machine of three nodes or one ([`dunlin_smr`]);
-//! `etcd`, behind the feature of that name, in an etcd that is there already.
+//! One trait, [`Coordinator`], and two back ends: [`embedded`] keeps all of it in a replicated state machine of three
+//! nodes or one ([`dunlin_smr`]); `etcd`, behind the feature of that name, keeps it in an existing etcd.
 //!
-//! **Clocks of different machines are never compared.** How that can be is argued in [`model`]. Start reading there, then at
-//! [`coordinator`]; `docs/coordination.md` explains what users must know.
+//! **Clocks of different machines are never compared.** [`model`] argues why that works. Start reading there, then at
+//! [`coordinator`]; `docs/coordination.md` is the guide for users.
 #![forbid(unsafe_code)]
 
 mod campaign;
@@ -39,7 +41,7 @@ mod watchman;
 pub mod wire;
 
 pub use campaign::{Leadership, Mandate, campaign, campaign_as, keep, with_deadline};
-pub use coordinator::{Coordinator, HEARTBEAT_EVERY, Watch, attend, join_after_leases};
+pub use coordinator::{Coordinator, HEARTBEAT_EVERY, Watch, attend, heartbeat_every, join_after_leases};
 pub use error::CoordError;
 pub use limits::{LEASE_TTL_MAX, LEASE_TTL_MIN, Limits};
 pub use path::{PATH_BYTES_MAX, check_path};
@@ -48,7 +50,8 @@ pub use transaction::{
     Compare, TRANSACTION_BYTES_MAX, TRANSACTION_COMPARES_MAX, TRANSACTION_WRITES_MAX, Transaction, Write,
 };
 pub use types::{
-    Changes, Condition, Entry, EpochChange, Epochs, Event, Happening, Health, Heartbeat, HeldLease, Holder, Incarnation,
-    Joined, Lease, Leases, Listing, Member, MemberId, Members, Membership, Revision, Scope, Token, VIEW_BYTES_MAX, View,
+    Changes, Condition, Entry, EpochChange, Epochs, Event, Happening, Health, Heartbeat, HeldLease, Holder,
+    Incarnation, Joined, Lease, Leases, Listing, Member, MemberId, Members, Membership, Revision, Scope, Token,
+    VIEW_BYTES_MAX, View,
 };
 pub use watchman::{WatchmanConfig, WatchmanCounters};

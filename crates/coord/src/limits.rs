@@ -1,20 +1,20 @@
-//! What the cluster manager holds at most.
+//! Limits of the cluster manager's state.
 
 use std::time::Duration;
 
 use crate::error::CoordError;
 
-/// Shortest time that a lease may be asked for.
+/// Shortest time of a lease.
 pub const LEASE_TTL_MIN: Duration = Duration::from_millis(10);
-/// Longest time that a lease may be asked for: so long may a resource be out of use when its holder dies.
+/// Longest time of a lease: a resource may be unusable for this long after its holder dies.
 pub const LEASE_TTL_MAX: Duration = Duration::from_secs(3600);
 
-/// What the state may hold. All replicas have the same limits, since whether a command is refused must be the same at all of them.
+/// Limits of the state. All replicas must have the same limits, since each must refuse the same commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Members, live or failed. Default 1024.
     pub members_max: usize,
-    /// Bytes that a member may say about itself. Default 1 KiB.
+    /// Bytes of a member's description of itself. Default 1 KiB.
     pub about_bytes_max: usize,
     /// Epochs that are kept. Default 4096.
     pub epochs_max: usize,
@@ -62,7 +62,7 @@ fn check_bytes(what: &str, bytes: &[u8], max: usize) -> Result<(), CoordError> {
     if bytes.len() > max { Err(CoordError::TooLarge { what: what.into(), max: max as u64 }) } else { Ok(()) }
 }
 
-/// Checks the time that a lease is asked for.
+/// Checks the requested time of a lease.
 pub(crate) fn check_ttl(ttl_ms: u64) -> Result<(), CoordError> {
     if (LEASE_TTL_MIN.as_millis() as u64..=LEASE_TTL_MAX.as_millis() as u64).contains(&ttl_ms) {
         return Ok(());

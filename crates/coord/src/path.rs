@@ -5,8 +5,8 @@ use crate::error::CoordError;
 /// Longest path, in bytes.
 pub const PATH_BYTES_MAX: usize = 1024;
 
-/// Checks a path: `/` and a name, once or more, as in `/volumes/7/replicas`. Names are not empty and hold no control characters; a path has at most
-/// [`PATH_BYTES_MAX`] bytes. Leases are named in the same way.
+/// Checks a path: `/` and a name, once or more, as in `/volumes/7/replicas`. Names are not empty and hold no control
+/// characters; a path has at most [`PATH_BYTES_MAX`] bytes. Leases are named in the same way.
 ///
 /// # Errors
 /// [`CoordError::BadPath`], which says why.
@@ -25,7 +25,7 @@ pub fn check_path(path: &str) -> Result<(), CoordError> {
     Ok(())
 }
 
-/// Checks where a subtree begins: a path, or `/` for all.
+/// Checks the root of a subtree: a path, or `/` for all.
 pub(crate) fn check_root(root: &str) -> Result<(), CoordError> {
     if root == "/" { Ok(()) } else { check_path(root) }
 }
@@ -35,7 +35,7 @@ pub(crate) fn is_below(path: &str, root: &str) -> bool {
     root == "/" || path.strip_prefix(root).is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// What paths below a root begin with.
+/// The prefix of all paths below a root.
 pub(crate) fn below(root: &str) -> String {
     if root == "/" { root.to_owned() } else { format!("{root}/") }
 }

@@ -1,4 +1,4 @@
-//! Transactions: several changes of the tree on several conditions, or none.
+//! Transactions: several changes to the tree on several conditions, all or none.
 
 use std::collections::HashSet;
 
@@ -7,14 +7,15 @@ use crate::limits::Limits;
 use crate::path::check_path;
 use crate::types::{Condition, Lease, Token};
 
-/// Compares of a transaction. etcd takes 128 operations, and a deletion needs a compare of its own there.
+/// Compares of a transaction. etcd accepts 128 operations, and a deletion needs a compare of its own there.
 pub const TRANSACTION_COMPARES_MAX: usize = 64;
 /// Writes of a transaction.
 pub const TRANSACTION_WRITES_MAX: usize = 64;
-/// Bytes of the paths, names and values of a transaction. etcd takes 1.5 MiB, and gets each value twice: for the tree and for watchers.
+/// Bytes of the paths, names and values of a transaction. etcd accepts 1.5 MiB, and gets each value twice: for the tree
+/// and for watchers.
 pub const TRANSACTION_BYTES_MAX: usize = 512 << 10;
 
-/// What must hold at the moment of a transaction.
+/// A condition of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Compare {
     /// The epoch is this one: the set of live members has not changed since.
@@ -22,7 +23,7 @@ pub enum Compare {
         /// The epoch.
         epoch: u64,
     },
-    /// The lease is held with this token. So a former holder writes nothing, however long its message took.
+    /// The lease is held with this token. So a former holder cannot write, however late its message arrives.
     Lease {
         /// Its name.
         name: String,
@@ -38,7 +39,7 @@ pub enum Compare {
     },
 }
 
-/// A change of the tree.
+/// A change to the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Write {
     /// Sets an entry.
@@ -48,7 +49,7 @@ pub enum Write {
         /// Its value.
         value: Vec<u8>,
     },
-    /// Deletes an entry, which must be there.
+    /// Deletes an entry, which must exist.
     Delete {
         /// Its path.
         path: String,
@@ -64,8 +65,8 @@ impl Write {
     }
 }
 
-/// Writes that are done all together if every compare holds, and else not at all. Compares see what was there before. Without
-/// writes it only compares. Limits: 64 compares, 64 writes, each of another path, and 512 KiB.
+/// Writes that are all done if every compare holds, and none otherwise. Compares see the state before the writes.
+/// Without writes it only compares. Limits: 64 compares, 64 writes, each of another path, and 512 KiB.
 ///
 /// ```
 /// # use dunlin_coord::{Condition, Lease, Transaction};
@@ -79,33 +80,33 @@ impl Write {
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Transaction {
-    /// The first of them that does not hold is the error.
+    /// The first one that does not hold is the error.
     pub compares: Vec<Compare>,
     /// In any order: each is of another path.
     pub writes: Vec<Write>,
 }
 
 impl Transaction {
-    /// One that compares and writes nothing yet.
+    /// A transaction without compares and writes.
     pub fn new() -> Transaction {
         Transaction::default()
     }
 
-    /// Demands that the epoch is this one.
+    /// Requires that the epoch is this one.
     #[must_use]
     pub fn if_epoch(mut self, epoch: u64) -> Transaction {
         self.compares.push(Compare::Epoch { epoch });
         self
     }
 
-    /// Demands that the lease is still held with its token: the fence of the writes.
+    /// Requires that the lease is still held with its token: this fences the writes.
     #[must_use]
     pub fn if_lease(mut self, lease: &Lease) -> Transaction {
         self.compares.push(Compare::Lease { name: lease.name.clone(), token: lease.token });
         self
     }
 
-    /// Demands that an entry meets a condition.
+    /// Requires that an entry meets a condition.
     #[must_use]
     pub fn if_entry(mut self, path: &str, condition: Condition) -> Transaction {
         self.compares.push(Compare::Entry { path: path.to_owned(), condition });
@@ -119,14 +120,14 @@ impl Transaction {
         self
     }
 
-    /// Deletes an entry, which must be there.
+    /// Deletes an entry, which must exist.
     #[must_use]
     pub fn delete(mut self, path: &str) -> Transaction {
         self.writes.push(Write::Delete { path: path.to_owned() });
         self
     }
 
-    /// Checks all that needs no state.
+    /// Checks everything that needs no state.
     pub(crate) fn check(&self, limits: &Limits) -> Result<(), CoordError> {
         self.check_counts()?;
         let mut bytes = 0;

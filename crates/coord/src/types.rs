@@ -1,26 +1,26 @@
-//! The words of the interface.
+//! The types of the interface.
 
 use std::fmt;
 
 use crate::error::CoordError;
 use crate::path::is_below;
 
-/// The name of a member. Chosen by whoever runs it, and used by one process at a time.
+/// The name of a member. The operator chooses it; one process uses it at a time.
 pub type MemberId = u64;
-/// Counts what happened: an event has a higher revision than those before it. Events of one step share a revision: the writes of a transaction,
-/// what a watchman decided at once, the end of a lease and its next grant. Some revisions may be left out.
+/// Counts events: an event has a higher revision than those before it. Events of one step share a revision: the writes
+/// of a transaction, the decisions of a watchman, the end of a lease and its next grant. Revisions may have gaps.
 pub type Revision = u64;
-/// The revision at which a member joined: tells the process of now from the one before its restart.
+/// The revision at which a member joined: tells this process from the one before its restart.
 pub type Incarnation = u64;
-/// The revision at which a lease was granted: above that of every grant before.
+/// The revision at which a lease was granted: higher than that of every earlier grant.
 pub type Token = u64;
 
 /// Whether a member is heard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
-    /// It is, or was not long enough ago.
+    /// It is heard, or was recently enough.
     Live,
-    /// It was not heard for the failure timeout. It stays in the list until it joins again or is forgotten.
+    /// It was silent for the failure timeout. It stays in the list until it joins again or is forgotten.
     Failed,
 }
 
@@ -29,13 +29,13 @@ pub enum Health {
 pub struct Member {
     /// Its name.
     pub id: MemberId,
-    /// When it joined last.
+    /// The revision of its last join.
     pub incarnation: Incarnation,
     /// Whether it is heard.
     pub health: Health,
-    /// The epoch in which it joined, if it is live, or failed.
+    /// The epoch in which it joined, if it is live; else the epoch in which it failed.
     pub epoch: u64,
-    /// What it said about itself when it joined: where it is reached, what it stores.
+    /// What it said about itself when it joined: its address, what it stores.
     pub about: Vec<u8>,
 }
 
@@ -44,77 +44,92 @@ pub struct Member {
 pub struct Members {
     /// Rises whenever the set of live members changes.
     pub epoch: u64,
-    /// The moment; watch from here on.
+    /// The revision of that moment; watch from here on.
     pub revision: Revision,
     /// By id.
     pub members: Vec<Member>,
 }
 
-/// Who came and went in an epoch.
+/// The members that came and went in an epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EpochChange {
     /// The epoch.
     pub epoch: u64,
-    /// At which it began.
+    /// The revision at which it began.
     pub revision: Revision,
-    /// Who joined, failed or left: the step that began it.
+    /// The members that joined, failed or left in the step that began it.
     pub changes: Vec<Happening>,
 }
 
 /// A page of epochs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Epochs {
-    /// In order, none left out.
+    /// In order, without gaps.
     pub epochs: Vec<EpochChange>,
     /// Whether there are more after the last of these.
     pub has_more: bool,
 }
 
-/// What a member has when it has joined.
+/// What a member gets when it joins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Membership {
     /// Its name.
     pub member: MemberId,
-    /// This process of it.
+    /// The incarnation of this process.
     pub incarnation: Incarnation,
-    /// The epoch that began when it joined.
+    /// The epoch that began when it joined. A heartbeat acknowledges it: [`attend`](crate::attend) sends the last one
+    /// that the member was told.
     pub epoch: u64,
-    /// How long this incarnation may be silent before it is taken for failed, in milliseconds. It stays the same when the cluster manager
-    /// is set to another. 0 if none was set yet: the first heartbeat tells of it.
+    /// How long this incarnation may be silent before it is marked as failed, in milliseconds. It stays the same when
+    /// the cluster manager's setting changes. 0 if none was set yet: the first heartbeat's answer brings it.
     pub failure_timeout_ms: u64,
     /// As [`Heartbeat::safe_until`].
     pub safe_until: u64,
 }
 
-/// What a heartbeat is answered.
+/// The answer to a heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Heartbeat {
-    /// The epoch of now.
+    /// The current epoch.
     pub epoch: u64,
-    /// Until when the member may work as one, in nanoseconds of [`Coordinator::now`](crate::Coordinator::now) where it was sent: three quarters of the
-    /// failure timeout, from *before* it was sent. Nobody takes the member for failed sooner, as long as no clock runs a quarter faster than another.
+    /// Whether every live member is known to have acknowledged this epoch: then no member works in an earlier one any
+    /// more.
+    pub is_settled: bool,
+    /// How long the member may be silent, in milliseconds: as in [`Membership`], or, if that is 0, the value it was
+    /// told since.
+    pub failure_timeout_ms: u64,
+    /// Until when the member may work as one, in nanoseconds of the sender's
+    /// [`Coordinator::now`](crate::Coordinator::now): three quarters of the failure timeout, from *before* the
+    /// heartbeat was sent. The member is not marked as failed sooner, as long as no clock runs a quarter faster than
+    /// another.
     pub safe_until: u64,
 }
 
 impl Membership {
-    /// One that was asked for at `sent_at`.
+    /// The membership that was requested at `sent_at`.
     pub(crate) fn joined(member: MemberId, joined: Joined, sent_at: u64) -> Membership {
         let Joined { incarnation, epoch, failure_timeout_ms } = joined;
-        Membership { member, incarnation, epoch, failure_timeout_ms, safe_until: safe_until(sent_at, failure_timeout_ms) }
+        Membership {
+            member,
+            incarnation,
+            epoch,
+            failure_timeout_ms,
+            safe_until: safe_until(sent_at, failure_timeout_ms),
+        }
     }
 }
 
 impl Heartbeat {
-    /// The answer to one that was sent at `sent_at`.
-    pub(crate) fn heard(epoch: u64, failure_timeout_ms: u64, sent_at: u64) -> Heartbeat {
-        Heartbeat { epoch, safe_until: safe_until(sent_at, failure_timeout_ms) }
+    /// The answer to a heartbeat that was sent at `sent_at`.
+    pub(crate) fn heard(epoch: u64, is_settled: bool, failure_timeout_ms: u64, sent_at: u64) -> Heartbeat {
+        Heartbeat { epoch, is_settled, failure_timeout_ms, safe_until: safe_until(sent_at, failure_timeout_ms) }
     }
 }
 
-/// What the cluster manager says to a member that joined.
+/// The cluster manager's answer to a join.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Joined {
-    /// This process of it.
+    /// The incarnation of this process.
     pub incarnation: Incarnation,
     /// The epoch that began.
     pub epoch: u64,
@@ -127,22 +142,26 @@ pub struct Joined {
 pub struct Lease {
     /// Its name.
     pub name: String,
-    /// Goes with everything that is done under the lease: whoever guards the resource refuses tokens below the highest it has seen.
+    /// Accompanies everything that is done under the lease: the guard of the resource refuses tokens below the highest
+    /// it has seen.
     pub token: Token,
-    /// How long it is held after each renewal, in milliseconds: as asked for, or longer if its member held it for longer before.
+    /// How long the lease lasts after each renewal, in milliseconds: as requested, or longer if an earlier grant to the
+    /// same member was longer.
     pub ttl_ms: u64,
-    /// Until when the holder may rely on it without a fencing token, in nanoseconds of [`Coordinator::now`](crate::Coordinator::now) where it was asked
-    /// for: three quarters of the time asked for, from *before* it was asked for. Right as long as no clock runs a quarter faster than another.
+    /// Until when the holder may rely on the lease without a fencing token, in nanoseconds of its own
+    /// [`Coordinator::now`](crate::Coordinator::now): three quarters of the requested time, from *before* the request
+    /// was sent. Valid as long as no clock runs a quarter faster than another.
     pub safe_until: u64,
 }
 
 impl Lease {
-    /// One that was asked for at `sent_at`.
+    /// The lease that was requested at `sent_at`.
     pub(crate) fn granted(name: &str, token: Token, ttl_ms: u64, sent_at: u64) -> Lease {
         Lease { name: name.to_owned(), token, ttl_ms, safe_until: safe_until(sent_at, ttl_ms) }
     }
 
-    /// Counts a renewal that was asked for at `sent_at`, by the time that the cluster manager keeps for the lease. Those that run side by side may end in any order.
+    /// Applies a renewal that was sent at `sent_at`, with the time that the cluster manager keeps for the lease.
+    /// Concurrent renewals may end in any order.
     pub(crate) fn renewed(&mut self, sent_at: u64, ttl_ms: u64) {
         self.ttl_ms = ttl_ms;
         self.safe_until = self.safe_until.max(safe_until(sent_at, ttl_ms));
@@ -154,7 +173,7 @@ fn safe_until(sent_at: u64, ttl_ms: u64) -> u64 {
     sent_at.saturating_add(ttl_ms.saturating_mul(1_000_000) / 4 * 3)
 }
 
-/// Who holds a lease.
+/// The holder of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Holder {
     /// The member.
@@ -165,25 +184,25 @@ pub struct Holder {
     pub token: Token,
 }
 
-/// A lease, as others see it.
+/// A lease, as other members see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldLease {
     /// Its name.
     pub name: String,
-    /// Who holds it.
+    /// Its holder.
     pub holder: Holder,
-    /// How long it was asked for, in milliseconds.
+    /// Its requested time, in milliseconds.
     pub ttl_ms: u64,
 }
 
 /// A page of leases.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leases {
-    /// The moment.
+    /// The revision of the page's moment.
     pub revision: Revision,
     /// In the order of names.
     pub leases: Vec<HeldLease>,
-    /// With which name the next page begins: after this one. `None` if this is the last. Pages are of different moments.
+    /// The next page begins after this name. `None` if this is the last page. Pages are of different moments.
     pub more_after: Option<String>,
 }
 
@@ -201,23 +220,23 @@ pub struct Entry {
 /// A page of entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listing {
-    /// The moment.
+    /// The revision of the page's moment.
     pub revision: Revision,
     /// In the order of paths.
     pub entries: Vec<Entry>,
-    /// With which path the next page begins: after this one. `None` if this is the last. Pages are of different moments.
+    /// The next page begins after this path. `None` if this is the last page. Pages are of different moments.
     pub more_after: Option<String>,
 }
 
 /// Bytes of a [`View`].
 pub const VIEW_BYTES_MAX: usize = 4 << 20;
-/// What a member, a lease or an entry counts in a view beyond its name and value.
+/// Bytes that a member, a lease or an entry counts in a view, beyond its name and value.
 pub(crate) const VIEW_ITEM_BYTES: usize = 40;
 
 /// Members, leases and a subtree as of one moment: that of [`Members::revision`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct View {
-    /// All members, the epoch, and the moment; watch from there.
+    /// All members, the epoch, and the revision; watch from there.
     pub members: Members,
     /// Leases whose names are the root or below it, in order.
     pub leases: Vec<HeldLease>,
@@ -226,13 +245,13 @@ pub struct View {
 }
 
 impl View {
-    /// Why there is none of this root.
+    /// The error for a root whose view is too large.
     pub(crate) fn too_large(root: &str) -> CoordError {
         let what = format!("a view of {root} (choose a path below it, or read it in pages)");
         CoordError::TooLarge { what, max: VIEW_BYTES_MAX as u64 }
     }
 
-    /// Checks how much of a root it has.
+    /// Checks the size of the view.
     pub(crate) fn check_bytes(self, root: &str) -> Result<View, CoordError> {
         let of_members = self.members.members.iter().map(|member| member.about.len());
         let of_leases = self.leases.iter().map(|lease| lease.name.len());
@@ -242,15 +261,15 @@ impl View {
     }
 }
 
-/// When an entry is to be set or deleted.
+/// A condition on an entry that is set or deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Condition {
-    /// In any case. (A deletion of what is not there is refused nevertheless.)
+    /// Always. (Deleting a missing entry is refused nevertheless.)
     #[default]
     Always,
-    /// If it is not there.
+    /// The entry does not exist.
     Absent,
-    /// If it has this version.
+    /// The entry has this version.
     Version {
         /// The version.
         version: Revision,
@@ -268,28 +287,22 @@ pub enum Scope {
     Leases,
     /// Entries of the tree.
     Tree {
-        /// Those below this path, and that of the path itself; `/` is the whole tree.
+        /// Those below this path, and the path itself; `/` is the whole tree.
         root: String,
     },
 }
 
-impl Scope {
-    /// Every scope that something that happened is in.
-    pub(crate) fn all_of(happening: &Happening) -> Vec<Scope> {
-        let mut scopes = vec![Scope::All];
-        match happening {
-            Happening::Set { path, .. } | Happening::Deleted { path } => {
-                let ends = path.match_indices('/').map(|(end, _)| end.max(1)).chain([path.len()]);
-                scopes.extend(ends.map(|end| Scope::Tree { root: path[..end].to_owned() }));
-            }
-            Happening::Granted { .. } | Happening::Ended { .. } => scopes.push(Scope::Leases),
-            _ => scopes.push(Scope::Members),
-        }
-        scopes
-    }
+#[cfg(test)]
+thread_local! {
+    /// How often an event was checked against a scope.
+    pub(crate) static LOOKS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
 
-    /// Whether something that happened is in it.
+impl Scope {
+    /// Whether an event is in the scope.
     pub fn holds(&self, happening: &Happening) -> bool {
+        #[cfg(test)]
+        LOOKS.set(LOOKS.get() + 1);
         match (happening, self) {
             (_, Scope::All) => true,
             (Happening::Set { path, .. } | Happening::Deleted { path }, Scope::Tree { root }) => {
@@ -297,7 +310,10 @@ impl Scope {
             }
             (Happening::Granted { .. } | Happening::Ended { .. }, Scope::Leases) => true,
             (
-                Happening::Joined { .. } | Happening::Failed { .. } | Happening::Left { .. } | Happening::Forgotten { .. },
+                Happening::Joined { .. }
+                | Happening::Failed { .. }
+                | Happening::Left { .. }
+                | Happening::Forgotten { .. },
                 Scope::Members,
             ) => true,
             _ => false,
@@ -305,16 +321,16 @@ impl Scope {
     }
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// When. Events of one step share it, so a watch that begins after it leaves out all of them.
+    /// Its revision. Events of one step share it, so a watch after it skips all of them.
     pub revision: Revision,
     /// What.
     pub happening: Happening,
 }
 
-/// What can happen.
+/// The kinds of events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Happening {
@@ -325,7 +341,7 @@ pub enum Happening {
         /// The epoch that began.
         epoch: u64,
     },
-    /// A member was not heard for too long.
+    /// A member was silent for too long.
     Failed {
         /// The member.
         member: MemberId,
@@ -339,20 +355,20 @@ pub enum Happening {
         /// The epoch that began.
         epoch: u64,
     },
-    /// A member that had failed was forgotten; the epoch is as before.
+    /// A failed member was forgotten; the epoch is unchanged.
     Forgotten {
         /// The member.
         member: MemberId,
     },
-    /// A lease was granted; the token is the revision. Who held it already, being the same member, does so no more with the token of before, whether or not an
-    /// [`Happening::Ended`] said so.
+    /// A lease was granted; the token is the revision. If the same member held it before, the old token is no longer
+    /// valid, whether or not an [`Happening::Ended`] said so.
     Granted {
         /// The lease.
         name: String,
-        /// To whom.
+        /// Its new holder.
         member: MemberId,
     },
-    /// A lease was given up, or its time was over.
+    /// A lease was released, or its time ran out.
     Ended {
         /// The lease.
         name: String,
@@ -374,7 +390,7 @@ pub enum Happening {
 }
 
 impl Happening {
-    /// The epoch that it began.
+    /// The epoch that the event began.
     pub fn epoch(&self) -> Option<u64> {
         match self {
             Happening::Joined { epoch, .. } | Happening::Failed { epoch, .. } | Happening::Left { epoch, .. } => {
@@ -385,12 +401,12 @@ impl Happening {
     }
 }
 
-/// What happened in a scope after a revision.
+/// The events in a scope after a revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changes {
     /// In order.
     pub events: Vec<Event>,
-    /// Everything in the scope up to this revision is in here, or came before: watch on from it.
+    /// All events in the scope up to this revision are included, or came before: continue the watch from it.
     pub up_to: Revision,
 }
 

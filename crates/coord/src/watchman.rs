@@ -1,5 +1,5 @@
-//! What a watchman decides: who has failed, and which leases are over. Each back end has a task that looks and has the decisions executed. Why that is safe
-//! stands in [`crate::model`].
+//! What a watchman decides: failed members, and leases that are over. Each back end has a task that looks and has the
+//! decisions executed. [`crate::model`] argues why that is safe.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -9,17 +9,17 @@ use crate::error::CoordError;
 use crate::mutation::{Mutation, is_planted};
 use crate::types::{Incarnation, MemberId, Token};
 
-/// Members and leases together that are decided on in one command. Names have up to a kibibyte each, and a command fits
-/// its log by far.
+/// Members and leases together in one command. Names have up to a kibibyte each, so a command easily fits the log.
 const DECIDED_AT_ONCE: usize = 512;
 
 /// Settings of a watchman. All nodes should have the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WatchmanConfig {
-    /// A member that is silent for this long has failed. Choose several times the interval between heartbeats. It is told to members as they join, and
-    /// each keeps what it was told until it joins again. Default 5 s.
+    /// A member that is silent for this long has failed. Choose several times the heartbeat interval. Members are told
+    /// it as they join, and keep that value until they join again. Default 5 s.
     pub failure_timeout: Duration,
-    /// How often it looks: so late may a failure or the end of a lease be noticed. At most a quarter of `failure_timeout`. Default 100 ms.
+    /// Interval between looks: a failure or the end of a lease may be noticed this late. At most a quarter of
+    /// `failure_timeout`. Default 100 ms.
     pub look_every: Duration,
 }
 
@@ -30,7 +30,7 @@ impl Default for WatchmanConfig {
 }
 
 impl WatchmanConfig {
-    /// As members are told it: in whole milliseconds, one at least.
+    /// As told to members: in whole milliseconds, at least one.
     pub(crate) fn failure_timeout_ms(&self) -> u64 {
         (self.failure_timeout.as_millis() as u64).max(1)
     }
@@ -41,44 +41,45 @@ impl WatchmanConfig {
     /// [`CoordError::Backend`] if one is out of range.
     pub fn check(&self) -> Result<(), CoordError> {
         if self.look_every.is_zero() || self.look_every > self.failure_timeout / 4 {
-            let why = "setting look_every is out of range: choose more than 0, and at most a quarter of failure_timeout";
+            let why =
+                "setting look_every is out of range: choose more than 0, and at most a quarter of failure_timeout";
             return Err(CoordError::Backend { why: why.into(), may_have_run: false });
         }
         Ok(())
     }
 
-    /// With more time than this between two looks, nobody may have been heard in between.
+    /// If two looks are further apart than this, heartbeats may have been impossible in between.
     pub(crate) fn gap_max(&self) -> Duration {
         self.failure_timeout / 2
     }
 
-    /// The same, for one that may be silent for so many nanoseconds; never less than two looks.
+    /// The same, for a member or lease that may be silent for this many nanoseconds; never less than two looks.
     fn gap_max_of(&self, patience: u64) -> u64 {
         let looks = 2 * self.look_every.as_nanos() as u64;
         (patience / 2).max(looks).min(self.gap_max().as_nanos() as u64)
     }
 }
 
-/// What a watchman has counted.
+/// The counters of a watchman.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WatchmanCounters {
-    /// Times it began.
+    /// Reigns begun.
     pub reigns: u64,
     /// Looks.
     pub looks: u64,
-    /// Looks that came so late that all waiting began anew.
+    /// Looks that came so late that all waiting restarted.
     pub late_looks: u64,
-    /// Members that it had marked as failed.
+    /// Members marked as failed.
     pub failures: u64,
-    /// Leases that it had ended.
+    /// Leases ended.
     pub lapses: u64,
-    /// Steps in which it had these decided, each of all that a look found, or of a part of it if that was much.
+    /// Commands that recorded decisions: one for each look with findings, or several if there were many.
     pub steps: u64,
-    /// Decisions that were not made, since something was heard or had ended meanwhile, or another watchman had begun.
+    /// Decisions that were refused, since the member or lease was heard or had ended, or another watchman had begun.
     pub refused: u64,
 }
 
-/// What a watchman counts.
+/// The counts that a watchman reads.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Pulse {
     /// Live members.
@@ -87,30 +88,30 @@ pub(crate) struct Pulse {
     pub leases: Vec<Tenure>,
 }
 
-/// How often a live member was heard.
+/// Heartbeats of a live member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Beat {
     pub member: MemberId,
     pub incarnation: Incarnation,
-    /// A count of heartbeats, or on an etcd the revision of the last.
+    /// A count of heartbeats, or with etcd the revision of the last.
     pub heartbeats: u64,
     /// How long it may be silent, in milliseconds; 0 if it was not told.
     pub failure_timeout_ms: u64,
 }
 
-/// How often a lease was renewed.
+/// Renewals of a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Tenure {
     pub name: String,
     pub member: MemberId,
     pub token: Token,
-    /// A count of renewals, or on an etcd the revision of the last.
+    /// A count of renewals, or with etcd the revision of the last.
     pub renewals: u64,
-    /// For how long it is held each time, in milliseconds.
+    /// The time of the lease after each renewal, in milliseconds.
     pub ttl_ms: u64,
 }
 
-/// Since when each count is what it is.
+/// How long each count has been unchanged.
 pub(crate) struct Silence<K> {
     since: HashMap<K, (u64, u64)>,
 }
@@ -120,8 +121,9 @@ impl<K: Hash + Eq + Clone> Silence<K> {
         Silence { since: HashMap::new() }
     }
 
-    /// Takes the counts of a look at `now`; gives those that are unchanged for their time, in nanoseconds. Who is not counted any more is forgotten. For whom
-    /// `is_late` of that time says that nobody may have been heard since the look before, it begins anew.
+    /// Takes the counts of a look at `now`; returns those that were unchanged for their patience, in nanoseconds. Keys
+    /// without a count are forgotten. If `is_late` holds for a patience, heartbeats may have been impossible since the
+    /// last look, and the waiting restarts.
     pub fn look(
         &mut self,
         now: u64,
@@ -143,7 +145,7 @@ impl<K: Hash + Eq + Clone> Silence<K> {
     }
 }
 
-/// What one reign knows.
+/// The state of one reign.
 pub(crate) struct Reign {
     number: u64,
     members: Silence<(MemberId, Incarnation)>,
@@ -151,7 +153,7 @@ pub(crate) struct Reign {
     looked_at: u64,
 }
 
-/// What a look gave.
+/// The findings of a look.
 pub(crate) struct Seen {
     pub was_late: bool,
     /// Members that have failed, and leases that are over.
@@ -159,7 +161,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// All of it, in as few parts as commands hold it.
+    /// The findings, in as few parts as commands can hold.
     pub fn parts(self) -> impl Iterator<Item = Pulse> {
         let Pulse { members, leases } = self.over;
         let (mut members, mut leases) = (members.into_iter(), leases.into_iter());
@@ -181,7 +183,7 @@ impl Reign {
         self.number
     }
 
-    /// Takes the counts as they are at `now`, and decides.
+    /// Takes the counts at `now`, and decides.
     pub fn see(&mut self, now: u64, pulse: Pulse, config: &WatchmanConfig) -> Seen {
         let gap = now - std::mem::replace(&mut self.looked_at, now);
         let was_late = gap > config.gap_max().as_nanos() as u64;
@@ -189,23 +191,25 @@ impl Reign {
         if was_late {
             (self.members, self.leases) = (Silence::new(), Silence::new());
         }
-        // What the member was told, if it was. It may have been told by a watchman that waits longer.
+        // What the member was told, if anything. An earlier watchman may have told it a longer timeout.
         let patience = |told: u64| match told {
             told if told == 0 || is_planted(Mutation::PromiseForgotten) => config.failure_timeout.as_nanos() as u64,
             told => told.saturating_mul(1_000_000),
         };
         let beats = pulse.members.into_iter();
-        let beats = beats.map(|beat| ((beat.member, beat.incarnation), beat.heartbeats, patience(beat.failure_timeout_ms)));
+        let beats =
+            beats.map(|beat| ((beat.member, beat.incarnation), beat.heartbeats, patience(beat.failure_timeout_ms)));
         let silent = self.members.look(now, is_late, beats).into_iter();
-        // How long that was does not matter any more.
-        let beat = |((member, incarnation), heartbeats)| Beat { member, incarnation, heartbeats, failure_timeout_ms: 0 };
+        // The patience is no longer needed.
+        let beat =
+            |((member, incarnation), heartbeats)| Beat { member, incarnation, heartbeats, failure_timeout_ms: 0 };
         let members = silent.map(beat);
         let tenures = pulse.leases.into_iter();
         let quarters = if is_planted(Mutation::NoMargin) { 3 } else { 4 };
         let time = |ttl_ms: u64| ttl_ms.saturating_mul(1_000_000) / 4 * quarters;
         let tenures = tenures.map(|held| ((held.name, held.member, held.token), held.renewals, time(held.ttl_ms)));
         let over = self.leases.look(now, is_late, tenures).into_iter();
-        // How long they were held does not matter any more.
+        // The lease times are no longer needed.
         let leases = over.map(|((name, member, token), renewals)| Tenure { name, member, token, renewals, ttl_ms: 0 });
         Seen { was_late, over: Pulse { members: members.collect(), leases: leases.collect() } }
     }
@@ -218,8 +222,9 @@ mod tests {
     #[test]
     fn silence_is_counted_from_the_first_sight_of_a_count() {
         let mut silence = Silence::new();
-        let mut look =
-            |now, counts: &[(u64, u64)]| silence.look(now, |_| false, counts.iter().map(|(key, count)| (*key, *count, 100)));
+        let mut look = |now, counts: &[(u64, u64)]| {
+            silence.look(now, |_| false, counts.iter().map(|(key, count)| (*key, *count, 100)))
+        };
         assert_eq!(look(1000, &[(1, 5), (2, 0)]), []);
         assert_eq!(look(1099, &[(1, 5), (2, 1)]), []);
         assert_eq!(look(1100, &[(1, 5), (2, 1)]), [(1, 5)]);
@@ -251,7 +256,7 @@ mod tests {
         }
     }
 
-    /// Of a watchman that waits longer than the one before it, which told the members.
+    /// For a watchman with a longer timeout than the earlier one, which told the members.
     #[test]
     fn a_gap_counts_by_the_time_that_a_member_was_told() {
         let (failure_timeout, look_every) = (Duration::from_millis(5000), Duration::from_millis(100));
@@ -268,7 +273,8 @@ mod tests {
 
     #[test]
     fn time_in_which_nobody_was_looked_at_does_not_count() {
-        let config = WatchmanConfig { failure_timeout: Duration::from_nanos(100), look_every: Duration::from_nanos(10) };
+        let config =
+            WatchmanConfig { failure_timeout: Duration::from_nanos(100), look_every: Duration::from_nanos(10) };
         let pulse = || Pulse {
             members: vec![Beat { member: 1, incarnation: 7, heartbeats: 3, failure_timeout_ms: 0 }],
             leases: vec![Tenure { name: "/a".into(), member: 1, token: 8, renewals: 2, ttl_ms: 0 }],
@@ -283,7 +289,7 @@ mod tests {
         assert_eq!(see(10), (false, false, true), "a lease of no time is over when it is seen");
         assert_eq!(see(60), (false, false, true));
         assert_eq!(see(109), (false, false, true));
-        // Not since 10, though that is long enough: the look comes more than half of the timeout after the one before.
+        // Not since 10, though that is long enough: this look comes more than half of the timeout after the last.
         assert_eq!(see(160), (true, false, true));
         assert_eq!(see(210), (false, false, true));
         assert_eq!(see(259), (false, false, true));

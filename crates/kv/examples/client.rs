@@ -1,7 +1,7 @@
 //! A client of the key-value service in 20 lines. Start a server, then run it:
 //!
 //! ```text
-//! cargo run --release -- kv serve --listen shm:kv
+//! cargo run --release -- kv serve --at shm:kv
 //! cargo run --release -p dunlin-kv --example client shm:kv
 //! ```
 

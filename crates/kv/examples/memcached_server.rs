@@ -1,4 +1,5 @@
-//! The memcached protocol on one core with a store that is a plain map and never full: to try clients on, not to serve.
+//! The memcached protocol on one core, with a store that is a plain map and never full: to try clients, not for
+//! production.
 //!
 //!     cargo run --release -p dunlin-kv --example memcached_server tcp://127.0.0.1:11211 unix:/tmp/kv.sock
 
@@ -10,7 +11,7 @@ use dunlin_kv::memcached::{Acceptor, ConnectionLimit, Listen, Service, Settings,
 use dunlin_store::Model;
 use tokio::task::{LocalSet, spawn_local};
 
-/// Connections at a time: memcached's default.
+/// Concurrent connections: memcached's default.
 const CONNECTIONS_MAX: usize = 1024;
 
 fn now() -> u32 {
@@ -19,7 +20,8 @@ fn now() -> u32 {
 
 async fn serve(listens: Vec<Listen>) -> Result<(), Box<dyn Error>> {
     let limit = ConnectionLimit::new(CONNECTIONS_MAX);
-    let acceptors = listens.iter().map(|listen| Acceptor::bind(listen, limit.clone())).collect::<Result<Vec<_>, _>>()?;
+    let acceptors =
+        listens.iter().map(|listen| Acceptor::bind(listen, limit.clone())).collect::<Result<Vec<_>, _>>()?;
     let listens: Vec<Listen> = acceptors.iter().map(|acceptor| acceptor.listen().clone()).collect();
     let core = Rc::new(Single::new(Model::new(), now()));
     let service = Service::start(core.clone(), Settings::new(limit, None, now(), listens.clone()));

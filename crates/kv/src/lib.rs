@@ -1,20 +1,21 @@
-//! The key-value service: HERD's server and client (Kalia et al., SIGCOMM 2014; thesis chapter 4), and the memcached protocol.
+//! The key-value service: HERD's server and client (Kalia et al., SIGCOMM 2014; thesis chapter 4), and the memcached
+//! protocol.
 //!
-//! Keys are divided over the cores of a server by a keyed hash ([`routing`]); each core has one partition ([`dunlin_store::Store`]) that no
-//! other thread touches (MICA's EREW), so that no operation takes a lock. Clients know the division and send each request to the core that
-//! owns its key.
+//! Keys are divided among the cores of a server by a keyed hash ([`routing`]); each core has one partition
+//! ([`dunlin_store::Store`]) that no other thread touches (MICA's EREW), so no operation takes a lock. Clients know the
+//! division and send each request to the core that owns its key.
 //!
 //! | Module | What it holds |
 //! |---|---|
 //! | [`client`] | operations over one endpoint, each to the core that owns its key |
 //! | [`memcached`] | memcached's protocol over TCP and Unix sockets |
-//! | [`metrics`] | what a core counts, and how it is told |
+//! | [`metrics`] | the counters of a core, and how they are exported |
 //! | [`routing`] | which core owns a key |
 //! | [`wire`] | requests and responses, specified in `docs/kv-protocol.md` |
-//! | [`shard`] | what one core owns |
+//! | [`shard`] | the state of one core |
 //! | [`service`] | the handlers of one core, on any transport |
 //! | [`server`] | threads, sockets and snapshots: a whole server |
-//! | [`transfer`] | records of files into a server, and back |
+//! | [`transfer`] | transfer of records from files into a server, and back |
 #![forbid(unsafe_code)]
 
 pub mod client;

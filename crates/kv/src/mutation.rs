@@ -1,8 +1,9 @@
-//! Bugs on purpose, to see that the fault hunt finds them; as those of [`dunlin_rpc::mutation`]. They exist only with the feature `mutations`.
+//! Deliberate bugs, to check that the fault hunt finds them; like those of [`dunlin_rpc::mutation`]. They exist only
+//! with the feature `mutations`.
 
 dunlin_rpc::mutations! {
-    /// A client tries a write again after its session ended, though the first may have been executed.
+    /// A client retries a write after its session ended, although the first attempt may have been executed.
     WriteTriedAgain,
-    /// A value is stored though the item was changed since its token was given: an update is lost.
+    /// A value is stored although the item has changed since its token was returned: an update is lost.
     TokenNotCompared,
 }

@@ -1,19 +1,19 @@
-//! Which core owns a key: a keyed hash of the key, divided evenly over the cores.
+//! Decides which core owns a key: a keyed hash of the key, divided evenly among the cores.
 //!
-//! The seed is drawn when a server starts and told to its clients with the map. It is no secret from them; the partitions hash with a
-//! secret of their own.
+//! The seed is drawn when a server starts, and sent to its clients with the map, so it is not secret; the partitions
+//! hash with secrets of their own.
 
 use std::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
 
-/// Cores that one server can have.
+/// Maximum number of cores of a server.
 pub const CORES_MAX: u16 = 1024;
 
 /// The number of a core of a server, from zero.
 pub type Core = u16;
 
-/// How keys are divided over the cores of a server.
+/// How keys are divided among the cores of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Routing {
     seed: [u8; 16],
@@ -21,23 +21,23 @@ pub struct Routing {
 }
 
 impl Routing {
-    /// Divides keys over `cores` cores; `None` unless there are 1 to [`CORES_MAX`].
+    /// Divides keys among `cores` cores; `None` unless there are 1 to [`CORES_MAX`].
     pub fn new(seed: [u8; 16], cores: u16) -> Option<Routing> {
         (1..=CORES_MAX).contains(&cores).then_some(Routing { seed, cores })
     }
 
-    /// How many cores there are.
+    /// Returns the number of cores.
     #[inline]
     pub fn cores(&self) -> u16 {
         self.cores
     }
 
-    /// The seed of the hash.
+    /// Returns the seed of the hash.
     pub fn seed(&self) -> [u8; 16] {
         self.seed
     }
 
-    /// The core that owns `key`.
+    /// Returns the core that owns `key`.
     #[inline]
     pub fn owner(&self, key: &[u8]) -> Core {
         if self.cores == 1 {

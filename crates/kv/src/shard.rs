@@ -1,4 +1,4 @@
-//! What one core of a server owns: a partition, its place in the routing, and what it counts.
+//! The state of one core of a server: a partition, its place in the routing, and its counters.
 
 use std::cell::{Cell, RefCell};
 
@@ -7,31 +7,32 @@ use dunlin_store::{Moment, Store, UnixSeconds};
 use crate::metrics::CoreMetrics;
 use crate::routing::{Core, Routing};
 
-/// A partition and which keys belong in it. One thread owns it; the rpc service and the memcached connections of that thread share it.
+/// A partition and its part of the keys. One thread owns it; the rpc service and the memcached connections of that
+/// thread share it.
 #[derive(Debug)]
 pub struct Shard<S> {
     /// The items.
     pub store: RefCell<S>,
-    /// What was done to them.
+    /// Counters of the operations on them.
     pub metrics: RefCell<CoreMetrics>,
-    /// Requests that were refused before their operation: nothing to do with the items.
+    /// Requests rejected before their operation, which never reached the items.
     pub strays: Cell<Strays>,
     routing: Routing,
     core: Core,
     moment: Cell<Moment>,
 }
 
-/// Requests that name no operation of this core.
+/// Requests that are not an operation of this core.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Strays {
-    /// For a key of another core.
+    /// Requests for a key of another core.
     pub not_owned: u64,
-    /// Not to be parsed, or with a key too short or too long.
+    /// Malformed requests, or with a key that is too short or too long.
     pub malformed: u64,
 }
 
 impl<S: Store> Shard<S> {
-    /// The shard of core number `core`.
+    /// Creates the shard of core number `core`.
     ///
     /// # Panics
     /// If the routing has no such core.
@@ -47,13 +48,13 @@ impl<S: Store> Shard<S> {
         }
     }
 
-    /// Tells the store the time; cheap if it is the same as before. Call it once per turn of the event loop.
+    /// Sets the store's time; cheap if it is unchanged. Call it once per turn of the event loop.
     #[inline]
     pub fn set_now(&self, now: UnixSeconds) {
         self.set_moment(Moment { now, ..self.moment.get() });
     }
 
-    /// The same, and how far the wall clock is ahead: clients say and are told times of that.
+    /// The same, with the wall clock's difference: times from and to clients are wall-clock times.
     #[inline]
     pub fn set_moment(&self, moment: Moment) {
         if self.moment.replace(moment).now != moment.now {
@@ -61,24 +62,24 @@ impl<S: Store> Shard<S> {
         }
     }
 
-    /// The time that was told last, and how far the wall clock is ahead.
+    /// Returns the time last set, and how far the wall clock is ahead.
     #[inline]
     pub fn moment(&self) -> Moment {
         self.moment.get()
     }
 
-    /// The time that was told last.
+    /// Returns the time last set.
     #[inline]
     pub fn now(&self) -> UnixSeconds {
         self.moment.get().now
     }
 
-    /// The number of this core.
+    /// Returns the number of this core.
     pub fn core(&self) -> Core {
         self.core
     }
 
-    /// How keys are divided.
+    /// Returns how keys are divided.
     #[inline]
     pub fn routing(&self) -> &Routing {
         &self.routing

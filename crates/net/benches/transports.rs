@@ -1,4 +1,5 @@
-//! A burst of 32-byte packets through each transport, sent and received by one thread: what the code costs, without another core.
+//! A burst of 32-byte packets through each transport, sent and received by one thread: the cost of the code, without
+//! another core.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ fn main() {
     divan::main();
 }
 
-/// Sends a burst and takes in all of it.
+/// Sends a burst and receives all of it.
 fn bench<T: Transport>(bencher: Bencher<'_, '_>, mut from: T, mut to: T, burst: usize, after_send: impl Fn()) {
     let route = from.resolve(&to.local_addr()).unwrap();
     let packets = vec![TxPacket { route, header: &[1; 16], payload: &[2; 32] }; burst];

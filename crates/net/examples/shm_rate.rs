@@ -1,7 +1,8 @@
-//! How fast the shared-memory transport moves packets between two threads, beside what bare shared memory does.
+//! How fast the shared-memory transport moves packets between two threads, compared with bare shared memory.
 //!
-//! `cargo run --release -p dunlin-net --example shm_rate [SECONDS-PER-CASE]`, on a machine with two processors to spare.
-//! Each case is measured in slices; where other work takes the processors away, the best slice tells more than the median.
+//! `cargo run --release -p dunlin-net --example shm_rate [SECONDS-PER-CASE]`, on a machine with two idle processors.
+//! Each case is measured in slices; if other work takes the processors away, the best slice is more telling than the
+//! median.
 
 use std::hint::{black_box, spin_loop};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,8 +52,8 @@ fn pair() -> Result<[(ShmTransport, Route); 2], NetError> {
     Ok([(a, to_b), (b, to_a)])
 }
 
-/// Round trips of 48 B, both sides polling. They pause between polls: polling as fast as possible delays the very line that
-/// is polled for, by about a third here.
+/// Round trips of 48 B, both sides polling. They pause between polls: polling as fast as possible delays the very cache
+/// line that is polled, by about a third here.
 fn ping_pong(duration: Duration) -> Result<Vec<u64>, NetError> {
     let [(mut a, to_b), (mut b, to_a)] = pair()?;
     let stop = AtomicBool::new(false);
@@ -121,8 +122,8 @@ fn ping_pong_asleep(duration: Duration) -> Result<Vec<u64>, NetError> {
     }))
 }
 
-/// Packets per second: packets of `len` bytes in bursts of `burst`, at most `window` in flight; the receiver copies each
-/// into private memory and returns one short packet for every eighth of the window.
+/// Packets per second: packets of `len` bytes in bursts of `burst`, at most `window` in flight; the receiver copies
+/// each into private memory and returns one short packet for every eighth of the window.
 fn one_way(len: usize, burst: usize, window: usize, duration: Duration) -> Result<f64, NetError> {
     let [(mut a, to_b), (mut b, to_a)] = pair()?;
     let stop = AtomicBool::new(false);
@@ -172,7 +173,7 @@ fn p50(mut samples: Vec<u64>) -> f64 {
     samples[samples.len() / 2] as f64
 }
 
-/// Keeps the calling thread on one processor; without that the figures only scatter more.
+/// Keeps the calling thread on one processor; without that the results only scatter more.
 fn pin(cpu: usize) {
     // SAFETY: the set is plain data that lives through the call.
     unsafe {

@@ -1,6 +1,7 @@
-//! What the UDP transport reaches beside the bare system calls: `cargo run --release -p dunlin-net --example udp_rate`.
+//! What the UDP transport achieves, compared with bare system calls: `cargo run --release -p dunlin-net --example
+//! udp_rate`.
 //!
-//! Pins the two ends to cores 0 and 1. Every figure comes from a short run; noise of a busy machine is left to the reader.
+//! Pins the two ends to cores 0 and 1. Every result comes from a short run; on a busy machine, allow for noise.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +20,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if only.is_empty() || only == "latency" {
         for _ in 0..3 {
             let raw_ns = raw::ping_pong(48, RUN, pin)?;
-            println!("ping-pong 48 B: raw {} transport {}", percentiles(raw_ns), percentiles(ping_pong(48, Connect::Auto)?));
+            println!(
+                "ping-pong 48 B: raw {} transport {}",
+                percentiles(raw_ns),
+                percentiles(ping_pong(48, Connect::Auto)?)
+            );
             println!("    on unconnected sockets: {}", percentiles(ping_pong(48, Connect::Off)?));
         }
     }
@@ -93,7 +98,12 @@ fn one_way(size: usize, burst: usize, change: impl Fn(&mut UdpConfig)) -> Result
             }
             let counters = server.counters();
             let elapsed = first.map_or(RUN, |first| last - first);
-            Arrived { packets: counters.rx_packets, bytes: counters.rx_bytes, dropped: counters.rx_dropped_kernel, elapsed }
+            Arrived {
+                packets: counters.rx_packets,
+                bytes: counters.rx_bytes,
+                dropped: counters.rx_dropped_kernel,
+                elapsed,
+            }
         });
         pin(Half::Client);
         let payload = vec![2; size - HEADER.len()];
@@ -160,7 +170,7 @@ fn pin(half: Half) {
         Half::Server => 0,
         Half::Client => 1,
     };
-    // SAFETY: a set of processors is a bit mask, for which zero is a value; the calls get a pointer to it and its size.
+    // SAFETY: a set of processors is a bit mask, for which zero is valid; the calls get a pointer to it and its size.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(core, &mut set);

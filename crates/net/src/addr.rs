@@ -1,7 +1,7 @@
 //! Addresses of endpoints, as a user writes them: `shm:NAME`, `udp://HOST:PORT`, `node:NUMBER`, `sim:HOST:THREAD`.
 
 use std::fmt;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 
 use crate::error::NetError;
@@ -9,7 +9,7 @@ use crate::error::NetError;
 /// Longest name of a shared-memory endpoint, in bytes.
 pub const SHM_NAME_BYTES_MAX: usize = 64;
 
-/// Where an endpoint can be reached.
+/// The address of an endpoint.
 ///
 /// ```
 /// use dunlin_net::Addr;
@@ -37,8 +37,20 @@ pub enum Addr {
     },
 }
 
-/// The name of a shared-memory endpoint: 1 to [`SHM_NAME_BYTES_MAX`] letters, digits, `.`, `_` or `-`, the first of them a
-/// letter or digit, so that it is also a safe file name.
+/// The bits of an IPv6 address that a host cannot choose.
+const NETWORK_BITS: u128 = !0 << 64;
+
+/// Returns what the addresses of one host have in common, for limits per host. For IPv6 that is its 64-bit network, in
+/// which a host may take any address. An IPv4 host that reaches an IPv6 socket is the same host as over IPv4.
+pub fn host_of(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() & NETWORK_BITS)),
+        ip => ip,
+    }
+}
+
+/// The name of a shared-memory endpoint: 1 to [`SHM_NAME_BYTES_MAX`] letters, digits, `.`, `_` or `-`, the first of
+/// them a letter or digit, so that it is also a safe file name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ShmName(Box<str>);
 
@@ -84,7 +96,7 @@ impl fmt::Display for Addr {
 impl FromStr for Addr {
     type Err = NetError;
 
-    /// Parses an address; a UDP host name is looked up, and its first address is taken.
+    /// Parses an address. A UDP host name is resolved, and its first address is taken.
     fn from_str(text: &str) -> Result<Self, NetError> {
         let bad = |why: String| NetError::BadAddress { text: text.to_owned(), why };
         if let Some(name) = text.strip_prefix("shm:") {
@@ -101,7 +113,7 @@ impl FromStr for Addr {
             return Ok(Addr::Sim { host, thread });
         }
         if let Some(host_port) = text.strip_prefix("udp://") {
-            // Without brackets nobody can tell where an IPv6 address ends and its port begins.
+            // Without brackets it is ambiguous where an IPv6 address ends and its port begins.
             if !host_port.starts_with('[') && host_port.matches(':').count() > 1 {
                 return Err(bad("write an IPv6 address in brackets, for example udp://[::1]:31850".into()));
             }

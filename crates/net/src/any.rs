@@ -53,10 +53,11 @@ macro_rules! each {
 }
 
 impl AnyTransport {
-    /// Opens a transport that others reach at `addr`. Whatever kind it is, regions in shared memory that dead processes of this user left behind are removed.
+    /// Opens a transport that others reach at `addr`. For every kind of address, this also removes regions in shared
+    /// memory that dead processes of this user left behind.
     ///
     /// # Errors
-    /// As the transport of that kind; [`NetError::WrongKind`] for addresses that mean something only inside one process.
+    /// As for the transport of that kind; [`NetError::WrongKind`] for addresses that are valid only inside one process.
     pub fn bind(addr: &Addr) -> Result<Self, NetError> {
         match addr {
             Addr::Udp(addr) => Ok(AnyTransport::Udp(Box::new(udp_at(*addr)?))),
@@ -65,10 +66,11 @@ impl AnyTransport {
         }
     }
 
-    /// Opens a transport that others reach at each of `addrs`: one name in shared memory, one UDP address, or one of each.
+    /// Opens a transport that others reach at each of `addrs`: one name in shared memory, one UDP address, or one of
+    /// each.
     ///
     /// # Errors
-    /// As [`AnyTransport::bind`]; [`NetError::BadSetting`] for no address, or several of one kind.
+    /// As [`AnyTransport::bind`]; [`NetError::BadSetting`] if `addrs` is empty or has several addresses of one kind.
     ///
     /// ```
     /// use dunlin_net::{AnyTransport, Transport};
@@ -93,7 +95,7 @@ impl AnyTransport {
         }
     }
 
-    /// Joins two transports that were opened with settings of the caller's.
+    /// Joins two transports that the caller opened with its own settings.
     ///
     /// # Errors
     /// As [`Composite::new`].
@@ -126,7 +128,8 @@ fn shm_at(name: &ShmName) -> Result<ShmTransport, NetError> {
     ShmTransport::new(&ShmConfig::named(name.clone()))
 }
 
-/// A socket. A process that was killed may have had a region that nobody needs any more, and its successor only a socket: so this looks, too.
+/// Opens a socket. This also sweeps dead regions: a process that was killed may have had a region, and its successor
+/// only a socket.
 fn udp_at(addr: SocketAddr) -> Result<UdpTransport, NetError> {
     shm::remove_dead(&ShmConfig::anonymous().directory);
     UdpTransport::bind(UdpConfig::new(addr))
@@ -275,7 +278,8 @@ mod tests {
     fn an_address_is_chosen_for_the_peer() {
         delivers(&"udp://127.0.0.1:0".parse().unwrap());
         delivers(&format!("shm:test-any-{}", std::process::id()).parse().unwrap());
-        let Addr::Udp(anywhere) = AnyTransport::for_peer(&"udp://192.0.2.1:9".parse().unwrap()).unwrap().local_addr() else {
+        let Addr::Udp(anywhere) = AnyTransport::for_peer(&"udp://192.0.2.1:9".parse().unwrap()).unwrap().local_addr()
+        else {
             panic!("not UDP")
         };
         assert!(anywhere.ip().is_unspecified());

@@ -1,11 +1,11 @@
-//! The monotonic clock of real transports: the processor's time-stamp counter where it is fit for use. And
-//! [`BootClock`], which also counts time in which the machine was suspended.
+//! The monotonic clock of real transports: the processor's time-stamp counter where it is usable. And [`BootClock`],
+//! which also counts time in which the machine was suspended.
 
 use std::rc::Rc;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds since the clock was made. Reading it costs about 10 ns.
+/// Nanoseconds since the clock was created. Reading it costs about 10 ns.
 #[derive(Debug, Clone)]
 pub struct Clock {
     clock: quanta::Clock,
@@ -27,26 +27,28 @@ impl Clock {
     }
 }
 
-/// The clock for promises to others that hold for a time, such as leases: it goes on while the machine is suspended, since for others that time goes on.
-/// The clock of a transport ([`Transport::now`](crate::Transport::now)) may stop meanwhile. The two differ in rate, too: never compute with both.
+/// The clock for promises to others that hold for a time, such as leases: it keeps running while the machine is
+/// suspended, because time passes for others. The clock of a transport ([`Transport::now`](crate::Transport::now)) may
+/// stop meanwhile. The two also differ in rate: never mix their times.
 ///
-/// That of this machine is `CLOCK_BOOTTIME`. It counts a suspension that the operating system knows of. If a hypervisor stops a guest without telling
-/// it, some of the clocks that Linux keeps time by stand still as well (`kvm-clock` on some hosts), and then no clock of the guest counts that time.
+/// For this machine it is `CLOCK_BOOTTIME`. It counts a suspension that the operating system knows of. If a hypervisor
+/// stops a guest without telling it, some of the clocks that Linux keeps time by stand still as well (`kvm-clock` on
+/// some hosts), and then no clock of the guest counts that time.
 #[derive(Clone)]
 pub struct BootClock(Rc<dyn Fn() -> u64>);
 
 impl BootClock {
-    /// The clock that `tell` reads, in nanoseconds from any beginning. It must never go back.
+    /// A clock that calls `tell`, which returns nanoseconds from an arbitrary origin and must never go back.
     pub fn told_by(tell: impl Fn() -> u64 + 'static) -> BootClock {
         BootClock(Rc::new(tell))
     }
 
-    /// That of this machine.
+    /// The clock of this machine.
     pub fn of_system() -> BootClock {
         BootClock::told_by(boot_nanos)
     }
 
-    /// Nanoseconds from any beginning, read afresh each time. Never goes back.
+    /// Nanoseconds from an arbitrary origin, read anew each time. Never goes back.
     pub fn now(&self) -> u64 {
         (self.0)()
     }
@@ -58,7 +60,8 @@ impl std::fmt::Debug for BootClock {
     }
 }
 
-/// Nanoseconds since the machine was started, those in which it was suspended included. Costs as much as the clock of std.
+/// Nanoseconds since the machine was started, including those in which it was suspended. Costs as much as a clock of
+/// `std`.
 pub fn boot_nanos() -> u64 {
     let time = clock_gettime(ClockId::Boottime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -74,7 +77,8 @@ impl Default for Clock {
 mod tests {
     use super::*;
 
-    /// Of one clock only: the sum of two that stop at different times, or run at different rates, would be neither.
+    /// Promises use one clock only: the sum of two that stop at different times, or run at different rates, would be
+    /// neither.
     #[test]
     fn promises_are_counted_by_the_clock_of_the_system_alone() {
         let clock = BootClock::of_system();

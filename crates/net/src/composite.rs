@@ -1,24 +1,24 @@
 //! Two transports as one, so that one endpoint serves, say, shared memory and UDP at once.
 //!
-//! A [`Route`] of the composite is that of the transport it leads over, told apart by its highest bit. So packets for the first are
-//! passed on as they are, and those for the second are named anew once per burst. Receiving takes turns, so that neither starves the
-//! other however busy it is.
+//! A [`Route`] of the composite is a route of one of the transports, whose highest bit says of which. So packets for
+//! the first are passed on as they are, and the routes of those for the second are rewritten once per burst. Receiving
+//! alternates, so that neither transport starves the other however busy it is.
 //!
-//! # What both have in common
+//! # Properties of the composite
 //!
 //! | | of the composite |
 //! |---|---|
-//! | [`Transport::mtu`], [`Transport::rx_queue_len`] | the lesser: whoever fills all places may do it over one of the two alone |
-//! | [`Transport::is_local`] | if both are; of a single route [`Transport::is_local_route`] tells |
+//! | [`Transport::mtu`], [`Transport::rx_queue_len`] | the smaller: a peer may fill all places over one of the two alone |
+//! | [`Transport::is_local`] | if both are; for a single route see [`Transport::is_local_route`] |
 //! | [`Transport::local_addr`] | that of the first; [`Transport::local_addrs`] has both |
 //! | [`Transport::counters`] | the sum; a sleep is counted once |
 //! | [`Transport::now`] | the clock of the first |
 //!
 //! # The order
 //!
-//! The first is the one whose queue is cheaper to look at: shared memory, where that is one read, before UDP, where it is a system call.
-//! A second transport that was found empty is looked at only every [`QUIET_LOOKS`]th time until it gives packets again; when the first
-//! has nothing either these looks follow each other within a microsecond.
+//! Make the transport first whose queue is cheaper to poll: shared memory, where a poll is one read, before UDP, where
+//! it is a system call. Once the second transport is found empty, only every [`QUIET_LOOKS`]th poll looks at it until
+//! it has packets again; when the first is empty too, these looks follow each other within a microsecond.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -33,11 +33,12 @@ use crate::wake::{WakeSet, wait_readable};
 
 /// Set in the routes of the second transport.
 const SECOND: u32 = 1 << 31;
-/// One of so many looks for packets goes to the second transport while it is quiet.
+/// While the second transport is quiet, one poll in this many looks at it.
 pub const QUIET_LOOKS: u32 = 16;
-/// Looks in a row that find nothing, after which the second transport counts as quiet: it has just been busy, so more may come.
+/// Empty looks in a row after which the second transport counts as quiet: it has just been busy, so more packets may
+/// come.
 const BUSY_LOOKS: u32 = 4;
-/// Packets named anew at a time.
+/// Packets whose routes are rewritten at a time.
 const TX_GROUP: usize = 64;
 
 /// Joins two transports that reach different kinds of addresses. See the [module](self).
@@ -65,16 +66,16 @@ const TX_GROUP: usize = 64;
 pub struct Composite<A, B> {
     first: A,
     second: B,
-    /// Whose packets the current burst is of.
+    /// The transport that the current burst came from.
     burst: Child,
-    /// Looks at the second in a row that found nothing.
+    /// Empty looks at the second transport in a row.
     empty_looks: u32,
-    /// Looks at the first since the last at the second.
+    /// Looks at the first transport since the last look at the second.
     looks_since: u32,
     wakers: WakeSet,
-    /// Its members: they are so while they are open.
+    /// The descriptors in the epoll set: they stay in it only while they are open.
     _fds: [OwnedFd; 2],
-    /// Times this slept or was armed for it, each of which its parts count too.
+    /// Times this slept or was armed; its parts count the same times too.
     waits: u64,
 }
 
@@ -95,8 +96,8 @@ impl<A: Transport, B: Transport> Composite<A, B> {
     /// Joins two transports.
     ///
     /// # Errors
-    /// [`NetError::BadSetting`] if one has an address that the other reaches too: an answer would then leave by the wrong one.
-    /// [`NetError::Io`] if the system has no descriptors left.
+    /// [`NetError::BadSetting`] if one has an address that the other reaches too: an answer would then leave through
+    /// the wrong transport. [`NetError::Io`] if the system has no descriptors left.
     pub fn new(mut first: A, mut second: B) -> Result<Self, NetError> {
         for addr in second.local_addrs() {
             refuse_reach(&mut first, &addr)?;
@@ -109,7 +110,16 @@ impl<A: Transport, B: Transport> Composite<A, B> {
         for fd in &fds {
             wakers.add(fd).map_err(|cause| NetError::Io { doing: "wait for two transports at once".into(), cause })?;
         }
-        Ok(Composite { first, second, burst: Child::First, empty_looks: 0, looks_since: 0, wakers, _fds: fds, waits: 0 })
+        Ok(Composite {
+            first,
+            second,
+            burst: Child::First,
+            empty_looks: 0,
+            looks_since: 0,
+            wakers,
+            _fds: fds,
+            waits: 0,
+        })
     }
 
     /// The first transport.
@@ -123,7 +133,7 @@ impl<A: Transport, B: Transport> Composite<A, B> {
     }
 }
 
-/// Refuses an address of the other part that `transport` would reach, too.
+/// Rejects an address of one part that `transport`, the other, reaches too.
 fn refuse_reach(transport: &mut impl Transport, addr: &Addr) -> Result<(), NetError> {
     match transport.resolve(addr) {
         Err(NetError::WrongKind { .. }) => return Ok(()),
@@ -155,13 +165,13 @@ impl<A: Transport, B: Transport> Composite<A, B> {
         self.first.rx_burst()
     }
 
-    /// Has both looked at next: something may have come to either meanwhile.
+    /// Makes the next polls look at both: packets may have come to either meanwhile.
     fn on_wake(&mut self) {
         self.empty_looks = 0;
     }
 }
 
-/// Names a route over the second transport.
+/// Marks a route as one of the second transport.
 fn over_second(route: Route) -> Route {
     Route(route.0 | SECOND)
 }
@@ -223,7 +233,7 @@ impl<A: Transport, B: Transport> Transport for Composite<A, B> {
         match (Child::of(route), child) {
             (Child::First, Child::First) => Ok(route),
             (Child::First, Child::Second) => Ok(over_second(route)),
-            // A composite in a composite has such routes.
+            // A composite inside a composite has such routes.
             (Child::Second, child) => {
                 match child {
                     Child::First => self.first.release(route),
@@ -339,7 +349,7 @@ impl<A: Transport, B: Transport> Transport for Composite<A, B> {
     }
 
     fn waker(&self) -> Waker {
-        // One is enough to end a sleep that is for both.
+        // One is enough: it ends a sleep that covers both.
         self.first.waker()
     }
 

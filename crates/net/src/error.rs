@@ -1,4 +1,4 @@
-//! What can go wrong in packet I/O, said so that a user can act on it.
+//! The errors of packet I/O, worded so that a user can act on them.
 
 use std::io;
 
@@ -6,7 +6,8 @@ use crate::addr::Addr;
 
 /// An error of packet I/O. Losing a packet is never one: it is counted instead.
 ///
-/// What it displays is complete: it has no [`source`](std::error::Error::source) that a chain of causes would say again.
+/// What it displays is complete: it has no [`source`](std::error::Error::source), which a chain of causes would print
+/// again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NetError {
@@ -21,19 +22,19 @@ pub enum NetError {
     /// Another live endpoint holds this address.
     #[error("address {addr} is in use by a live endpoint: stop it or choose another address")]
     InUse {
-        /// The address asked for.
+        /// The requested address.
         addr: Addr,
     },
     /// No live endpoint listens at this address of this host.
     #[error("no endpoint listens at {addr}: start the server first, or check the address")]
     NotFound {
-        /// The address asked for.
+        /// The requested address.
         addr: Addr,
     },
     /// This transport cannot reach that kind of address.
     #[error("address {addr} cannot be reached over {transport}")]
     WrongKind {
-        /// The address asked for.
+        /// The requested address.
         addr: Addr,
         /// The transport that was asked.
         transport: &'static str,
@@ -62,7 +63,7 @@ pub enum NetError {
         /// What is wrong with it.
         why: String,
     },
-    /// The operating system refused.
+    /// The operating system returned an error.
     #[error("{doing}: {cause}")]
     Io {
         /// What was attempted, with its object.

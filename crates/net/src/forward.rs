@@ -1,10 +1,11 @@
-//! [`forward_transport!`](crate::forward_transport): the dull half of a transport that wraps another.
+//! [`forward_transport!`](crate::forward_transport): the forwarding methods of a transport wrapper.
 
-/// Writes the named methods of a [`Transport`](crate::Transport) so that they ask the wrapped transport for the same.
+/// Generates the named methods of a [`Transport`](crate::Transport), which forward to the wrapped transport.
 ///
-/// The first word names the field that holds it. Name the methods that have a default too, unless the default is meant: a wrapper without
-/// [`route_mtu`](crate::Transport::route_mtu) would tell of shorter packets than the wrapped transport takes. With `now` come
-/// [`clock`](crate::Transport::clock) and [`boot_clock`](crate::Transport::boot_clock), which belong to the same clock.
+/// The first word names the field that holds it. Also name the methods that have a default, unless you want the
+/// default: a wrapper without [`route_mtu`](crate::Transport::route_mtu) would report a smaller MTU than the wrapped
+/// transport has. `now` includes [`clock`](crate::Transport::clock) and [`boot_clock`](crate::Transport::boot_clock),
+/// which belong to the same clock.
 ///
 /// ```
 /// use dunlin_net::{Transport, TxPacket};

@@ -1,8 +1,8 @@
-//! Packet I/O: unreliable datagrams between endpoints, whatever carries them.
+//! Packet I/O: unreliable datagrams between endpoints, over any medium.
 //!
 //! This is the lowest layer of Dunlin. A [`Transport`] moves packets of at most [`Transport::mtu`] bytes, in bursts, to
-//! destinations that were resolved once into a small [`Route`]. It may lose, duplicate and reorder packets, and it never
-//! corrupts memory whatever arrives: everything that makes those packets into calls lives above, in `dunlin-rpc`.
+//! destinations that were resolved once into a small [`Route`]. It may lose, duplicate and reorder packets, but it
+//! never corrupts memory, whatever arrives. Everything that turns packets into calls lives above, in `dunlin-rpc`.
 //!
 //! | Module | What it carries packets over |
 //! |---|---|
@@ -10,9 +10,10 @@
 //! | [`udp`] | kernel UDP, with segmentation and receive offload |
 //! | [`loopback`] | queues inside one process, with a clock the test moves |
 //! | [`composite`] | two other transports at once |
-//! | [`fault`], [`pcap`] | nothing of their own: they wrap another transport to injure or to record its packets; [`forward_transport!`] helps to write more |
+//! | [`fault`], [`pcap`] | wrappers that inject faults into another transport or record its packets; [`forward_transport!`] helps to write more |
 //!
-//! Start reading at [`transport`], which defines what all of them promise, then [`loopback`], the smallest implementation.
+//! Start reading at [`transport`], which defines what every transport promises, then [`loopback`], the smallest
+//! implementation.
 #![deny(unsafe_code)]
 
 pub mod addr;
@@ -35,7 +36,7 @@ pub mod transport;
 pub mod udp;
 pub mod wake;
 
-pub use addr::{Addr, ShmName};
+pub use addr::{Addr, ShmName, host_of};
 pub use any::AnyTransport;
 pub use clock::{BootClock, Clock};
 pub use composite::Composite;

@@ -1,8 +1,9 @@
 //! Datagrams between endpoints of one thread, over queues in memory and with a clock that the test moves.
 //!
-//! Everything is deterministic: nothing reads the time of day, nothing sleeps, and packets of one destination arrive in the
-//! order they were sent. So a test of a protocol can run hours of its time in milliseconds and repeat any failure exactly. To
-//! make the network worse than this, wrap its transports in a [`FaultInjector`](crate::fault::FaultInjector).
+//! Everything is deterministic: nothing reads the time of day, nothing sleeps, and packets to one destination arrive in
+//! the order they were sent. So a test of a protocol can run hours of its time in milliseconds and repeat any failure
+//! exactly. To make the network worse than this, wrap its transports in a
+//! [`FaultInjector`](crate::fault::FaultInjector).
 //!
 //! ```
 //! use std::time::Duration;
@@ -35,7 +36,7 @@ use crate::error::NetError;
 use crate::transport::{Arm, PeerHealth, RX_BURST, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
 use crate::wake::Event;
 
-/// Most node numbers that one network ever knows, live or not.
+/// Most node numbers that one network ever knows, whether in use or not.
 pub const NODES_MAX: usize = 1 << 16;
 
 /// What every endpoint of a [`LoopbackNetwork`] has in common.
@@ -43,14 +44,14 @@ pub const NODES_MAX: usize = 1 << 16;
 pub struct LoopbackConfig {
     /// Largest packet, in bytes.
     pub mtu: usize,
-    /// Packets on their way to one node, whether in flight or waiting to be received; more are dropped.
+    /// Packets to one node, whether in flight or waiting to be received; beyond this limit packets are dropped.
     pub queue_len: usize,
     /// Time from sending a packet to its arrival.
     pub delay: Duration,
 }
 
 impl Default for LoopbackConfig {
-    /// What a UDP packet carries over Ethernet, a queue of 4,096 packets and a delay of 1 us.
+    /// The payload of a UDP packet over Ethernet, a queue of 4,096 packets and a delay of 1 us.
     fn default() -> Self {
         LoopbackConfig { mtu: 1472, queue_len: 4096, delay: Duration::from_micros(1) }
     }
@@ -73,14 +74,15 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     nodes: Vec<Node>,
-    /// Longest packets that get through, by the indices of sender and receiver, where not all do.
+    /// Longest packets that get through, by the indices of sender and receiver, where there is a limit.
     path_mtu: HashMap<(usize, usize), usize>,
-    /// Whether transports say that paths may carry less than they should.
+    /// Whether transports report that paths may carry less than they should.
     is_mtu_uncertain: bool,
     /// From a node's number to its index in `nodes`, which never changes.
     index: HashMap<u32, usize>,
     health: HashMap<u32, PeerHealth>,
-    /// Buffers of packets that were received, each with room for `mtu` bytes. A network that is at its peak makes no more.
+    /// Buffers of packets that were received, each with room for `mtu` bytes. At its peak load the network allocates no
+    /// more.
     free: Vec<Vec<u8>>,
 }
 
@@ -100,7 +102,7 @@ struct Packet {
 }
 
 impl State {
-    /// The index of a node, which is made if the network did not know it.
+    /// The index of a node, which is added if the network does not know it.
     fn node(&mut self, number: u32) -> Result<usize, NetError> {
         if let Some(&index) = self.index.get(&number) {
             return Ok(index);
@@ -113,7 +115,8 @@ impl State {
         Ok(self.nodes.len() - 1)
     }
 
-    /// Forgets what has arrived at a node that nobody holds. What is still in flight stays: it will reach the next holder.
+    /// Discards packets that have arrived at a node without a transport. Packets in flight stay: they will reach the
+    /// next transport with this number.
     fn discard_arrived(&mut self, node: usize, now: u64) {
         let queue = &mut self.nodes[node].queue;
         let arrived = queue.partition_point(|p| p.arrives_at <= now);
@@ -130,8 +133,8 @@ impl LoopbackNetwork {
 
     /// A transport at `Addr::Node(node)`.
     ///
-    /// The number of a transport that was dropped may be taken again, as by a process that restarts. Packets that were in
-    /// flight to the old one then reach the new one; those that had arrived are gone.
+    /// The number of a transport that was dropped may be reused, as by a process that restarts. Packets in flight to
+    /// the old transport then reach the new one; those that had arrived are gone.
     ///
     /// # Errors
     /// [`NetError::InUse`] if a live transport holds the number, [`NetError::Full`] beyond [`NODES_MAX`].
@@ -173,14 +176,14 @@ impl LoopbackNetwork {
     }
 
     /// When the next packet for a live transport arrives, so that a driver can move the clock there. Not later than
-    /// [`LoopbackNetwork::now`] while one waits to be received; `None` if there are no packets.
+    /// [`LoopbackNetwork::now`] if a packet is waiting to be received; `None` if there are no packets.
     pub fn next_arrival(&self) -> Option<u64> {
         let state = self.shared.state.borrow();
         state.nodes.iter().filter(|n| n.live).filter_map(|n| n.queue.front()).map(|p| p.arrives_at).min()
     }
 
-    /// Has packets from one node to another that are longer than `mtu` vanish without a word, from now on; [`usize::MAX`] ends it. Its sender
-    /// counts them as sent, as a host does whose packets a distant hop swallows.
+    /// From now on silently drops packets from one node to another that are longer than `mtu`; [`usize::MAX`] ends
+    /// this. The sender counts them as sent, like a host whose packets a distant hop drops.
     ///
     /// # Errors
     /// As [`LoopbackNetwork::endpoint`].
@@ -191,12 +194,13 @@ impl LoopbackNetwork {
         Ok(())
     }
 
-    /// Has all transports say from now on that their paths may carry less than they should ([`Transport::is_mtu_certain`]).
+    /// Makes all transports report from now on that their paths may carry less than they should
+    /// ([`Transport::is_mtu_certain`]).
     pub fn make_mtu_uncertain(&self) {
         self.shared.state.borrow_mut().is_mtu_uncertain = true;
     }
 
-    /// Sets what [`Transport::peer_health`] says of a node from now on. It says [`PeerHealth::Unknown`] of all others.
+    /// Sets what [`Transport::peer_health`] returns for a node from now on. The default is [`PeerHealth::Unknown`].
     pub fn set_health(&self, node: u32, health: PeerHealth) {
         self.shared.state.borrow_mut().health.insert(node, health);
     }
@@ -204,9 +208,9 @@ impl LoopbackNetwork {
 
 /// One endpoint of a [`LoopbackNetwork`].
 ///
-/// Packets to a node that nobody holds are lost and counted in [`TransportCounters::tx_dropped_error`], as are packets that
-/// are too long or whose route was not resolved; packets beyond the receiver's queue are counted by their sender in
-/// [`TransportCounters::tx_dropped_full`]. [`Transport::wait`] never sleeps: only the test moves the clock.
+/// Packets to a node without a transport are lost and counted in [`TransportCounters::tx_dropped_error`], as are
+/// packets that are too long or whose route was not resolved; their sender counts packets beyond the receiver's queue
+/// in [`TransportCounters::tx_dropped_full`]. [`Transport::wait`] never sleeps: only the test moves the clock.
 #[derive(Debug)]
 pub struct LoopbackTransport {
     shared: Rc<Shared>,
@@ -218,8 +222,8 @@ pub struct LoopbackTransport {
     /// By node index.
     route_to: Vec<Option<Route>>,
     burst: ArrayVec<Packet, RX_BURST>,
-    /// Routes made since the burst was taken: as over UDP, all packets of a stranger's burst come from a stranger, also those behind the one
-    /// that made it a peer.
+    /// Routes created since the burst was taken: as over UDP, all packets of a stranger's burst come from a stranger,
+    /// including those behind the packet that made it a peer.
     fresh_routes: Vec<Route>,
     counters: TransportCounters,
 }
@@ -235,7 +239,7 @@ impl LoopbackTransport {
         self.routes.get_mut(route.0 as usize).filter(|entry| entry.users > 0)
     }
 
-    /// Sends to the node at an index, or counts why not.
+    /// Sends to the node at index `to`, or counts the reason why it cannot.
     fn send(&mut self, to: Option<usize>, header: &[u8], payload: &[u8]) -> bool {
         let Shared { config, delay, now, state } = &*self.shared;
         let State { nodes, free, path_mtu, .. } = &mut *state.borrow_mut();
@@ -388,7 +392,7 @@ impl Transport for LoopbackTransport {
         Waker::new(|| {})
     }
 
-    /// Readable for good: [`Transport::wait`] does not sleep either.
+    /// Always readable: [`Transport::wait`] does not sleep either.
     fn wake_fd(&mut self) -> Result<OwnedFd, NetError> {
         Event::raised_fd()
     }

@@ -8,12 +8,13 @@ pub enum PollPolicy {
     /// Never sleep: the lowest latency, a whole core.
     Spin,
     /// Poll for this long after the last work, then sleep until a packet or a timer. After an idle time of more than
-    /// twice as long, sleep at once: polling would not have ended that one.
+    /// twice that, sleep at once: polling would not have ended it.
     Adaptive {
         /// How long to poll before sleeping.
         spin: Duration,
     },
-    /// The same, but between two polls whoever else has work on this core gets it: for processes that share cores, and should answer sooner than a sleeper wakes.
+    /// As `Adaptive`, but between two polls other threads that have work on this core get it: for processes that share
+    /// cores and must answer sooner than a sleeping process wakes up.
     Yielding {
         /// How long to poll before sleeping.
         spin: Duration,
@@ -29,24 +30,25 @@ impl Default for PollPolicy {
     }
 }
 
-/// Longest single sleep. A lost wake-up, which no transport should have, then costs this much and not for ever.
+/// Longest single sleep. A lost wake-up, which no transport should have, then costs this much and does not last for
+/// ever.
 pub const SLEEP_MAX: Duration = Duration::from_millis(100);
 
-/// An idle time counts as short up to so many times what the policy polls for: it includes the wake-up, which polling
-/// saves.
+/// An idle time counts as short up to this multiple of the policy's polling time: it includes the wake-up, which
+/// polling saves.
 const SHORT_SPINS: u128 = 2;
 
 /// Decides for one endpoint when an idle loop sleeps.
 ///
-/// A loop polls before it sleeps if the idle time before this one was short, so that polling could have ended it. A
-/// loop that only timers wake, every few milliseconds, sleeps at once.
+/// A loop polls before it sleeps if the previous idle time was short, so that polling could have ended it. A loop that
+/// only timers wake, every few milliseconds, sleeps at once.
 #[derive(Debug)]
 pub struct Idle {
     policy: PollPolicy,
     idle_since: Option<u64>,
     /// Whether the last idle time was short.
     was_short: bool,
-    /// Whether the loop has slept in this one.
+    /// Whether the loop has slept in the present idle time.
     has_slept: bool,
 }
 
@@ -56,7 +58,7 @@ impl Idle {
         Idle { policy, idle_since: None, was_short: true, has_slept: false }
     }
 
-    /// Tells that an iteration found work.
+    /// Notes that an iteration found work.
     #[inline]
     pub fn on_work(&mut self) {
         if self.idle_since.take().is_some() && !self.has_slept {
@@ -65,7 +67,7 @@ impl Idle {
         self.has_slept = false;
     }
 
-    /// Tells that a sleep has ended, and when.
+    /// Notes that a sleep ended at `now`.
     #[inline]
     pub fn on_wake(&mut self, now: u64) {
         let (PollPolicy::Adaptive { spin } | PollPolicy::Yielding { spin }) = self.policy else { return };
@@ -74,7 +76,8 @@ impl Idle {
         self.has_slept = true;
     }
 
-    /// Whether an iteration without work should sleep, given the time. If it should not, others may get the core meanwhile.
+    /// Whether an iteration without work should sleep, at the time `now`. If not, this may yield the core to other
+    /// threads.
     #[inline]
     pub fn should_sleep(&mut self, now: u64) -> bool {
         match self.policy {
@@ -98,7 +101,7 @@ impl Idle {
     }
 }
 
-/// How long a sleep may last that begins at `now` and is to end when `timer`, a time on the same clock, is due.
+/// How long a sleep that begins at `now` may last if `timer`, a time on the same clock, must be met.
 pub fn sleep_time(now: u64, timer: Option<u64>) -> Duration {
     timer.map_or(SLEEP_MAX, |t| Duration::from_nanos(t.saturating_sub(now)).min(SLEEP_MAX))
 }
@@ -113,7 +116,7 @@ mod tests {
         PollPolicy::Yielding { spin: Duration::from_micros(300) },
     ];
 
-    /// What a loop did that has work at these times.
+    /// What a loop did whose work arrives at given times.
     struct Ran {
         polled: u64,
         sleeps: u32,
@@ -154,7 +157,7 @@ mod tests {
         }
     }
 
-    /// After a quiet time the first wake-up is paid for, and that of what comes soon after it.
+    /// After a quiet time there is a wake-up for the first work, and one for the work that comes soon after it.
     #[test]
     fn a_loop_polls_again_when_work_comes_soon_after_other_work() {
         for policy in POLICIES {

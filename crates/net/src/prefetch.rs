@@ -1,4 +1,4 @@
-//! Asking the processor to fetch memory before it is needed.
+//! Tells the processor to fetch memory before it is needed.
 
 /// Prefetches the cache line at the start of `value`. Has no other effect.
 #[inline(always)]
@@ -6,7 +6,7 @@ pub fn read<T: ?Sized>(value: &T) {
     address(std::ptr::from_ref(value).cast());
 }
 
-/// Prefetches every cache line of `value`, which starts one.
+/// Prefetches every cache line of `value`, which must start at a cache line.
 #[inline(always)]
 pub fn read_lines<T>(value: &T) {
     let start = std::ptr::from_ref(value).cast::<u8>();

@@ -1,9 +1,10 @@
 //! The random numbers behind injected faults and simulated networks.
 //!
-//! A seed printed by a failing test must name the same run on every machine and with every version of every dependency, so
-//! the generator is written out here: SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
+//! A seed printed by a failing test must name the same run on every machine and with every version of every dependency,
+//! so the generator is written out here: SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number
+//! Generators, 2014).
 
-/// A generator of pseudo-random numbers, for simulation only: whoever sees some of them can tell the rest.
+/// A generator of pseudo-random numbers, for simulation only: anyone who sees some of them can compute the rest.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
@@ -22,7 +23,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// True with a probability; draws nothing where that is zero.
+    /// True with a probability; draws no number if that is zero.
     pub fn chance(&mut self, probability: f64) -> bool {
         // The upper 53 bits are a uniform value in 0 .. 1, exactly representable.
         probability > 0.0 && ((self.next() >> 11) as f64) < probability * (1u64 << 53) as f64

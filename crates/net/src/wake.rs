@@ -1,7 +1,7 @@
-//! Descriptors that wake a thread: what transports hand to event loops that are not theirs.
+//! Descriptors that wake a thread: what transports hand to foreign event loops.
 //!
-//! [`Event`] is a counter that any thread raises; [`WakeSet`] joins several descriptors into one. Both are the kernel's (eventfd, epoll),
-//! so they can stand in any other event loop in turn.
+//! [`Event`] is a counter that any thread raises; [`WakeSet`] joins several descriptors into one. Both are kernel
+//! objects (eventfd, epoll), so any other event loop can wait for them in turn.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,12 +11,12 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, p
 
 use crate::error::NetError;
 
-/// A descriptor that is readable from the moment any thread raises it until it is cleared.
+/// A descriptor that is readable from the time any thread raises it until it is cleared.
 #[derive(Debug)]
 pub struct Event(OwnedFd);
 
 impl Event {
-    /// One that is not raised.
+    /// An event that is not raised.
     ///
     /// # Errors
     /// [`NetError::Io`] if the system has no descriptor left.
@@ -31,12 +31,13 @@ impl Event {
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Makes it unreadable; whether it was readable.
+    /// Makes it unreadable; returns whether it was readable.
     pub fn clear(&self) -> bool {
         rustix::io::read(&self.0, &mut [0; 8]).is_ok()
     }
 
-    /// A descriptor of one that is raised for good: for transports that never sleep, because their time is not that of a clock.
+    /// The descriptor of an event that is always raised: for transports that never sleep, because they do not run in
+    /// real time.
     ///
     /// # Errors
     /// As [`Event::new`].
@@ -58,23 +59,25 @@ impl AsFd for Event {
 pub struct WakeSet(OwnedFd);
 
 impl WakeSet {
-    /// One without members.
+    /// A set without members.
     ///
     /// # Errors
     /// [`NetError::Io`] if the system has no descriptor left.
     pub fn new() -> Result<Self, NetError> {
-        epoll::create(epoll::CreateFlags::CLOEXEC).map(WakeSet).map_err(refused("make an epoll set to wake a thread with"))
+        epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map(WakeSet)
+            .map_err(refused("make an epoll set to wake a thread with"))
     }
 
-    /// Makes `member` one of its members, until [`WakeSet::remove`] or until it is closed.
+    /// Adds `member` to the set, until [`WakeSet::remove`] or until it is closed.
     ///
     /// # Errors
-    /// What the system says: `member` is one already or cannot be waited for, or there are too many.
+    /// The system's error: `member` is in the set already or cannot be waited for, or there are too many.
     pub fn add(&self, member: impl AsFd) -> io::Result<()> {
         Ok(epoll::add(&self.0, member, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
     }
 
-    /// Ends the membership of `member`. One that is none is left alone.
+    /// Removes `member`. Does nothing if it is not in the set.
     pub fn remove(&self, member: impl AsFd) {
         let _ = epoll::delete(&self.0, member);
     }
@@ -82,11 +85,11 @@ impl WakeSet {
     /// Whether a member is readable now.
     pub fn is_readable(&self) -> bool {
         let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }];
-        // An error is not known to happen; to look for work in vain does no harm.
+        // No error is known to occur here; a needless look for work does no harm.
         epoll::wait(&self.0, &mut events[..], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) != Ok(0)
     }
 
-    /// A descriptor of this set for someone else to keep.
+    /// Returns a duplicate descriptor of this set for the caller to keep.
     ///
     /// # Errors
     /// [`NetError::Io`] if the system has no descriptor left.
@@ -101,19 +104,20 @@ impl AsFd for WakeSet {
     }
 }
 
-/// Another descriptor of the same thing.
+/// Duplicates a descriptor.
 pub(crate) fn owned(fd: impl AsFd) -> Result<OwnedFd, NetError> {
     fd.as_fd()
         .try_clone_to_owned()
         .map_err(|cause| NetError::Io { doing: "duplicate a descriptor to wake a thread with".into(), cause })
 }
 
-/// Sleeps until `fd` is readable or `timeout` is over, and says whether it is; may return early.
+/// Sleeps until `fd` is readable or `timeout` is over, and returns whether it is readable; may return early.
 pub fn wait_readable(fd: impl AsFd, timeout: Duration) -> bool {
     sleep_at(&mut [readable(&fd)], timeout)
 }
 
-/// Sleeps until one of `fds` is readable or `timeout` is over, and says whether the first of them is; may return early.
+/// Sleeps until one of `fds` is readable or `timeout` is over, and returns whether the first of them is; may return
+/// early.
 pub(crate) fn sleep_at(fds: &mut [PollFd<'_>], timeout: Duration) -> bool {
     let timeout =
         Timespec { tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: timeout.subsec_nanos().into() };

@@ -22,7 +22,7 @@ fn network() -> LoopbackNetwork {
     LoopbackNetwork::new(LoopbackConfig { mtu: MTU, queue_len: 2 * PACKETS_MAX, delay: Duration::from_nanos(10) })
 }
 
-/// Sends packets in bursts of `burst`, and gives what nodes 1 and 2 are to receive.
+/// Sends packets in bursts of `burst`, and returns what nodes 1 and 2 must receive.
 fn send<T: Transport>(from: &mut T, packets: &[Packet], burst: usize) -> [Vec<Vec<u8>>; 2] {
     let routes = [1, 2].map(|node| from.resolve(&Addr::Node(node)).unwrap());
     for burst in packets.chunks(burst) {

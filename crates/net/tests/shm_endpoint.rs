@@ -43,7 +43,7 @@ fn bytes(at: &ShmTransport, i: usize) -> Vec<u8> {
     all
 }
 
-/// Takes what is there and says how much it was.
+/// Receives what is there and returns how much it was.
 fn drain(at: &mut ShmTransport) -> usize {
     std::iter::repeat_with(|| at.rx_burst()).take_while(|count| *count > 0).sum()
 }
@@ -254,7 +254,7 @@ fn concurrent_senders_lose_nothing_that_was_accepted() {
                 let mut from = dir.endpoint(&format!("sender{sender}"));
                 let route = from.resolve(&addr("server")).unwrap();
                 scope.spawn(move || {
-                    // Each number is offered until it is accepted, with its own length and filling.
+                    // Each number is offered until it is accepted, with a length and contents of its own.
                     while from.counters().tx_packets < PACKETS {
                         let number = from.counters().tx_packets;
                         let len = if number.is_multiple_of(16) { 200 } else { 20 + number as usize % 90 };

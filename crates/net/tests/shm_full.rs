@@ -1,6 +1,6 @@
 //! Endpoints in a file system that is too small for them, as a container's `/dev/shm` often is.
 //!
-//! Each test mounts a small tmpfs in a mount namespace of its own, and skips if it may not.
+//! Each test mounts a small tmpfs in a mount namespace of its own, and is skipped if it may not.
 
 use std::fs::File;
 use std::io::Write;
@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use dunlin_net::shm::{ShmConfig, ShmTransport};
 use dunlin_net::{NetError, Route, ShmName, Transport, TxPacket};
 
-/// Runs `test` with a directory that is a tmpfs of `kib` KiB; on a thread, since a namespace belongs to one.
+/// Runs `test` with a directory that is a tmpfs of `kib` KiB; on a thread of its own, since a namespace belongs to a
+/// thread.
 fn in_small_tmpfs(name: &str, kib: usize, test: impl FnOnce(&Path) + Send) {
     let directory = std::env::temp_dir().join(format!("dunlin-full-{}-{name}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
@@ -26,11 +27,16 @@ fn mount(at: &Path, kib: usize) -> std::io::Result<()> {
     let text = |text: &str| std::ffi::CString::new(text).unwrap();
     let (none, root, tmpfs) = (text("none"), text("/"), text("tmpfs"));
     let (at, size) = (text(at.to_str().unwrap()), text(&format!("size={kib}k")));
-    // SAFETY: the strings live through the calls, which change the view that this thread alone has of the file systems.
+    // SAFETY: the strings live through the calls, which change only this thread's view of the file systems.
     let done = unsafe {
         libc::unshare(libc::CLONE_NEWNS) == 0
-            && libc::mount(none.as_ptr(), root.as_ptr(), std::ptr::null(), libc::MS_REC | libc::MS_PRIVATE, std::ptr::null())
-                == 0
+            && libc::mount(
+                none.as_ptr(),
+                root.as_ptr(),
+                std::ptr::null(),
+                libc::MS_REC | libc::MS_PRIVATE,
+                std::ptr::null(),
+            ) == 0
             && libc::mount(none.as_ptr(), at.as_ptr(), tmpfs.as_ptr(), 0, size.as_ptr().cast()) == 0
     };
     if done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
@@ -103,7 +109,7 @@ fn an_endpoint_that_could_not_work_says_what_is_missing() {
         (config.queue_len, config.senders_max) = (64, 16);
         config
     };
-    // Room for the queue, and none for long packets.
+    // There is room for the queue, but not for long packets.
     in_small_tmpfs("refuse", 64, |directory| {
         let error = ShmTransport::new(&small(directory, "a")).unwrap_err();
         let message = error.to_string();

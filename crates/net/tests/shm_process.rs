@@ -1,6 +1,6 @@
 //! Shared memory between real processes: some are killed at random instants, some sleep and must be woken.
 //!
-//! Children are this test binary again, told by environment variables which part to play.
+//! Children are this test binary again; environment variables tell them which role to play.
 
 mod regions;
 
@@ -17,7 +17,7 @@ use regions::{DIRECTORY, Dir, Killed, PATIENCE, addr, resolve};
 
 const ROLE: &str = "DUNLIN_TEST_ROLE";
 const NAME: &str = "DUNLIN_TEST_NAME";
-/// No child lives longer, whatever happens to its parent.
+/// No child lives longer than this, whatever happens to its parent.
 const CHILD_LIFE_MAX: Duration = Duration::from_secs(60);
 
 /// A child that plays `role` under the name `name`.
@@ -25,7 +25,7 @@ fn child_of(dir: &Dir, role: &str, name: &str) -> Killed {
     dir.child(&[(ROLE, role), (NAME, name)])
 }
 
-/// A packet that tells whether it is intact: its sender, a number, a filling that follows from both, and their checksum.
+/// A packet that shows whether it is intact: its sender, a number, contents that follow from both, and their checksum.
 fn packet(sender: u64, number: u64) -> Vec<u8> {
     let len = [24, 48, 112, 113, 900, 8000][number as usize % 6];
     let mut bytes = Vec::with_capacity(len);
@@ -90,7 +90,7 @@ fn child() {
     }
 }
 
-/// Kills 60 senders, or as many as `DUNLIN_TEST_KILLS` says.
+/// Kills 60 senders, or `DUNLIN_TEST_KILLS` of them.
 #[test]
 fn senders_killed_at_any_instant_harm_no_one_else() {
     let kills = std::env::var("DUNLIN_TEST_KILLS").map_or(60, |text| text.parse().unwrap());
@@ -103,8 +103,8 @@ fn senders_killed_at_any_instant_harm_no_one_else() {
     let to_server = survivor.resolve(&addr("server")).unwrap();
     let mut expected = 0;
     let mut next_sent = 0;
-    // The survivor keeps a few packets under way; they come in order unless one overtakes a hole, and only a full queue may
-    // cost one. So every number comes at most once.
+    // The survivor keeps a few packets in flight; they come in order unless one overtakes a hole, and only a full queue
+    // may cost one. So every number comes at most once.
     let mut seen = std::collections::HashSet::new();
     let mut from_victims = 0u64;
     let mut turn = |server: &mut ShmTransport, from_victims: &mut u64| {
@@ -147,7 +147,7 @@ fn senders_killed_at_any_instant_harm_no_one_else() {
         }
     }
     drop(children);
-    // What the dead held must all come back: the whole queue and every bulk buffer can be used.
+    // Everything that the dead held must come back: the whole queue and every bulk buffer are usable.
     let end = Instant::now() + PATIENCE;
     for i in 0..10_000 {
         server.rx_burst();
@@ -170,7 +170,7 @@ fn senders_killed_at_any_instant_harm_no_one_else() {
     println!("{from_victims} packets of {kills} victims, {} places reclaimed", counters.rx_reclaimed);
 }
 
-/// Stops senders 100 times, at whatever instant it hits them. Then another sends six times what the queue holds.
+/// Stops senders 100 times, at random instants. Then another sender sends six times what the queue holds.
 #[test]
 fn senders_stopped_at_any_instant_cost_no_one_else_a_packet() {
     const SURVIVOR: u64 = 1;
@@ -212,12 +212,14 @@ fn senders_stopped_at_any_instant_cost_no_one_else_a_packet() {
     assert_eq!((server.counters().rx_reclaimed, server.counters().rx_dropped_malformed), (0, 0));
 }
 
-/// Sends a signal to a child; returns once a child that is to stop has.
+/// Sends a signal to a child; after a stop signal, returns once the child has stopped.
 fn signal(pid: libc::pid_t, signal: libc::c_int) {
     let mut status = 0;
-    // SAFETY: the calls take integers and a pointer to one that lives through them; the child is not reaped, because it only stops.
+    // SAFETY: the calls take integers and a pointer to one that lives through them; the child is not reaped, because it
+    // only stops.
     let done = unsafe {
-        libc::kill(pid, signal) == 0 && (signal != libc::SIGSTOP || libc::waitpid(pid, &mut status, libc::WUNTRACED) == pid)
+        libc::kill(pid, signal) == 0
+            && (signal != libc::SIGSTOP || libc::waitpid(pid, &mut status, libc::WUNTRACED) == pid)
     };
     assert!(done, "{}", std::io::Error::last_os_error());
     assert!(signal != libc::SIGSTOP || libc::WIFSTOPPED(status), "the child has ended");

@@ -1,7 +1,7 @@
-//! Sleeping by descriptor, as foreign event loops do: edge-triggered as tokio and mio wait, or level-triggered; between processes, threads
-//! and transports.
+//! Sleeping by descriptor, as foreign event loops do: edge-triggered like tokio and mio, or level-triggered; between
+//! processes, threads and transports.
 //!
-//! Children are this test binary again, told by environment variables where to answer.
+//! Children are this test binary again; environment variables tell them where to answer.
 
 mod regions;
 
@@ -31,7 +31,7 @@ impl Loop {
         Loop { epoll, fd }
     }
 
-    /// Sleeps if there is nothing. Whether it slept to the end of its time: a wake-up was lost.
+    /// Sleeps if there is nothing. Returns whether it slept until its timeout: then a wake-up was lost.
     fn sleep<T: Transport>(&self, transport: &mut T) -> bool {
         let mut timed_out = false;
         if let Arm::Sleep(_) = transport.arm(PATIENCE) {
@@ -50,7 +50,7 @@ fn bells_in(dir: &Dir) -> Vec<PathBuf> {
     entries.filter(|entry| entry.file_type().unwrap().is_fifo()).map(|entry| entry.path()).collect()
 }
 
-/// Answers each packet with itself, and sleeps in between.
+/// Echoes each packet, and sleeps in between.
 fn echo(transport: &mut impl Transport, route: Route, sleeper: &Loop, rounds: u64) {
     let mut answered = 0;
     while answered < rounds {
@@ -64,7 +64,7 @@ fn echo(transport: &mut impl Transport, route: Route, sleeper: &Loop, rounds: u6
     }
 }
 
-/// Sends a packet and sleeps until its answer comes, again and again.
+/// Sends a packet and sleeps until its answer comes, repeatedly.
 fn call(transport: &mut impl Transport, route: Route, sleeper: &Loop, rounds: u64) {
     for number in 0..rounds {
         let sent = number.to_le_bytes();
@@ -128,7 +128,7 @@ fn composites_wake_each_other_over_either_transport() {
     }
 }
 
-/// What comes while nobody sleeps, and what woke an earlier sleep, does not end the next one.
+/// What comes while nobody sleeps, or what ended an earlier sleep, does not end the next one.
 #[test]
 fn a_sleep_ends_for_what_came_during_it() {
     let dir = Dir::new("stale");
@@ -161,7 +161,7 @@ fn bells_are_private_and_go_with_their_endpoints() {
     assert_eq!(bells.len(), 1);
     assert_eq!(std::fs::metadata(&bells[0]).unwrap().permissions().mode() & 0o777, 0o600);
 
-    // One whose endpoint was killed goes when others come and go, with its region.
+    // The bell of an endpoint that was killed is removed with its region when other endpoints come and go.
     let child = dir.child(&[]);
     let end = Instant::now() + PATIENCE;
     while bells_in(&dir).len() < 2 {
@@ -180,7 +180,7 @@ fn bells_are_private_and_go_with_their_endpoints() {
     drop(fds);
 }
 
-/// Who makes away with a bell, or puts something else in its place, costs a sleep its early end, and nothing else.
+/// A process that removes a bell, or puts something else in its place, can only make a sleep last until its timeout.
 #[test]
 fn a_bell_that_is_gone_or_false_harms_no_sender() {
     let dir = Dir::new("false");
@@ -206,7 +206,7 @@ fn a_bell_that_is_gone_or_false_harms_no_sender() {
     }
 }
 
-/// A bell that someone filled to the brim is readable, and wakes as any other.
+/// A bell that another process filled completely is readable, and wakes like any other.
 #[test]
 fn a_full_bell_wakes_all_the_same() {
     use std::io::Write;
@@ -240,7 +240,7 @@ fn transports_that_reach_each_others_addresses_are_not_joined() {
     if std::net::UdpSocket::bind("[::1]:0").is_ok() {
         assert!(Composite::new(udp("127.0.0.1:0"), udp("[::1]:0")).is_ok());
     }
-    // Nor composites with each other: the numbers of their routes would clash.
+    // Composites cannot be joined with each other either: the numbers of their routes would clash.
     let both = Composite::new(dir.endpoint("c"), udp("127.0.0.1:0")).unwrap();
     let net = dunlin_net::loopback::LoopbackNetwork::new(Default::default());
     let mut three = Composite::new(net.endpoint(1).unwrap(), both).unwrap();

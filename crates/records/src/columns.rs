@@ -1,4 +1,4 @@
-//! Which column of a file is what.
+//! The roles of a file's columns.
 
 use std::convert::Infallible;
 use std::str::FromStr;
@@ -26,7 +26,7 @@ impl FromStr for Column {
 /// Whether the first line names the columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HeaderRow {
-    /// It does if columns are asked for by name, or if it has both a `key` and a `value`.
+    /// It does if columns are given by name, or if it has both a `key` and a `value`.
     #[default]
     Auto,
     /// It does.
@@ -35,20 +35,20 @@ pub enum HeaderRow {
     Absent,
 }
 
-/// Where key and value stand. Columns named `flags`, `expires` and `encoding` are taken for what they are called.
+/// The columns of key and value. Columns named `flags`, `expires` and `encoding` have the meaning of their names.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Columns {
-    /// The key: `key`, or else the first column, unless told.
+    /// The column of the key; by default `key`, otherwise the first column.
     pub key: Option<Column>,
-    /// The value: `value`, or else the second column, unless told.
+    /// The column of the value; by default `value`, otherwise the second column.
     pub value: Option<Column>,
-    /// Whether there is a first line with names.
+    /// Whether the first line has the names.
     pub header: HeaderRow,
 }
 
-/// Name of the key's column, unless told.
+/// Default name of the key's column.
 pub(crate) const KEY: &str = "key";
-/// Name of the value's column, unless told.
+/// Default name of the value's column.
 pub(crate) const VALUE: &str = "value";
 /// Name of the column of flags.
 pub(crate) const FLAGS: &str = "flags";
@@ -68,7 +68,7 @@ pub(crate) struct Layout {
 }
 
 impl Columns {
-    /// Looks at the first line. The layout of the file, and whether that line was names only.
+    /// Examines the first line. Returns the layout of the file, and whether that line held only names.
     pub(crate) fn layout(&self, first: &[&[u8]]) -> Result<(Layout, bool), Fault> {
         let find = |name: &str| first.iter().position(|field| *field == name.as_bytes());
         let by_name = |column: &Option<Column>| matches!(column, Some(Column::Name(_)));
@@ -95,7 +95,7 @@ impl Columns {
     }
 }
 
-/// Most names that an error tells.
+/// Most names that an error lists.
 const NAMES_TOLD: usize = 20;
 
 fn no_column(name: &str, first: &[&[u8]]) -> Fault {

@@ -1,4 +1,4 @@
-//! Comma-separated fields, quoted as RFC 4180 says.
+//! Comma-separated fields, quoted according to RFC 4180.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::lines::RECORD_BYTES_MAX;
 use crate::reader::Numbered;
 use crate::tsv;
 
-/// What the column `encoding` says of a row whose key and value are not text.
+/// Value of the column `encoding` for a row whose key and value are not text.
 pub(crate) const BASE64: &str = "base64";
 
 #[derive(Debug)]
@@ -59,15 +59,19 @@ impl<R: Read> Csv<R> {
             let encoding = layout.encoding.and_then(|at| fields.get(at)).copied().unwrap_or_default();
             let record = match encoding {
                 [] => tsv::record(&fields, &layout, |field| Ok(field.to_vec())),
-                encoding if encoding == BASE64.as_bytes() => tsv::record(&fields, &layout, |field| decode("field", field)),
-                other => Err(Fault::UnknownEncoding(String::from_utf8_lossy(&other[..other.len().min(40)]).into_owned())),
+                encoding if encoding == BASE64.as_bytes() => {
+                    tsv::record(&fields, &layout, |field| decode("field", field))
+                }
+                other => {
+                    Err(Fault::UnknownEncoding(String::from_utf8_lossy(&other[..other.len().min(40)]).into_owned()))
+                }
             };
             return Ok(Some(Numbered { line, record: record.map_err(at)? }));
         }
     }
 }
 
-/// The bytes that base64 stands for.
+/// Decodes base64.
 pub(crate) fn decode(what: &'static str, text: &[u8]) -> Result<Vec<u8>, Fault> {
     BASE64_STANDARD.decode(text).map_err(|error| Fault::BadBase64 { what, why: error.to_string() })
 }
@@ -80,7 +84,7 @@ fn fault(error: csv::Error) -> Fault {
     }
 }
 
-/// A reader that gives no more than `left` bytes for one record, since a row may go on for ever behind a quote that is not closed.
+/// A reader that yields at most `left` bytes for one record, since a row with an unclosed quote may never end.
 #[derive(Debug)]
 struct Bounded<R> {
     input: R,

@@ -1,4 +1,4 @@
-//! What can be wrong with a file, and where.
+//! The errors of a file, with their lines.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use crate::lines::RECORD_BYTES_MAX;
 
-/// What is wrong, and in which line.
+/// An error, and the line in which it occurred.
 #[derive(Debug, Error)]
 #[error("line {line}: {fault}")]
 pub struct RecordError {
@@ -17,7 +17,7 @@ pub struct RecordError {
 }
 
 impl RecordError {
-    /// Whether reading cannot go on: the rest of the file cannot be had, or its records cannot be told apart.
+    /// Whether reading cannot continue: the rest of the file cannot be read, or its records cannot be told apart.
     pub fn is_fatal(&self) -> bool {
         matches!(self.fault, Fault::Io(_) | Fault::TooLong | Fault::NoColumn { .. } | Fault::NoSuchColumn)
     }
@@ -30,18 +30,18 @@ pub enum Fault {
     /// The file cannot be read.
     #[error("cannot read on: {0}")]
     Io(io::Error),
-    /// Longer than any record; perhaps a quote that is not closed, or the wrong format.
+    /// The record is longer than the limit; perhaps a quote is not closed, or the format is wrong.
     #[error("a record of more than {RECORD_BYTES_MAX} bytes; is a quote left open, or is this another format?")]
     TooLong,
-    /// A name of a column that the first line does not have.
+    /// The first line has no column of this name.
     #[error("there is no column {name:?} in the first line, which has {found}")]
     NoColumn {
         /// The name asked for.
         name: String,
-        /// Those there are.
+        /// The names in the first line.
         found: String,
     },
-    /// A column counted from 0.
+    /// A column number of 0; columns count from 1.
     #[error("columns are counted from 1")]
     NoSuchColumn,
     /// A line with too few fields.
@@ -51,10 +51,10 @@ pub enum Fault {
         what: &'static str,
         /// Its place, from 1.
         wanted: usize,
-        /// Fields there are.
+        /// Number of fields in the line.
         found: usize,
     },
-    /// A backslash before something that it does not go with.
+    /// A backslash followed by a character that no escape has.
     #[error("a backslash before {0:?}: use \\t \\n \\r \\\\ or \\xHH, or read without escapes")]
     BadEscape(String),
     /// Not base64.
@@ -73,7 +73,7 @@ pub enum Fault {
     BadNumber {
         /// Which part of the record.
         what: &'static str,
-        /// What stands there.
+        /// The text found.
         text: String,
     },
     /// Not a JSON object.
@@ -82,7 +82,7 @@ pub enum Fault {
     /// A field that is missing, or null.
     #[error("no {0:?} in this record")]
     NoField(String),
-    /// A paragraph of a package index without a field.
+    /// A paragraph of a package index that lacks a field.
     #[error("a paragraph without {0}")]
     BadParagraph(&'static str),
 }

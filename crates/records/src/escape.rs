@@ -1,8 +1,8 @@
-//! Escapes of tab-separated fields, those of PostgreSQL's text format.
+//! Escapes of tab-separated fields, as in PostgreSQL's text format.
 
 use crate::error::Fault;
 
-/// Adds a field to `line`. What is valid UTF-8 stays readable.
+/// Appends a field to `line`. Valid UTF-8 stays readable.
 pub(crate) fn escape(field: &[u8], line: &mut Vec<u8>) {
     for chunk in field.utf8_chunks() {
         for byte in chunk.valid().bytes() {
@@ -24,7 +24,7 @@ fn hex(byte: u8, line: &mut Vec<u8>) {
     line.extend([b'\\', b'x', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
 }
 
-/// The bytes that a field stands for.
+/// Decodes a field.
 pub(crate) fn unescape(field: &[u8]) -> Result<Vec<u8>, Fault> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -63,7 +63,9 @@ mod tests {
         let all: Vec<u8> = (0..=255).chain("é漢\u{7f}".bytes()).chain([0xC3]).collect();
         let mut line = Vec::new();
         escape(&all, &mut line);
-        assert!(std::str::from_utf8(&line).is_ok_and(|line| line.contains("é漢") && !line.contains(['\t', '\n', '\r'])));
+        assert!(
+            std::str::from_utf8(&line).is_ok_and(|line| line.contains("é漢") && !line.contains(['\t', '\n', '\r']))
+        );
         assert_eq!(unescape(&line).unwrap(), all);
     }
 

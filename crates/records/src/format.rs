@@ -1,11 +1,11 @@
-//! The formats, and how a file tells its own.
+//! The formats, and how a file's name determines its format.
 
 use std::path::Path;
 use std::str::FromStr;
 
 use thiserror::Error;
 
-/// How records are written in a file. See the table of this crate.
+/// How records are written in a file. The crate's documentation has a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// Fields between tabs.
@@ -18,19 +18,19 @@ pub enum Format {
     Packages,
 }
 
-/// A name that is no format.
+/// A name that no format has.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("there is no format {0:?}: choose tsv, csv, jsonl or packages")]
 pub struct UnknownFormat(String);
 
 impl Format {
-    /// The format that a file's name tells; `.gz` at its end is no part of it.
+    /// The format that a file's name indicates, ignoring `.gz` at its end.
     pub fn of_path(path: &Path) -> Option<Format> {
         let path = if path.extension()? == "gz" { Path::new(path.file_stem()?) } else { path };
         path.extension()?.to_str()?.parse().ok()
     }
 
-    /// The same, for files that have a name and no extension too.
+    /// The same, also for well-known file names without an extension.
     pub fn of_file(path: &Path) -> Option<Format> {
         Format::of_path(path).or_else(|| {
             let name = path.file_name()?.to_str()?;

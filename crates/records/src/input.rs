@@ -1,4 +1,4 @@
-//! Files to read from: compressed or not, with how far they are read.
+//! Input files, compressed or not, with reading progress.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use flate2::bufread::MultiGzDecoder;
 
-/// How a gzip file begins.
+/// The first bytes of a gzip file.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// Bytes that are read at once.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// How far a file is read, in bytes of the file. A clone is the same count.
+/// How far a file has been read, in bytes of the file. Clones share the count.
 #[derive(Debug, Clone, Default)]
 pub struct Progress(Arc<AtomicU64>);
 
@@ -27,19 +27,19 @@ impl Progress {
 
 /// A file that is being read.
 pub struct Input {
-    /// What it holds, decompressed.
+    /// The file's contents, decompressed.
     pub reader: Box<dyn BufRead + Send>,
     /// Bytes of the file, if that is known.
     pub len: Option<u64>,
-    /// How far it is read.
+    /// How far the file has been read.
     pub progress: Progress,
 }
 
 impl Input {
-    /// Opens a file. What begins like gzip is decompressed.
+    /// Opens a file. A file that begins like gzip is decompressed.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// The system's error.
     pub fn open(path: &Path) -> io::Result<Input> {
         let file = File::open(path)?;
         let metadata = file.metadata()?;
@@ -52,7 +52,7 @@ impl Input {
     /// Reads standard input.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// The system's error.
     pub fn stdin() -> io::Result<Input> {
         Input::of(io::stdin(), None)
     }

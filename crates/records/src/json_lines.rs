@@ -12,7 +12,7 @@ use crate::lines::Lines;
 use crate::reader::Numbered;
 use crate::record::Record;
 
-/// What is added to the name of a field that holds base64.
+/// Suffix of the name of a field that holds base64.
 pub(crate) const BASE64_SUFFIX: &str = "_base64";
 
 #[derive(Debug)]
@@ -57,7 +57,7 @@ fn record(line: &[u8], key: &str, value: &str) -> Result<Record, Fault> {
     })
 }
 
-/// Text as it is, base64 decoded, and everything else (numbers, lists, objects) as the JSON it is written in.
+/// Text as it is, base64 decoded, and everything else (numbers, lists, objects) as its JSON text.
 fn bytes(fields: &Fields<'_>, what: &'static str, name: &str) -> Result<Vec<u8>, Fault> {
     if let Some(field) = fields.get(name).filter(|field| field.get() != "null") {
         return Ok(text(field).map_or_else(|| field.get().into(), String::into_bytes));

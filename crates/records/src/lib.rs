@@ -7,8 +7,9 @@
 //! | [`Format::JsonLines`] | `.jsonl` `.ndjson` `.json` | an object on a line | `key_base64` and `value_base64` in place of `key` and `value` |
 //! | [`Format::Packages`] | files named `Packages` or `status` | a paragraph of Debian's package index, under `name_version_architecture` | read only |
 //!
-//! Each may be compressed with gzip. [`Reader`] reads one record after another, names the line of what is wrong, and holds no more than one
-//! record of at most [`RECORD_BYTES_MAX`] in memory; [`Writer`] writes what [`Reader`] reads back to the same bytes.
+//! Each may be compressed with gzip. [`Reader`] reads one record after another, names the line of an error, and holds
+//! no more than one record of at most [`RECORD_BYTES_MAX`] in memory; [`Writer`] writes records that [`Reader`] reads
+//! back to the same bytes.
 #![forbid(unsafe_code)]
 
 mod columns;

@@ -4,10 +4,10 @@ use std::io::{self, BufRead, Read};
 
 use crate::error::{Fault, RecordError};
 
-/// Longest record, in bytes of its file: a value of 1 MiB of which every byte is escaped has 6 MiB.
+/// Longest record, in bytes of its file: a value of 1 MiB with every byte escaped has 6 MiB.
 pub const RECORD_BYTES_MAX: usize = 8 << 20;
 
-/// What some programs write in front of text.
+/// Some programs write this at the start of a text file.
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
 /// Reads one line after another into the same buffer.
@@ -28,7 +28,7 @@ impl<R: BufRead> Lines<R> {
         self.number
     }
 
-    /// The next line without its end; `None` behind the last.
+    /// The next line without its end; `None` after the last.
     pub(crate) fn next(&mut self) -> Result<Option<&[u8]>, RecordError> {
         self.line.clear();
         self.number += 1;

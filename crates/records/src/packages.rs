@@ -1,4 +1,4 @@
-//! Paragraphs of a package index, as Debian's `status` and `Packages` hold them.
+//! Paragraphs of a package index, as in Debian's `status` and `Packages`.
 
 use std::io::BufRead;
 
@@ -18,7 +18,7 @@ impl<R: BufRead> Packages<R> {
         Packages { lines: Lines::new(input), paragraph: Vec::new() }
     }
 
-    /// The next paragraph under the name that a package file has: `name_version_architecture`.
+    /// The next paragraph, under the name of the package's file: `name_version_architecture`.
     pub(crate) fn next(&mut self) -> Result<Option<Numbered>, RecordError> {
         self.paragraph.clear();
         let mut begun = self.lines.number() + 1;

@@ -11,16 +11,17 @@ use crate::packages::Packages;
 use crate::record::Record;
 use crate::tsv::Tsv;
 
-/// A record and where it stands.
+/// A record and its line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Numbered {
     /// The line in which it begins, from 1.
     pub line: u64,
-    /// What it says.
+    /// The record.
     pub record: Record,
 }
 
-/// Gives one record after another. After an error that is not fatal ([`RecordError::is_fatal`]) it goes on with the next.
+/// Returns one record after another. After an error that is not fatal ([`RecordError::is_fatal`]) it continues with the
+/// next.
 #[derive(Debug)]
 pub struct Reader<R>(Of<R>);
 
@@ -44,7 +45,7 @@ impl<R: BufRead> Reader<R> {
         })
     }
 
-    /// Reads tab-separated lines in which a backslash is a backslash.
+    /// Reads tab-separated lines without escapes: a backslash is a backslash.
     pub fn tsv_without_escapes(input: R, columns: &Columns) -> Self {
         Reader(Of::Tsv(Tsv::new(input, columns.clone(), false)))
     }

@@ -49,7 +49,7 @@ impl<R: BufRead> Tsv<R> {
     }
 }
 
-/// Puts a record together from the fields of a line.
+/// Builds a record from the fields of a line.
 pub(crate) fn record(
     fields: &[&[u8]],
     layout: &Layout,

@@ -12,7 +12,7 @@ use crate::escape::escape;
 use crate::format::Format;
 use crate::record::Record;
 
-/// Compresses what is written with gzip. Call `finish` on it at the end.
+/// Compresses its input with gzip. Call `finish` at the end.
 pub struct GzipEncoder<W: Write>(flate2::write::GzEncoder<W>);
 
 impl<W: Write> GzipEncoder<W> {
@@ -21,10 +21,10 @@ impl<W: Write> GzipEncoder<W> {
         GzipEncoder(flate2::write::GzEncoder::new(output, flate2::Compression::default()))
     }
 
-    /// Writes what is left and gives the output back.
+    /// Writes what is buffered and returns the output.
     ///
     /// # Errors
-    /// Whatever the output says.
+    /// The output's error.
     pub fn finish(self) -> io::Result<W> {
         self.0.finish()
     }
@@ -53,7 +53,7 @@ impl<W: Write> Writer<W> {
     /// Begins a file.
     ///
     /// # Errors
-    /// Whatever the output says; [`io::ErrorKind::Unsupported`] for [`Format::Packages`], which is only read.
+    /// The output's error; [`io::ErrorKind::Unsupported`] for [`Format::Packages`], which can only be read.
     pub fn new(mut output: W, format: Format) -> io::Result<Self> {
         let of = match format {
             Format::Tsv => {
@@ -79,7 +79,7 @@ impl<W: Write> Writer<W> {
     /// Writes one record.
     ///
     /// # Errors
-    /// Whatever the output says.
+    /// The output's error.
     pub fn write(&mut self, record: &Record) -> io::Result<()> {
         match &mut self.0 {
             Of::Tsv { output, line } => {
@@ -107,10 +107,10 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// Writes what is left and gives the output back.
+    /// Writes what is buffered and returns the output.
     ///
     /// # Errors
-    /// Whatever the output says.
+    /// The output's error.
     pub fn finish(self) -> io::Result<W> {
         let mut output = match self.0 {
             Of::Tsv { output, .. } | Of::JsonLines(output) => output,
@@ -121,7 +121,7 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// What the output said, of the kind that it said: conversion by `From` makes any kind `Other`.
+/// The output's error, with its own kind: conversion by `From` makes every kind `Other`.
 fn said_by_output(error: csv::Error) -> io::Error {
     match error.into_kind() {
         csv::ErrorKind::Io(error) => error,
@@ -133,7 +133,7 @@ fn expiry(record: &Record) -> String {
     record.expires.map_or_else(String::new, |at| at.to_string())
 }
 
-/// Whether other programs will read it as text, and give it back as it is.
+/// Whether other programs will read it as text and write it back unchanged.
 fn is_text(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_ok_and(|text| !text.contains('\0'))
 }

@@ -1,8 +1,8 @@
-//! Files that other programs wrote, and what is said of those that are wrong.
+//! Files from other programs, and the errors for malformed ones.
 
 use dunlin_records::{Columns, Fault, Format, RECORD_BYTES_MAX, Reader, RecordError};
 
-/// Keys and values as text with their lines, and errors as they are shown.
+/// Keys and values as text with their lines, and errors as displayed.
 fn read(file: &str, format: Format, columns: &Columns) -> Vec<Result<(u64, String, String), String>> {
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     Reader::new(file.as_bytes(), format, columns)
@@ -31,7 +31,8 @@ fn tab_separated() {
             good(6, "lime", "green"),
         ]
     );
-    let literal: Vec<_> = Reader::tsv_without_escapes(&b"a\tc:\\new"[..], &Columns::default()).map(Result::unwrap).collect();
+    let literal: Vec<_> =
+        Reader::tsv_without_escapes(&b"a\tc:\\new"[..], &Columns::default()).map(Result::unwrap).collect();
     assert_eq!(literal[0].record.value, b"c:\\new");
 }
 
@@ -86,12 +87,15 @@ fn json_lines() {
 
 #[test]
 fn package_indices() {
-    let file =
-        "\nPackage: tar\nVersion: 1.34\nArchitecture: amd64\nDescription: archives\n more\n\n\nVersion: 2\n\nPackage: sed\n";
+    let file = "\nPackage: tar\nVersion: 1.34\nArchitecture: amd64\nDescription: archives\n more\n\n\nVersion: 2\n\nPackage: sed\n";
     assert_eq!(
         read(file, Format::Packages, &Columns::default()),
         [
-            good(2, "tar_1.34_amd64", "Package: tar\nVersion: 1.34\nArchitecture: amd64\nDescription: archives\n more\n"),
+            good(
+                2,
+                "tar_1.34_amd64",
+                "Package: tar\nVersion: 1.34\nArchitecture: amd64\nDescription: archives\n more\n"
+            ),
             Err("line 9: a paragraph without Package".into()),
             good(11, "sed__", "Package: sed\n"),
         ]
@@ -105,6 +109,10 @@ fn what_has_no_end_is_given_up() {
         [(Format::Tsv, "a\t"), (Format::Csv, "a,\""), (Format::JsonLines, "\""), (Format::Packages, "Package: ")]
     {
         let read: Vec<_> = Reader::new(&endless(start)[..], format, &Columns::default()).collect();
-        assert!(matches!(read[..], [Err(RecordError { line: 1, fault: Fault::TooLong })]), "{format:?}: {}", read.len());
+        assert!(
+            matches!(read[..], [Err(RecordError { line: 1, fault: Fault::TooLong })]),
+            "{format:?}: {}",
+            read.len()
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! What is written is read back, byte for byte, in every format, whatever is in it.
+//! What is written is read back, byte for byte, in every format, whatever its contents.
 
 use std::io::Write;
 
@@ -18,7 +18,7 @@ fn read(file: &[u8], format: Format) -> Vec<Record> {
     Reader::new(file, format, &Columns::default()).map(|record| record.unwrap().record).collect()
 }
 
-/// Bytes that are often text, often hard, and sometimes anything.
+/// Bytes that are often text, often hard to encode, and sometimes arbitrary.
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     let hard = prop::sample::select(b"\t\n\r\\\",'\0x{}=\x7f\xff\xc3 ".to_vec());
     prop_oneof![vec(hard, 1..20), vec(any::<u8>(), 1..20), "\\PC{1,20}".prop_map(String::into_bytes)]

@@ -31,7 +31,7 @@ fn arm(bencher: Bencher<'_, '_>) {
     });
 }
 
-/// What a stream of small calls does instead: the timer is due soon enough already.
+/// What a stream of small calls does instead: the timer is already due soon enough.
 #[divan::bench]
 fn arm_by_that_changes_nothing(bencher: Bencher<'_, '_>) {
     let (mut wheel, ids) = wheel();
@@ -42,7 +42,7 @@ fn arm_by_that_changes_nothing(bencher: Bencher<'_, '_>) {
     });
 }
 
-/// Time moves on by one tick, and nothing is due.
+/// Time advances by one tick, and nothing is due.
 #[divan::bench]
 fn expire_nothing(bencher: Bencher<'_, '_>) {
     let mut wheel = Wheel::new(0);

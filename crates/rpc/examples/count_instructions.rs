@@ -1,5 +1,5 @@
-//! A fixed number of 32-byte echoes between two endpoints of one thread, over loopback with a clock that this program moves: the
-//! same instructions in every run, to be counted under callgrind. `docs/count-instructions` does that, and
+//! A fixed number of 32-byte echoes between two endpoints of one thread, over loopback with a clock that this program
+//! moves: the same instructions in every run, to be counted under callgrind. `docs/count-instructions` does that, and
 //! `docs/performance.md` has the results.
 //!
 //!     cargo run --release -p dunlin-rpc --example count_instructions 100000 callback 1
@@ -19,9 +19,9 @@ use futures::future::join_all;
 const ECHO: u8 = 1;
 const SERVER: u32 = 1;
 const CLIENT: u32 = 2;
-/// The network's delay, and how far the clock moves between two iterations of an endpoint.
+/// The network's delay, and the step of the clock between two iterations of an endpoint.
 const DELAY: Duration = Duration::from_micros(1);
-/// Sessions, so that a batch finds slots and credits.
+/// Sessions: enough slots and credits for a batch.
 const SESSIONS: usize = 4;
 const BATCH_MAX: usize = 32;
 
@@ -51,7 +51,7 @@ impl Pair {
         Ok(pair)
     }
 
-    /// One iteration of each endpoint; what one sends the other then finds.
+    /// One iteration of each endpoint; each then finds what the other sent.
     fn turn(&self) {
         self.client.run_once();
         self.network.advance(DELAY);
@@ -59,7 +59,7 @@ impl Pair {
         self.network.advance(DELAY);
     }
 
-    /// Runs both endpoints until a future of the client's is done.
+    /// Runs both endpoints until a future of the client is done.
     fn drive<F: Future>(&self, future: F) -> F::Output {
         let mut future = std::pin::pin!(future);
         loop {

@@ -1,4 +1,4 @@
-//! A server that answers each request with itself.
+//! A server that echoes each request.
 //!
 //! In one terminal:   cargo run --release -p dunlin-rpc --example echo_server shm:echo
 //! In another:        cargo run --release -p dunlin-rpc --example echo_client shm:echo

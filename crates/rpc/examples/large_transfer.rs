@@ -13,14 +13,14 @@ use dunlin_rpc::{Endpoint, EndpointConfig};
 
 /// Answers with the sum of the request's bytes (u64, little-endian).
 const UPLOAD: u8 = 1;
-/// Answers with so many bytes as the request (u64, little-endian) says.
+/// Answers with as many bytes as the request (u64, little-endian) says.
 const DOWNLOAD: u8 = 2;
 /// The default limit of a message.
 const BYTES: usize = 8 << 20;
 
 const USAGE: &str = "say what to be: serve ADDR | call ADDR";
 
-/// More credits than the default of 8: packets on the way of one large message.
+/// More credits than the default of 8: packets of one large message that may be in flight.
 fn config() -> EndpointConfig {
     EndpointConfig { credits: 32, ..EndpointConfig::default() }
 }

@@ -1,12 +1,12 @@
-//! Nested calls through three processes: a client sends a sentence to the front, which sends each word to the back, all at once,
-//! and answers when all of them have come back reversed. The deadline of the client travels along.
+//! Nested calls through three processes: a client sends a sentence to the front, which sends each word to the back, all
+//! at the same time, and answers when all of them have come back reversed. The client's deadline is passed on.
 //!
 //! In one terminal:   cargo run --release -p dunlin-rpc --example nested back shm:back
 //! In a second:       cargo run --release -p dunlin-rpc --example nested front shm:front shm:back
 //! In a third:        cargo run --release -p dunlin-rpc --example nested call shm:front "drawer desserts live"
 //!
-//! Over UDP, write udp://127.0.0.1:31851 for the front and udp://127.0.0.1:31852 for the back. The front here binds one address, so both
-//! must be of one kind; `AnyTransport::bind_all` gives an endpoint both kinds.
+//! Over UDP, write udp://127.0.0.1:31851 for the front and udp://127.0.0.1:31852 for the back. The front here binds one
+//! address, so both must be of one kind; `AnyTransport::bind_all` gives an endpoint both kinds.
 
 use std::error::Error;
 use std::time::Duration;
@@ -47,7 +47,7 @@ fn front(addr: &Addr, back: &Addr) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The front's handler. While it awaits, the front serves others.
+/// The front's handler. While it awaits, the front serves other requests.
 async fn reverse_words(request: OwnedRequest, back: Session) -> Vec<u8> {
     let mut options = CallOptions::default();
     options.timeout = request.time_left();
@@ -59,7 +59,7 @@ async fn reverse_words(request: OwnedRequest, back: Session) -> Vec<u8> {
     }
 }
 
-/// Asks the front.
+/// Calls the front.
 fn call(front: &Addr, sentence: String) -> Result<(), Box<dyn Error>> {
     let endpoint = Endpoint::new(AnyTransport::for_peer(front)?, EndpointConfig::default())?;
     let session = endpoint.block_on(endpoint.connect(front))?;

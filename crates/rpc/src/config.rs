@@ -9,14 +9,14 @@ use crate::core::memory::process_budget;
 use crate::msgbuf::{self, MESSAGE_BYTES_MAX};
 use crate::wire::control::SLOTS_MAX;
 
-/// What one host may hold has room for the buffers of so many longest messages: a handler may keep a request until it
-/// has the response.
+/// The share of one host must have room for the buffers of this many longest messages: a handler may keep a request
+/// until it has the response.
 const MESSAGES_OF_HOST: u64 = 2;
-/// What all hosts may hold has room for so many. A host that is alone may hold half of that, for a request, a response
-/// and what its slots keep.
+/// The share of all hosts must have room for this many. A host that is alone may hold half of that, for a request, a
+/// response and what its slots keep.
 const MESSAGES_OF_ALL: u64 = 5;
 
-/// Nanoseconds of a time that a user chose. What 64 bits do not hold, 584 years and more, is the longest time that they do: for ever.
+/// Nanoseconds of a time that a user chose, saturating: the longest time that 64 bits hold, 584 years, stands for ever.
 pub(crate) fn nanos(time: Duration) -> u64 {
     time.as_nanos().try_into().unwrap_or(u64::MAX)
 }
@@ -41,7 +41,7 @@ impl Switch {
 /// The optimizations of the common case (paper, Table 3, and our own). All on by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Optimizations {
-    /// Read the clock once per burst, not once per packet (section 5.2.2).
+    /// Read the clock once per burst instead of once per packet (section 5.2.2).
     pub batched_timestamps: Switch,
     /// Keep response buffers with the server's slots, instead of allocating one per response (section 4.3).
     pub preallocated_responses: Switch,
@@ -49,32 +49,35 @@ pub struct Optimizations {
     pub zero_copy_requests: Switch,
     /// Hand the packets of one event-loop iteration to the transport together.
     pub transmit_batching: Switch,
-    /// Prefetch the sessions that a received burst is for.
+    /// Prefetch the sessions of the packets in a received burst.
     pub prefetch: Switch,
     /// Put the first packet's header right in front of its data (section 4.2.1).
     pub adjacent_header: Switch,
     /// Answer the request packets of one event-loop iteration with one credit return.
     pub cumulative_credit_returns: Switch,
-    /// Ask for several response packets in a row at once. With [`Recovery::Selective`] only.
+    /// Request several response packets in a row at once. With [`Recovery::Selective`] only.
     pub cumulative_requests: Switch,
-    /// Do not tell congestion control of short round trips while it limits nothing anyway (section 5.2.2).
+    /// Skip the update of congestion control for short round trips while it limits nothing (section 5.2.2).
     pub rate_update_bypass: Switch,
-    /// Do not ask congestion control before sending while it limits nothing (section 5.2.2).
+    /// Send without asking congestion control while it limits nothing (section 5.2.2).
     pub rate_limiter_bypass: Switch,
 }
 
-/// What is done about lost packets of messages of several packets.
+/// How lost packets of multi-packet messages are recovered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Recovery {
-    /// Packets out of order are kept, holes are reported, and only holes are sent again. Reordering is no loss.
+    /// Packets out of order are kept, holes are reported, and only holes are retransmitted. Reordering does not count
+    /// as loss.
     #[default]
     Selective,
-    /// Packets out of order are dropped; after a timeout everything is sent again that was not answered (the paper's, section 5.3).
+    /// Packets out of order are dropped; after a timeout everything unanswered is retransmitted (the paper's, section
+    /// 5.3).
     GoBackN,
 }
 
-/// What the peers at one host may hold of an endpoint together, so that they leave something to others. A host is an IP address, whatever the
-/// port. Over shared memory each name has limits of its own: whoever has access to the regions of a user can end its processes anyway.
+/// What the peers at one host together may take from an endpoint, so that something is left for others. A host is an IP
+/// address, whatever the port. Over shared memory each name has limits of its own: a process that can access a user's
+/// regions can end the user's processes anyway.
 ///
 /// ```
 /// use dunlin_rpc::{EndpointConfig, PeerLimits};
@@ -86,28 +89,36 @@ pub enum Recovery {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerLimits {
-    /// Sessions that it opened with this endpoint. Beyond them it is refused ([`RefuseReason::PeerSessions`]). Default 32,768.
+    /// Sessions that the host opened with this endpoint. Further ones are refused ([`RefuseReason::PeerSessions`]).
+    /// Default 32,768.
     ///
     /// [`RefuseReason::PeerSessions`]: crate::wire::control::RefuseReason::PeerSessions
     pub sessions_max: u32,
-    /// Places of the receive queue for all sessions with it, including those that its sessions wait for. Beyond them it
-    /// gets no loans, and then no sessions ([`RefuseReason::PeerCredits`]). Default all; lower it where peers do not trust each other.
+    /// Places of the receive queue for all sessions with the host, including those that its sessions wait for. At the
+    /// limit it gets no more loans, and then no more sessions ([`RefuseReason::PeerCredits`]). Default all; lower it if
+    /// peers do not trust each other.
     ///
     /// [`RefuseReason::PeerCredits`]: crate::wire::control::RefuseReason::PeerCredits
     pub places_max: u32,
-    /// Bytes that it makes this endpoint hold, in requests that arrive or are in the hands of handlers, and in
+    /// Bytes that the host makes this endpoint hold, in requests that are arriving or that handlers have, and in
     /// responses that are kept. A host never holds more than it leaves free of [`EndpointConfig::held_bytes_max`]; this
-    /// is a further limit. Beyond it its requests are answered with [`crate::CallError::Busy`], and responses to those
-    /// that run already with [`crate::CallError::ResponseTooLarge`]. At least twice the buffer of the longest message.
-    /// Default none.
+    /// is a further limit. Beyond it, its requests are answered with [`crate::CallError::Busy`], and those that already
+    /// run with [`crate::CallError::ResponseTooLarge`] for their responses. At least twice the buffer of the longest
+    /// message. Default none.
     pub held_bytes_max: u64,
-    /// Its requests in the hands of asynchronous and worker handlers. Beyond them it gets [`crate::CallError::Busy`]. Default 8,192.
+    /// The host's requests that asynchronous and worker handlers have in progress. Further ones get
+    /// [`crate::CallError::Busy`]. Default 8,192.
     pub deferred_requests_max: u32,
 }
 
 impl Default for PeerLimits {
     fn default() -> Self {
-        PeerLimits { sessions_max: 32_768, places_max: u32::MAX, held_bytes_max: u64::MAX, deferred_requests_max: 8_192 }
+        PeerLimits {
+            sessions_max: 32_768,
+            places_max: u32::MAX,
+            held_bytes_max: u64::MAX,
+            deferred_requests_max: 8_192,
+        }
     }
 }
 
@@ -131,77 +142,83 @@ impl Default for PeerLimits {
 pub struct EndpointConfig {
     /// What to do when there is nothing to do.
     pub poll: PollPolicy,
-    /// Credits for the requests of a session: packets it may have on the way to the server. 1 to 1024; default 8. The paper's
-    /// evaluation uses 32; BDP / MTU gives line rate to a single session.
+    /// Credits for the requests of a session: packets that may be in flight to the server. 1 to 1024; default 8. The
+    /// paper's evaluation uses 32; BDP / MTU gives line rate to a single session.
     pub credits: u16,
-    /// Credits granted to the other end of a session that this endpoint opens, for calls in the other direction. 0 forbids
-    /// them; default 8.
+    /// Credits granted to the other end of a session that this endpoint opens, for calls in the other direction. 0
+    /// forbids them; default 8.
     pub reverse_credits: u16,
-    /// Requests of one session in progress at once: 1 to 8; default 8. Further calls queue.
+    /// Requests of one session in progress at the same time: 1 to 8; default 8. Further calls queue.
     pub slots: u8,
-    /// Calls that may queue on one session beyond its slots before [`crate::CallError::QueueFull`]. Default 1024.
+    /// Calls that may queue on one session beyond its slots; further ones get [`crate::CallError::QueueFull`]. Default
+    /// 1024.
     pub queued_calls_max: u16,
     /// Largest request or response, in bytes: at most 1 GiB, and its buffer at most 3/20 of
     /// [`crate::msgbuf::limit_bytes`]; default 8 MiB.
     pub message_bytes_max: usize,
-    /// Sessions, opened by either side, at most 2^24 - 1; default 65,536. Without [`EndpointConfig::credit_sharing`] the receive queue limits
-    /// them, too.
+    /// Sessions, opened by either side; at most 2^24 - 1; default 65,536. Without [`EndpointConfig::credit_sharing`]
+    /// the receive queue limits them, too.
     pub sessions_max: u32,
-    /// Whether sessions share the places of this endpoint's receive queue, whose length the sum of all credits never exceeds. On (the
-    /// default), each direction of a session keeps one credit for good and has the others on loan: as long as they fit, from the
-    /// start, and otherwise while it uses them. With more sessions than the queue has places for, those that are used have a place for their
-    /// one credit; an idle one costs memory only, and its first packet may be lost to a full queue, counted and sent again. Off, a session
-    /// keeps all its credits, and one that finds too few places left is refused.
+    /// Whether sessions share the places of this endpoint's receive queue; the sum of all credits never exceeds its
+    /// length. If on (the default), each direction of a session keeps one credit permanently and has the others on
+    /// loan: from the start if they fit, otherwise while it uses them. If there are more sessions than places in the
+    /// queue, those in use have a place for their one credit. An idle one costs only memory; its first packet may be
+    /// dropped at a full queue, which is counted, and retransmitted. If off, a session keeps all its credits, and a
+    /// session that finds too few places is refused.
     pub credit_sharing: Switch,
-    /// Requests that asynchronous and worker handlers have in progress, beyond which requests are pushed back as busy. Default 16,384.
+    /// Requests that asynchronous and worker handlers may have in progress; further ones are pushed back as busy.
+    /// Default 16,384.
     pub deferred_requests_max: u32,
-    /// Bytes that all other ends may make this endpoint hold: requests that arrive or are in the hands of asynchronous
-    /// and worker handlers, and responses until they are released, also those sent from the application's own memory.
-    /// Of a message buffer all that it takes counts, of `Bytes` only what is sent. One host gets half of it at most,
-    /// and less while others hold some. By the same rule hosts share three quarters of [`crate::msgbuf::limit_bytes`]
-    /// for what all endpoints of the process hold together, whichever of them a host asks. Both are at least five times
-    /// the buffer of the longest message (`message_bytes_max`, rounded up to a power of two), so that a host that is
-    /// alone can send and receive it. Default 4 GiB, of which 3 GiB count.
+    /// Bytes that all peers together may make this endpoint hold: requests that are arriving or that asynchronous and
+    /// worker handlers have, and responses until they are released, including those sent from the application's own
+    /// memory. A message buffer counts with all its memory, `Bytes` only with what is sent. One host gets at most half
+    /// of it, and less while others hold some. By the same rule hosts share three quarters of
+    /// [`crate::msgbuf::limit_bytes`] for what all endpoints of the process hold together. Both must be at least five
+    /// times the buffer of the longest message (`message_bytes_max`, rounded up to a power of two), so that a host that
+    /// is alone can send and receive it. Default 4 GiB, of which 3 GiB count.
     pub held_bytes_max: u64,
-    /// What each host may hold of all this.
+    /// Limits for each host.
     pub peer_limits: PeerLimits,
-    /// Retransmission timeout before anything was measured. Default 5 ms.
+    /// Retransmission timeout before the first measurement. Default 5 ms.
     pub rto_initial: Duration,
-    /// Least retransmission timeout. Default 1 ms.
+    /// Minimum retransmission timeout. Default 1 ms.
     pub rto_min: Duration,
-    /// Least retransmission timeout, once something was measured, where packets stay on this host: over shared memory, and over UDP from a socket
-    /// that is bound to a loopback address. What is late there is hardly ever lost: its process waits for a processor,
-    /// for some time slices of the scheduler, and whatever is sent to it again waits too. Not more than `rto_max` counts. Default 20 ms.
+    /// Minimum retransmission timeout, after the first measurement, for packets that stay on this host: over shared
+    /// memory, and over UDP from a socket bound to a loopback address. A late packet there is hardly ever lost: its
+    /// process waits for a processor, for some time slices of the scheduler, and retransmissions would wait too.
+    /// `rto_max` caps it. Default 20 ms.
     pub rto_min_local: Duration,
-    /// Greatest retransmission timeout, and end of its exponential growth. Default 500 ms.
+    /// Maximum retransmission timeout, at which its exponential growth ends. Default 500 ms.
     pub rto_max: Duration,
-    /// Timeouts of a call in a row, after which it fails with [`crate::CallError::Unanswered`] although the peer lives. What brings the call on ends the
-    /// row, and so does the server's word that it has the whole request: handlers may take as long as they like. 1 to 255. Default 60, which are
-    /// half a minute with the default `rto_max`. A peer that is silent fails sooner, after `peer_timeout`.
+    /// Timeouts in a row after which a call fails with [`crate::CallError::Unanswered`] although the peer lives.
+    /// Progress of the call resets the count, and so does the server's confirmation that it has the whole request:
+    /// handlers may take as long as they like. 1 to 255. Default 60, which is half a minute with the default `rto_max`.
+    /// A call to a silent peer fails sooner, after `peer_timeout`.
     pub retransmissions_max: u8,
     /// How long opening a session may take. Default 3 s.
     pub connect_timeout: Duration,
-    /// How long a peer may be silent, although asked, before its sessions fail; half as long if the network says that nobody listens at its
-    /// address. Default 1 s.
+    /// How long a peer may be silent, although probed, before its sessions fail; half of that if the network reports
+    /// that nobody listens at its address. Default 1 s.
     pub peer_timeout: Duration,
-    /// What is done about lost packets. Default [`Recovery::Selective`]. Endpoints with either talk to each other; both must recover
-    /// selectively for holes to be filled alone.
+    /// How lost packets are recovered. Default [`Recovery::Selective`]. Endpoints with different settings can talk to
+    /// each other; holes are filled one by one only if both recover selectively.
     pub recovery: Recovery,
-    /// What limits the requests of a session besides its credits. Default
-    /// [`CongestionControl::Auto`]: a window after Swift where packets cross a network, nothing where they stay on this host.
+    /// What limits the requests of a session besides its credits. Default [`CongestionControl::Auto`]: a window after
+    /// Swift if packets cross a network, nothing if they stay on this host.
     pub congestion: CongestionControl,
-    /// Whether every session counts its own round-trip times and dropped packets from its first call on, for some 600 bytes each. Off by
-    /// default; [`crate::Session::observe`] does it for one session.
+    /// Whether every session counts its own round-trip times and dropped packets from its first call on, which takes
+    /// some 600 bytes each. Off by default; [`crate::Session::observe`] does it for one session.
     pub observe_sessions: Switch,
-    /// Whether the round trip of every packet is counted ([`crate::EndpointStats::packet_rtt`]), for some nanoseconds each and a few KiB. Off by
-    /// default.
+    /// Whether the round trip of every packet is counted ([`crate::EndpointStats::packet_rtt`]), which takes some
+    /// nanoseconds each and a few KiB. Off by default.
     pub observe_packets: Switch,
-    /// Whether handlers are timed ([`crate::HandlerStats`]). They are counted always. On by default: it reads no clock of its own, but for two readings
-    /// of a worker's job.
+    /// Whether handlers are timed ([`crate::HandlerStats`]). They are always counted. On by default: timing reads no
+    /// clock of its own, except twice for a worker's job.
     pub time_handlers: Switch,
     /// Switches of optimizations.
     pub optimizations: Optimizations,
-    /// Seed of nonces, tags and the cookie key. `None` takes it from the operating system; give one only in tests and simulations.
+    /// Seed of nonces, tags and the cookie key. `None` takes it from the operating system; set one only in tests and
+    /// simulations.
     pub seed: Option<u64>,
 }
 
@@ -245,12 +262,12 @@ pub struct ConfigError {
     pub name: &'static str,
     /// Its value.
     pub value: String,
-    /// What it may be.
+    /// The allowed values.
     pub allowed: &'static str,
 }
 
 impl EndpointConfig {
-    /// Checks every setting, by the limit of message buffers as it is now.
+    /// Checks every setting, against the present limit of message buffers.
     ///
     /// # Errors
     /// The first one out of range.
@@ -263,7 +280,11 @@ impl EndpointConfig {
             return fail("reverse_credits", self.reverse_credits.to_string(), "choose 0 to 1024");
         }
         if !(1..=SLOTS_MAX as u8).contains(&self.slots) {
-            return fail("slots", self.slots.to_string(), "choose 1 to 8, and open more sessions for more calls at once");
+            return fail(
+                "slots",
+                self.slots.to_string(),
+                "choose 1 to 8, and open more sessions for more calls at once",
+            );
         }
         if self.message_bytes_max > MESSAGE_BYTES_MAX {
             return fail("message_bytes_max", self.message_bytes_max.to_string(), "choose at most 1 GiB");

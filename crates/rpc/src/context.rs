@@ -1,4 +1,4 @@
-//! What a handler may know of its request beside its bytes: the same for handlers of all kinds, and on any thread.
+//! What a handler may know about its request besides its bytes: the same for handlers of all kinds, and on any thread.
 
 use std::fmt;
 use std::future::Future;
@@ -13,7 +13,7 @@ use dunlin_net::{Addr, Clock};
 use crate::core::call::NO_DEADLINE;
 use crate::core::session::SessionRef;
 
-/// Names a session of one endpoint, on any thread. [`crate::Endpoint::session`] gives its handle.
+/// Identifies a session of one endpoint, on any thread. [`crate::Endpoint::session`] returns its handle.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SessionId(pub(crate) SessionRef);
 
@@ -23,10 +23,10 @@ impl fmt::Debug for SessionId {
     }
 }
 
-/// The time of an endpoint, for other threads.
+/// The clock of an endpoint, for other threads.
 pub(crate) struct SharedTime {
     clock: Option<Clock>,
-    /// What the event loop last told, where there is no clock that other threads can read.
+    /// The last time that the event loop published, if no clock can be read from other threads.
     told: AtomicU64,
 }
 
@@ -35,7 +35,7 @@ impl SharedTime {
         SharedTime { clock, told: AtomicU64::new(now) }
     }
 
-    /// Tells the time; from the endpoint's thread.
+    /// Publishes the time; from the endpoint's thread.
     #[inline]
     pub fn tell(&self, now: u64) {
         self.told.store(now, Relaxed);
@@ -46,8 +46,8 @@ impl SharedTime {
     }
 }
 
-/// What a request is, and whether its caller still waits. Handlers of all kinds get it: it is `Send`, clones are the same, and it may outlive
-/// the request.
+/// What a request is, and whether its caller still waits. Handlers of all kinds get it. It is `Send`, clones share it,
+/// and it may outlive the request.
 ///
 /// ```
 /// # use dunlin_net::{Addr, loopback::{LoopbackConfig, LoopbackNetwork}};
@@ -100,15 +100,15 @@ struct Facts {
     time: Arc<SharedTime>,
 }
 
-/// Who is to be woken when the request is over.
+/// The wakers to call when the request is over.
 #[derive(Default)]
 struct Waiting {
-    /// Futures that have asked.
+    /// Futures that have registered.
     asked: u64,
     wakers: Vec<(u64, Waker)>,
 }
 
-/// What the endpoint says of a request.
+/// The endpoint's description of a request.
 pub(crate) struct Request {
     pub req_type: u8,
     pub session: SessionRef,
@@ -124,7 +124,7 @@ impl RequestContext {
         RequestContext(Arc::new(Facts { req_type, session, peer, deadline, is_over, waiting, time }))
     }
 
-    /// Nobody waits any more: adds whom to wake.
+    /// Marks the request as over, and adds the wakers to call.
     pub(crate) fn end(&self, woken: &mut Vec<Waker>) {
         self.0.is_over.store(true, Relaxed);
         woken.extend(self.0.waiting().wakers.drain(..).map(|(_, waker)| waker));
@@ -135,10 +135,11 @@ impl RequestContext {
         (self.0.deadline != NO_DEADLINE).then_some(self.0.deadline)
     }
 
-    /// Ends when nobody waits any more: the caller cancelled, timed out, went away, or has its answer. On any thread, and in any runtime.
+    /// Completes when the caller no longer waits: it cancelled, timed out, went away, or has its answer. Works on any
+    /// thread, and in any runtime.
     ///
-    /// At a deadline it ends when the caller says that it gave up, which may be lost on the way; [`crate::OwnedRequest::gone`] also ends at the deadline
-    /// itself. It costs nothing if nobody asks.
+    /// At a deadline it completes when the caller's message that it gave up arrives, which may be lost;
+    /// [`crate::OwnedRequest::gone`] also completes at the deadline itself. It costs nothing unless it is used.
     pub fn gone(&self) -> Gone {
         Gone { context: self.clone(), number: None }
     }
@@ -158,18 +159,19 @@ impl RequestContext {
         self.0.session
     }
 
-    /// The address of the endpoint that sent it; `None` if its session had ended before the handler asked.
+    /// The address of the endpoint that sent it; `None` if its session ended before this was called.
     pub fn peer(&self) -> Option<&Addr> {
         self.0.peer.as_deref()
     }
 
-    /// How long the caller still waits, if it set a deadline; zero if it does not wait any more. Where a test or a simulation moves the clock, it is
-    /// that of the event loop's last look.
+    /// How long the caller still waits, if it set a deadline; zero if it does not wait any more. If a test or a
+    /// simulation moves the clock, the time is the one that the event loop last published.
     pub fn time_left(&self) -> Option<Duration> {
         if self.0.is_over.load(Relaxed) {
             return Some(Duration::ZERO);
         }
-        (self.0.deadline != NO_DEADLINE).then(|| Duration::from_nanos(self.0.deadline.saturating_sub(self.0.time.now())))
+        (self.0.deadline != NO_DEADLINE)
+            .then(|| Duration::from_nanos(self.0.deadline.saturating_sub(self.0.time.now())))
     }
 
     /// Whether the caller still waits: false once it has its answer, cancelled, timed out or went away.
@@ -180,7 +182,7 @@ impl RequestContext {
 
 impl Facts {
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        // A list of wakers is sound whatever panicked meanwhile.
+        // The list of wakers is valid, whatever panicked meanwhile.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -190,7 +192,7 @@ impl Facts {
 #[derive(Debug)]
 pub struct Gone {
     context: RequestContext,
-    /// That of its waker, once it has asked.
+    /// The number of its waker, once it has registered.
     number: Option<u64>,
 }
 
@@ -199,20 +201,23 @@ impl Future for Gone {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let Gone { context: request, number } = self.get_mut();
+        // Clone before locking the list, and drop the replaced waker after unlocking: a waker may own another `Gone`.
+        let mut waker = context.waker().clone();
         let mut waiting = request.0.waiting();
-        // Looked at while the list is locked: who ends the request takes it afterwards.
+        // Check while the list is locked: the code that ends the request locks it only afterwards.
         if !request.is_waited_for() {
             return Poll::Ready(());
         }
-        let waiting = &mut *waiting;
         let own = *number.get_or_insert_with(|| {
             waiting.asked += 1;
             waiting.asked
         });
         match waiting.wakers.iter_mut().find(|(number, _)| *number == own) {
-            Some((_, waker)) => waker.clone_from(context.waker()),
-            None => waiting.wakers.push((own, context.waker().clone())),
+            Some((_, noted)) => std::mem::swap(noted, &mut waker),
+            None => waiting.wakers.push((own, std::mem::replace(&mut waker, Waker::noop().clone()))),
         }
+        drop(waiting);
+        drop(waker);
         Poll::Pending
     }
 }
@@ -224,7 +229,7 @@ impl Drop for Gone {
         let place = waiting.wakers.iter().position(|(number, _)| *number == own);
         let waker = place.map(|place| waiting.wakers.swap_remove(place));
         drop(waiting);
-        // Last: what it owns may come back here.
+        // Last: dropping what it owns may call back into this code.
         drop(waker);
     }
 }
@@ -262,6 +267,32 @@ mod tests {
         RequestContext::new(request, &Arc::new(SharedTime::new(None, 0)))
     }
 
+    /// A waker that itself waits for the same request.
+    struct Owning(#[allow(dead_code, reason = "it is there to be dropped")] Mutex<Gone>);
+
+    impl Wake for Owning {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    #[test]
+    fn a_waker_that_is_replaced_may_wait_for_the_same_request() {
+        let request = context();
+        let (mut one, mut owned, counting) = (request.gone(), request.gone(), Arc::default());
+        assert!(poll(&mut owned, &counting).is_pending());
+        let owning: Waker = Arc::new(Owning(Mutex::new(owned))).into();
+        assert!(Pin::new(&mut one).poll(&mut Context::from_waker(&owning)).is_pending());
+        drop(owning);
+        // The waker in the list is the last reference. If it were dropped while the list is locked, this would not
+        // return.
+        let (done, is_done) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            assert!(poll(&mut one, &counting).is_pending());
+            done.send(one).unwrap();
+        });
+        let _one = is_done.recv_timeout(Duration::from_secs(60)).expect("the list is locked for good");
+        assert_eq!(request.0.waiting().wakers.len(), 1);
+    }
+
     fn poll(gone: &mut Gone, counting: &Arc<Counting>) -> Poll<()> {
         Pin::new(gone).poll(&mut Context::from_waker(&counting.clone().into()))
     }
@@ -279,7 +310,7 @@ mod tests {
         }
         assert_eq!(request.0.waiting().wakers.len(), 2);
         assert_eq!(Arc::strong_count(&dropped), 1);
-        // One of a task that has two of them.
+        // One of two futures of the same task.
         drop(other);
         let mut woken = Vec::new();
         request.end(&mut woken);

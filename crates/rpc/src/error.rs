@@ -1,4 +1,4 @@
-//! What can go wrong with sessions and calls.
+//! Errors of sessions and calls.
 
 use dunlin_net::{Addr, NetError};
 
@@ -8,7 +8,7 @@ use crate::payload::Payload;
 use crate::wire::control::RefuseReason;
 use crate::wire::failure::Failure;
 
-/// Why an endpoint could not be made.
+/// Why an endpoint could not be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EndpointError {
@@ -18,9 +18,9 @@ pub enum EndpointError {
     /// The transport's packets are too small for the protocol.
     #[error("the transport carries packets of {mtu} bytes, at least {min} are needed")]
     MtuTooSmall {
-        /// What the transport offers.
+        /// The transport's MTU.
         mtu: usize,
-        /// What is needed.
+        /// The MTU needed.
         min: usize,
     },
     /// The receive queue is shorter than the credits of a single session.
@@ -31,7 +31,7 @@ pub enum EndpointError {
         /// Credits of one session.
         needed: usize,
     },
-    /// The operating system gave no random numbers.
+    /// The operating system returned no random numbers.
     #[error("no random numbers from the operating system: {0}")]
     Random(String),
 }
@@ -40,21 +40,21 @@ pub enum EndpointError {
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The address cannot be reached, or nobody is there.
+    /// The address cannot be reached, or nobody listens there.
     #[error("cannot connect to {addr}: {why}")]
     Unreachable {
         /// The address.
         addr: Addr,
-        /// What the transport said.
+        /// The transport's error.
         why: String,
     },
-    /// Nobody answered.
+    /// The server did not answer.
     #[error("{addr} did not answer: check that the server runs its event loop")]
     TimedOut {
         /// The address.
         addr: Addr,
     },
-    /// The other side said no.
+    /// The server refused the session.
     #[error("{addr} refused the session: {}", refusal(*.reason))]
     Refused {
         /// The address.
@@ -65,7 +65,7 @@ pub enum ConnectError {
     /// This endpoint has as many sessions as it allows.
     #[error("this endpoint already has {sessions} sessions: close some, or raise sessions_max")]
     TooManySessions {
-        /// Sessions now.
+        /// Present number of sessions.
         sessions: u32,
     },
     /// This endpoint's receive queue has no room for the credits of another session.
@@ -75,12 +75,12 @@ pub enum ConnectError {
     NoCredits {
         /// Length of the queue.
         queue: usize,
-        /// Credits of the sessions that exist.
+        /// Credits of the existing sessions.
         reserved: usize,
         /// Credits of the new one.
         needed: usize,
     },
-    /// The endpoint was shut down meanwhile.
+    /// The endpoint was shut down in the meantime.
     #[error("the endpoint was shut down")]
     ShutDown,
 }
@@ -88,7 +88,9 @@ pub enum ConnectError {
 fn refusal(reason: RefuseReason) -> &'static str {
     match reason {
         RefuseReason::Version => "it speaks another version of the protocol",
-        RefuseReason::NoCredits => "its receive queue has no room for more credits; lower credits or lengthen its queue",
+        RefuseReason::NoCredits => {
+            "its receive queue has no room for more credits; lower credits or lengthen its queue"
+        }
         RefuseReason::TooManySessions => "it has as many sessions as it allows",
         RefuseReason::Settings => "packet size, slots or credits cannot be agreed on",
         RefuseReason::ShuttingDown => "it is shutting down",
@@ -100,7 +102,7 @@ fn refusal(reason: RefuseReason) -> &'static str {
 impl ConnectError {
     pub(crate) fn unreachable(addr: &Addr, error: &NetError) -> Self {
         match error {
-            // These name the address, which the message begins with.
+            // These errors name the address, with which the message begins already.
             NetError::NotFound { .. } => ConnectError::nobody_listens(addr),
             NetError::WrongKind { transport, .. } => {
                 ConnectError::Unreachable { addr: addr.clone(), why: format!("it cannot be reached over {transport}") }
@@ -115,11 +117,12 @@ impl ConnectError {
     }
 }
 
-/// An error of the application's: what a handler answers with where it has no response, and what its caller then gets.
+/// An error of the application: a handler's answer in place of a response, which its caller then gets.
 ///
-/// Asynchronous and worker-mode handlers return it ([`crate::IntoResponse`]), also boxed among other errors; the others have methods for it
-/// ([`crate::Request::fail`]). Codes are the application's own. Of the message the caller gets at most 1,024 bytes, and no more than fits
-/// one packet of its session: 220 bytes where packets are shortest. The rest is cut off at the end of a character.
+/// Asynchronous and worker-mode handlers return it ([`crate::IntoResponse`]), also boxed as one of several errors; the
+/// others have methods for it ([`crate::Request::fail`]). Codes are the application's own. The caller gets at most
+/// 1,024 bytes of the message, and no more than fits one packet of its session: 220 bytes if packets are as short as
+/// possible. The rest is cut off at a character boundary.
 ///
 /// ```
 /// # use dunlin_net::{Addr, loopback::{LoopbackConfig, LoopbackNetwork}};
@@ -156,7 +159,7 @@ impl ConnectError {
 #[error("{} (code {})", .0.message, .0.code)]
 pub struct ApplicationError(Box<CodeAndMessage>);
 
-/// Behind a pointer, so that results of calls stay as small as they are without it.
+/// Behind a pointer, so that results of calls stay as small as without it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct CodeAndMessage {
     code: u32,
@@ -164,7 +167,7 @@ struct CodeAndMessage {
 }
 
 impl ApplicationError {
-    /// An error with a code and a message of the application's.
+    /// An error with the application's code and message.
     pub fn new(code: u32, message: impl Into<String>) -> ApplicationError {
         ApplicationError(Box::new(CodeAndMessage { code, message: message.into() }))
     }
@@ -190,24 +193,25 @@ impl From<Failure<'_>> for ApplicationError {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
-    /// The deadline passed. The handler may have run, may run still, or never.
+    /// The deadline passed. The handler may have run, may still run, or may never run.
     #[error("the deadline passed before the response came; the handler may or may not have run")]
     DeadlineExceeded,
     /// The session's queue of waiting calls is full. Nothing was sent.
     #[error("too many calls wait on this session: await some responses before issuing more")]
     QueueFull,
-    /// The server is overloaded and pushed the request back before its handler started: workers are busy, or limits are reached.
-    /// Nothing ran; the call may be repeated later.
+    /// The server is overloaded and pushed the request back before its handler started: workers are busy, or limits are
+    /// reached. Nothing ran; retry later.
     #[error("the server is overloaded; nothing ran, try again later")]
     Busy,
-    /// The server shuts down and pushed the request back before its handler started. Nothing ran; the call may be repeated at another server, or
-    /// when this one is back.
+    /// The server is shutting down and pushed the request back before its handler started. Nothing ran; retry at
+    /// another server, or when this one is back.
     #[error("the server is shutting down; nothing ran, try another one, or this one later")]
     ShuttingDown,
-    /// The handler answered with an error of the application's. It ran.
+    /// The handler ran and answered with an error of the application.
     #[error("the server answered with an error: {0}")]
     Application(ApplicationError),
-    /// The handler started, and had no room to keep the request for later ([`crate::Request::defer`]). It may have run in part.
+    /// The handler started, and had no room to keep the request for later ([`crate::Request::defer`]). It may have run
+    /// in part.
     #[error(
         "the server had no room to keep the request; its handler may have run in part, try again later if that does no harm"
     )]
@@ -215,7 +219,7 @@ pub enum CallError {
     /// The server has no handler for the request type. Nothing ran.
     #[error("the server has no handler for this request type")]
     NoHandler,
-    /// The handler failed, ended without a response, or panicked. It ran, or a part of it.
+    /// The handler failed, ended without a response, or panicked. It ran, at least in part.
     #[error("the handler failed or ended without a response")]
     HandlerFailed,
     /// The request exceeds what the session allows. Nothing was sent.
@@ -224,17 +228,19 @@ pub enum CallError {
     /// The response exceeds what the session allows, or the server had no buffer for it. The handler ran.
     #[error("the response exceeds the session's largest message, or its server has no memory for it")]
     ResponseTooLarge,
-    /// The response came, and message buffers here are at their limit ([`crate::msgbuf::set_limit_bytes`]). The handler ran.
+    /// The response came, but message buffers here are at their limit ([`crate::msgbuf::set_limit_bytes`]). The handler
+    /// ran.
     #[error("there is no message buffer for the response here: give buffers back, or raise their limit")]
     NoBuffer,
-    /// The peer's process died, or its address refuses packets and it does not answer. The handler may have run.
+    /// The peer's process died, or its address refuses packets and the peer does not answer. The handler may have run.
     #[error("the peer died; the handler may or may not have run")]
     PeerDied,
-    /// The peer was silent too long. The handler may have run.
+    /// The peer was silent for too long. The handler may have run.
     #[error("the peer is silent; the handler may or may not have run")]
     PeerSilent,
-    /// The peer lives, but nothing answered this call however often it was sent ([`crate::EndpointConfig::retransmissions_max`]): something on the
-    /// way swallows its packets, or the peer has no memory for them. The handler may have run.
+    /// The peer lives, but nothing answered this call however often it was sent
+    /// ([`crate::EndpointConfig::retransmissions_max`]): something on the path drops its packets, or the peer has no
+    /// memory for them. The handler may have run.
     #[error(
         "the peer lives, but nothing answered this call however often it was sent: check that the path carries packets of 1,200 bytes and that the server has memory for messages; the handler may or may not have run"
     )]
@@ -251,8 +257,8 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// Whether the handler may have run, in whole or in part. If not, nothing happened at the server, and never will: the call may be
-    /// repeated, here or elsewhere, whatever it does.
+    /// Whether the handler may have run, completely or in part. If not, nothing happened at the server, and nothing
+    /// will: the call may be repeated, here or elsewhere, whatever it does.
     ///
     /// ```
     /// use dunlin_rpc::CallError;
@@ -287,13 +293,13 @@ impl CallError {
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct CallFailure<B = Payload> {
-    /// Why. Not the source of this error, which displays the same.
+    /// The error. Not the source of this one, which displays the same.
     pub error: CallError,
-    /// The request's buffer, given back.
+    /// The request's buffer.
     pub request: B,
 }
 
-/// Why a handler could not be registered, or a request type not be used.
+/// Why a handler could not be registered, or a request type could not be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("request type {req_type} already has a handler")]
 pub struct RegisterError {
@@ -301,8 +307,8 @@ pub struct RegisterError {
     pub req_type: u8,
 }
 
-/// A request cannot be kept for later. It is still to be answered: with a response, or as pushed back if nothing was done for it. If it is not, its
-/// caller gets [`CallError::Overloaded`].
+/// A request cannot be kept for later. The handler must still answer it: with a response, or by pushing it back if
+/// nothing was done for it. If it does not, the caller gets [`CallError::Overloaded`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "too many requests are held already, or there is no buffer for this one; raise deferred_requests_max, or answer it at once"
@@ -313,7 +319,7 @@ pub struct CannotDefer;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RespondError {
-    /// The caller gave up, or its session ended: nobody waits for this response.
+    /// The caller gave up, or its session ended, so it no longer waits for this response.
     #[error("nobody waits for this response any more")]
     Orphaned,
     /// The response exceeds what the session allows; the caller gets an error.
@@ -324,7 +330,7 @@ pub enum RespondError {
         /// The limit.
         max: usize,
     },
-    /// The host that asked makes this endpoint, or all of its process, hold as much as its share of
+    /// The caller's host makes this endpoint, or all of its process, hold as much as its share of
     /// [`crate::EndpointConfig::held_bytes_max`] allows; the caller gets an error.
     #[error(
         "a response of {len} bytes exceeds what its caller's host may make this endpoint hold: raise held_bytes_max or msgbuf::set_limit_bytes"

@@ -1,4 +1,4 @@
-//! What is counted of each handler: requests, answers by status, and how long they took.
+//! Counts for each handler: requests, answers by status, and how long they took.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub const BOUNDS_NANOS: [u64; 25] = {
     bounds
 };
 
-/// How often durations were within which bounds.
+/// How many durations were within which bounds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Durations {
     counts: [u64; BOUNDS_NANOS.len() + 1],
@@ -24,13 +24,13 @@ pub struct Durations {
 }
 
 impl Durations {
-    /// Counts one.
+    /// Counts one duration.
     pub(crate) fn record(&mut self, nanos: u64) {
         self.counts[BOUNDS_NANOS.partition_point(|bound| *bound < nanos)] += 1;
         self.sum_nanos = self.sum_nanos.saturating_add(nanos);
     }
 
-    /// How many were counted.
+    /// Number of durations counted.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
@@ -40,27 +40,30 @@ impl Durations {
         Duration::from_nanos(self.sum_nanos)
     }
 
-    /// How many were counted in each bucket, and not in the one before: those of [`BOUNDS_NANOS`], then one for all that took longer.
+    /// How many durations are in each bucket, not cumulative: those of [`BOUNDS_NANOS`], then one for all longer
+    /// durations.
     pub fn counts(&self) -> &[u64] {
         &self.counts
     }
 }
 
-/// What an endpoint counted of the handler of one request type.
+/// The counts of an endpoint for the handler of one request type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HandlerStats {
     /// Its request type.
     pub req_type: u8,
-    /// Requests that arrived whole. Those that are not answered yet, or were given up by their callers, are not among the answers.
+    /// Requests that arrived completely, or were rejected before that. Those that are not answered yet, or whose
+    /// callers gave up, are not among the answers.
     pub requests: u64,
     /// Answers by their status, in the order of [`Status::ALL`].
     pub answers: [u64; Status::ALL.len()],
-    /// From when a request was received until it was answered; in worker mode, the time on the worker's thread. Of requests that are answered in
-    /// the receive burst that they came in, one in 16 is timed, until the packets of the burst are with the transport; of all others each one, by the
-    /// clock as the event loop last read it.
+    /// The time from receiving a request until it was answered; in worker mode, the time on the worker's thread. Of the
+    /// requests that are answered in the receive burst in which they came, one in 16 is timed, until the packets of the
+    /// burst are with the transport; all others are timed, by the clock as the event loop last read it.
     pub in_handler: Durations,
-    /// How long requests waited for a worker's thread. Handlers of other modes start with the receive burst of their requests.
+    /// How long requests waited for a worker's thread. Handlers of other modes start with the receive burst of their
+    /// requests.
     pub in_queue: Durations,
 }
 
@@ -71,14 +74,14 @@ impl HandlerStats {
     }
 }
 
-/// What is counted with each request, of one type.
+/// The counts of each request, for one type.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
     pub requests: u64,
     pub answers: [u64; Status::ALL.len()],
 }
 
-/// Durations of one type.
+/// Durations for one type.
 #[derive(Debug, Default)]
 struct Times {
     in_handler: Durations,
@@ -87,11 +90,11 @@ struct Times {
 
 const TYPES: usize = u8::MAX as usize + 1;
 
-/// What is counted of all handlers.
+/// The counts of all handlers.
 #[derive(Debug)]
 pub(crate) struct Handlers {
     pub counts: Box<[Counts; TYPES]>,
-    /// Of types that were ever timed.
+    /// For types that were ever timed.
     times: Vec<Option<Box<Times>>>,
 }
 
@@ -117,7 +120,7 @@ impl Handlers {
         self.times_of(req_type).in_queue.record(nanos);
     }
 
-    /// Those that had requests.
+    /// The counts of handlers that had requests.
     pub fn stats(&self) -> Vec<HandlerStats> {
         let seen = (0..=u8::MAX).zip(self.counts.iter()).filter(|(_, counts)| counts.requests > 0);
         let of = |(req_type, counts): (u8, &Counts)| {

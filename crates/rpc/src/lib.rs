@@ -1,15 +1,15 @@
 //! Datagram RPC: sessions, message buffers, an event loop and asynchronous calls over unreliable packets.
 //!
-//! This is eRPC (Kalia et al., NSDI 2019) rebuilt for transports that every machine has. One thread owns one [`Endpoint`]. It
-//! registers handlers by request type, opens [`Session`]s to other endpoints, and calls over them:
+//! This is eRPC (Kalia et al., NSDI 2019) rebuilt for transports that every machine has. One thread owns one
+//! [`Endpoint`]. It registers handlers by request type, opens [`Session`]s to other endpoints, and calls over them:
 //!
 //! - at most once: a handler never runs twice for one request, whatever the network loses, repeats or reorders;
-//! - every call ends exactly once, with a response or a [`CallError`], and gives its request buffer back;
+//! - every call ends exactly once, with a response or a [`CallError`], and returns its request buffer;
 //! - every queue, window and buffer has a limit; at the limit there is an error or back-pressure;
 //! - a small call in steady state takes no lock, no allocation and no system call of its own.
 //!
-//! Start reading at [`Endpoint`]; then `core/` (the protocol without I/O) and `endpoint/event_loop.rs` (what drives it). The wire
-//! format is specified in `docs/wire-protocol.md`.
+//! Start reading at [`Endpoint`]; then `core/` (the protocol without I/O) and `endpoint/event_loop.rs` (what drives
+//! it). The wire format is specified in `docs/wire-protocol.md`.
 #![deny(unsafe_code)]
 
 pub mod config;
@@ -54,3 +54,14 @@ pub use msgbuf::MsgBuf;
 pub use observe::{DropReason, Observed};
 pub use payload::{HandlerError, IntoResponse, Payload, RequestBuffer};
 pub use stats::{Counters, EndpointStats, SessionStats};
+
+// What unit tests share with the tests in `tests/`, which refer to the crate by name.
+#[cfg(test)]
+extern crate self as dunlin_rpc;
+#[cfg(test)]
+#[path = "../tests/pair/mod.rs"]
+mod pair;
+#[cfg(test)]
+#[path = "../tests/hostile/raw.rs"]
+#[allow(dead_code, reason = "the hostile tests use all of it")]
+mod raw;

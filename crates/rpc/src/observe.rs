@@ -1,13 +1,14 @@
-//! What is counted of one session only where somebody asked for it: round-trip times and dropped packets.
+//! What is counted for a single session only on request: round-trip times and dropped packets.
 //!
-//! An endpoint counts both for all its sessions together. Of a single session they cost some 600 bytes, so it has them from the moment
-//! [`crate::Session::observe`] is called, or from its first call if [`crate::EndpointConfig::observe_sessions`] says so. They lie apart from what
-//! packets touch: what is dropped is counted where it is dropped, and one call in eight is sampled.
+//! An endpoint counts both for all its sessions together. For a single session they take some 600 bytes, so it has them
+//! only from the call of [`crate::Session::observe`] on, or from its first call if
+//! [`crate::EndpointConfig::observe_sessions`] is on. They lie apart from what packets touch: a drop is counted where
+//! it happens, and one call in eight is sampled.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Buckets of each power of two: a time is told from another that differs by a quarter.
+/// Buckets for each power of two, as a number of bits: a bucket spans at most a quarter of its times.
 const SUB_BITS: u32 = 2;
 /// Times below 2^6 ns share the first bucket.
 const FIRST_BITS: u32 = 6;
@@ -19,13 +20,14 @@ const BUCKETS: usize = ((LAST_BITS - FIRST_BITS) << SUB_BITS) as usize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DropReason {
-    /// Its fields contradict each other, or what was agreed on.
+    /// Its fields contradict each other, or the agreed settings.
     Malformed,
-    /// Of an earlier request of the slot, or an earlier step of a loan, or of a call on a session that is closing.
+    /// It belongs to an earlier request of the slot, or an earlier step of a loan, or a call on a session that is
+    /// closing.
     Stale,
-    /// A repetition of what was received already.
+    /// It was received already.
     Duplicate,
-    /// A later packet of a message than the one expected.
+    /// It is a later packet of a message than the expected one.
     OutOfOrder,
     /// No memory for the message.
     NoMemory,
@@ -54,7 +56,7 @@ impl fmt::Display for DropReason {
     }
 }
 
-/// Round-trip times and drops of one session since it is observed.
+/// Round-trip times and drops of one session, since it is observed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Observed {
     buckets: [u32; BUCKETS],
@@ -81,7 +83,8 @@ impl Observed {
         self.buckets.iter().map(|count| *count as u64).sum()
     }
 
-    /// A time that `percent` of the sampled round trips do not exceed, at most a quarter above the least such time; zero without samples.
+    /// A time that `percent` of the sampled round trips do not exceed, at most a quarter above the smallest such time;
+    /// zero without samples.
     pub fn percentile(&self, percent: f64) -> Duration {
         let samples = self.samples();
         let rank = ((percent.clamp(0.0, 100.0) / 100.0 * samples as f64).ceil() as u64).max(1);
@@ -108,7 +111,7 @@ fn bucket_of(nanos: u64) -> usize {
     (((bits - FIRST_BITS) as usize) << SUB_BITS) + sub
 }
 
-/// The greatest time of a bucket.
+/// The upper end of a bucket.
 fn end_of(bucket: usize) -> u64 {
     let (octave, sub) = (bucket >> SUB_BITS, bucket & ((1 << SUB_BITS) - 1));
     let start_of_octave = 1u64 << (FIRST_BITS as usize + octave);

@@ -1,4 +1,4 @@
-//! What a request or a response may be sent from: a message buffer, or the application's own memory without a copy.
+//! What a request or a response can be sent from: a message buffer, or the application's own memory without a copy.
 
 use std::any::Any;
 use std::error::Error;
@@ -9,8 +9,9 @@ use bytes::Bytes;
 use crate::error::ApplicationError;
 use crate::msgbuf::MsgBuf;
 
-/// The bytes of one message to send, owned while they may still be sent again: made from a [`MsgBuf`], a `Vec<u8>` of the application's,
-/// or [`Bytes`], of which clones may be sent to many sessions at once. [`RequestBuffer::from_payload`] gives them back.
+/// The bytes of one message to send, owned while they may be retransmitted: made from a [`MsgBuf`], an application's
+/// `Vec<u8>`, or [`Bytes`], whose clones may be sent to many sessions at the same time. [`RequestBuffer::from_payload`]
+/// returns the original buffer.
 ///
 /// ```
 /// # use dunlin_net::{Addr, loopback::{LoopbackConfig, LoopbackNetwork}};
@@ -44,14 +45,14 @@ use crate::msgbuf::MsgBuf;
 #[derive(Debug)]
 pub struct Payload(Kind);
 
-/// Two words, whatever it is: a payload moves often, and then in registers.
+/// Two words in every case: a payload moves often, and then in registers.
 #[derive(Debug)]
 enum Kind {
     MsgBuf(MsgBuf),
     Foreign(Box<Foreign>),
 }
 
-/// Memory of the application's.
+/// The application's memory.
 #[derive(Debug)]
 enum Foreign {
     Vec(Vec<u8>),
@@ -74,7 +75,7 @@ impl Payload {
         if let Kind::MsgBuf(buf) = &self.0 { Some(buf) } else { None }
     }
 
-    /// Whether dropping it may run code of the application's.
+    /// Whether dropping it may run the application's code.
     #[inline]
     pub(crate) fn is_foreign(&self) -> bool {
         matches!(self.0, Kind::Foreign(_))
@@ -86,14 +87,14 @@ impl Payload {
         if let Kind::MsgBuf(buf) = &mut self.0 { Some(buf) } else { None }
     }
 
-    /// How many bytes.
+    /// The number of bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.as_slice().len()
     }
 
-    /// Bytes of memory that it keeps: of a message buffer and of a vector their capacity. Of [`Bytes`] their length:
-    /// what they are a slice of they do not tell.
+    /// Bytes of memory that it keeps allocated: for a message buffer and a vector their capacity. For [`Bytes`] their
+    /// length, since they do not reveal the memory they are a slice of.
     #[inline]
     pub(crate) fn kept_bytes(&self) -> usize {
         match &self.0 {
@@ -102,7 +103,7 @@ impl Payload {
         }
     }
 
-    /// Whether there are none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -143,12 +144,13 @@ impl From<Bytes> for Payload {
     }
 }
 
-/// What an asynchronous or a worker-mode handler ends with: a response, or an error. Implement it for types of your own.
+/// What an asynchronous or a worker-mode handler returns: a response, or an error. Implement it for types of your own.
 ///
-/// An [`ApplicationError`] reaches the caller, also one in a `Box<dyn Error>` among others. Of any other error the caller learns only
-/// [`CallError::HandlerFailed`](crate::CallError::HandlerFailed), and what it says goes to `tracing` at level debug.
+/// An [`ApplicationError`] reaches the caller, also one in a `Box<dyn Error>` among other errors. For any other error
+/// the caller only gets [`CallError::HandlerFailed`](crate::CallError::HandlerFailed), and its text goes to `tracing`
+/// at level debug.
 pub trait IntoResponse {
-    /// The response, or why there is none.
+    /// Returns the response, or the error.
     ///
     /// # Errors
     /// If the handler failed.
@@ -159,16 +161,17 @@ pub trait IntoResponse {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandlerError {
-    /// An error that its caller shall get.
+    /// An error that the caller gets.
     #[error(transparent)]
     Application(#[from] ApplicationError),
-    /// Anything else, in words for the log.
+    /// Any other error, as text for the log.
     #[error("{0}")]
     Failed(String),
 }
 
 impl HandlerError {
-    /// An error of any type: an [`ApplicationError`] as such, be it boxed, and else what it says.
+    /// Converts an error of any type: an [`ApplicationError`], even boxed, stays one; of any other only the text is
+    /// kept.
     fn of(error: impl Display + 'static) -> HandlerError {
         let any: &dyn Any = &error;
         let plain = any.downcast_ref::<Box<dyn Error>>().and_then(|error| error.downcast_ref());
@@ -210,9 +213,9 @@ impl<R: IntoResponse, E: Display + 'static> IntoResponse for Result<R, E> {
     }
 }
 
-/// A kind of buffer that a call can take and give back: [`MsgBuf`], `Vec<u8>`, [`Bytes`], or [`Payload`] itself.
+/// A kind of buffer that a call can take and return: [`MsgBuf`], `Vec<u8>`, [`Bytes`], or [`Payload`] itself.
 pub trait RequestBuffer: Into<Payload> {
-    /// The same buffer, out of the payload it was turned into; `None` if the payload is of another kind.
+    /// The original buffer of a payload; `None` if the payload is of another kind.
     fn from_payload(payload: Payload) -> Option<Self>;
 }
 

@@ -29,9 +29,9 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Counts of one endpoint since it was made.
+    /// Counts of one endpoint since it was created.
     Counters {
-        /// Calls issued here.
+        /// Calls issued by this endpoint.
         calls_started,
         /// Calls that ended with a response.
         calls_completed,
@@ -39,47 +39,52 @@ counters! {
         calls_failed,
         /// Calls dropped by their caller before they ended.
         calls_cancelled,
-        /// Requests given to handlers here.
+        /// Requests given to handlers of this endpoint.
         requests_handled,
-        /// Responses that nobody waited for any more.
+        /// Responses whose callers no longer waited.
         responses_orphaned,
-        /// Requests of several packets that began to arrive and stopped.
+        /// Multi-packet requests that began to arrive and stopped.
         requests_abandoned,
-        /// Requests pushed back before their handlers started: no room for them, or the endpoint shuts down.
+        /// Requests pushed back before their handlers started: there was no room for them, or the endpoint was shutting
+        /// down.
         requests_pushed_back,
-        /// Requests whose callers had given up before their handlers started, by a deadline or, of those that waited for a worker, in any way.
+        /// Requests whose callers had given up before their handlers started: by a deadline or, for requests that
+        /// waited for a worker, in any way.
         requests_expired,
         /// Requests that handlers could not keep for later.
         requests_overloaded,
-        /// Requests answered as busy because their host has its share of [`crate::EndpointConfig::held_bytes_max`].
+        /// Requests answered as busy because their host's share of [`crate::EndpointConfig::held_bytes_max`] was used
+        /// up.
         requests_over_memory_share,
-        /// Responses that were not kept for the same reason; their calls fail with [`crate::CallError::ResponseTooLarge`].
+        /// Responses that were not kept for the same reason; their calls fail with
+        /// [`crate::CallError::ResponseTooLarge`].
         responses_over_memory_share,
-        /// Responses given up because nobody had asked for them in a long time.
+        /// Responses dropped because nobody had asked for them in a long time.
         responses_expired,
-        /// Requests pushed back because handlers hold [`crate::PeerLimits::deferred_requests_max`] of their peer.
+        /// Requests pushed back because handlers held [`crate::PeerLimits::deferred_requests_max`] of their host, or
+        /// its share of memory was used up.
         requests_over_deferred_share,
         /// Panics of handlers and tasks on this endpoint's thread.
         panics_caught,
-        /// Iterations of the event loop in which packets came, and whose handlers, tasks and continuations took 10 ms or longer.
+        /// Iterations of the event loop with packets whose handlers, tasks and continuations took 10 ms or longer.
         loop_stalls,
-        /// Packets sent, control packets included.
+        /// Packets sent, including control packets.
         tx_packets,
-        /// Packets received, dropped ones included.
+        /// Packets received, including dropped ones.
         rx_packets,
-        /// Timeouts of calls, after which something was sent again.
+        /// Timeouts of calls, after which something was retransmitted.
         retransmissions,
-        /// Last packets on their way that were sent again because an answer was late, before a timeout.
+        /// Retransmissions of the last packet in flight because an answer was late, before a timeout.
         tail_probes,
         /// Packets found lost because packets sent after them were answered.
         packets_lost,
-        /// Packets sent more than once, for whichever reason.
+        /// Packets sent more than once, for any reason.
         tx_packets_again,
-        /// Of which so many had arrived, as answers to both copies tell.
+        /// Retransmitted packets that had arrived, as answers to both copies show.
         retransmissions_spurious,
-        /// Requests and responses that went on in shorter packets because theirs were too long for the path.
+        /// Requests and responses that continued in shorter packets because theirs were too long for the path.
         messages_recut,
-        /// Padded pings sent, to learn which lengths of packets get through.
+        /// Padded pings sent, to find out which packet lengths get through.
         mtu_probes_sent,
         /// Times a session that was not limited by congestion control became so.
         congestion_onsets,
@@ -89,13 +94,14 @@ counters! {
         dropped_malformed,
         /// Dropped: the session is unknown, or the tag or the sender wrong.
         dropped_unknown_session,
-        /// Those of them that named an open session, with a wrong tag or from a wrong sender.
+        /// Packets among those that named an open session, with a wrong tag or from a wrong sender.
         dropped_wrong_tag,
-        /// Times a session heard nothing for up to a tenth of a second, since somebody guessed its tag with its other end's address.
+        /// Times a session received nothing for up to a tenth of a second, because an attacker guessed its tag with its
+        /// peer's address.
         sessions_guessed_at,
-        /// Dropped: of an earlier request of the slot, or on a session that is closing.
+        /// Dropped: belongs to an earlier request of the slot, or to a session that is closing.
         dropped_stale,
-        /// Dropped: a repetition of what was received already.
+        /// Dropped: was received already.
         dropped_duplicate,
         /// Dropped: a later packet of a message than the one expected.
         dropped_out_of_order,
@@ -103,23 +109,23 @@ counters! {
         dropped_no_memory,
         /// Dropped: a handshake or control packet that does not fit the session's state.
         dropped_control,
-        /// Sessions opened from here.
+        /// Sessions opened by this endpoint.
         sessions_opened,
-        /// Sessions accepted from others.
+        /// Sessions accepted from peers.
         sessions_accepted,
         /// Handshakes refused.
         sessions_refused,
         /// Sessions that failed because the peer died, was silent or restarted.
         sessions_failed,
-        /// Sessions closed in order.
+        /// Sessions closed normally.
         sessions_closed,
         /// Pings sent.
         pings_sent,
-        /// Credits borrowed for calls from here, beyond those that sessions began with.
+        /// Credits borrowed for this endpoint's calls, beyond those that sessions began with.
         credits_borrowed,
-        /// Credits given back to where they were borrowed, or asked back from other ends.
+        /// Credits given back: from here to where they were borrowed, or from other ends that had borrowed them here.
         credits_recalled,
-        /// Places for the only credit of a direction that were taken while it was idle, since others had none.
+        /// Places for the only credit of a direction that were withdrawn while it was idle, because others had none.
         places_withdrawn,
     }
 }
@@ -135,12 +141,14 @@ impl Default for RttHistogram {
 }
 
 impl RttHistogram {
-    /// Longest time that is told apart: one minute.
+    /// Longest time that is resolved: one minute.
     const NANOS_MAX: u64 = 60_000_000_000;
 
     pub(crate) fn new() -> Self {
         // The bounds are constants that the library accepts: low >= 1, high >= 2 * low, at most 5 digits.
-        RttHistogram(hdrhistogram::Histogram::new_with_bounds(1, Self::NANOS_MAX, 2).expect("constant bounds are valid"))
+        RttHistogram(
+            hdrhistogram::Histogram::new_with_bounds(1, Self::NANOS_MAX, 2).expect("constant bounds are valid"),
+        )
     }
 
     #[inline]
@@ -150,11 +158,11 @@ impl RttHistogram {
 
     /// Adds the samples of another.
     pub fn add(&mut self, other: &RttHistogram) {
-        // It fails for times beyond this one's bounds, and all have the same.
+        // This fails only for times beyond the histogram's bounds, and all have the same bounds.
         self.0.add(&other.0).expect("all histograms of round trips have the same bounds");
     }
 
-    /// The samples that were taken since `earlier`, a clone of this histogram at another time.
+    /// The samples taken since `earlier`, an earlier clone of this histogram.
     pub fn since(&self, earlier: &RttHistogram) -> RttHistogram {
         let mut since = RttHistogram::new();
         for at in self.0.iter_recorded() {
@@ -183,26 +191,28 @@ pub struct EndpointStats {
     pub counters: Counters,
     /// Counts of the transport.
     pub transport: TransportCounters,
-    /// Round-trip times of calls issued here: of each slot of a session, of its first call and then every eighth.
+    /// Round-trip times of this endpoint's calls: for each slot of a session, its first call and then every eighth.
     pub rtt: RttHistogram,
-    /// Round-trip times of all packets of calls issued here that were answered at once, if they are counted
+    /// Round-trip times of all packets of this endpoint's calls that were answered at once, if they are counted
     /// ([`crate::EndpointConfig::observe_packets`]).
     pub packet_rtt: Option<RttHistogram>,
-    /// What was counted of each handler that had requests, by request type.
+    /// The counts of each handler that had requests, by request type.
     pub handlers: Vec<HandlerStats>,
-    /// Sessions now.
+    /// Present number of sessions.
     pub sessions: u32,
     /// Calls in progress or queued now.
     pub calls_pending: u32,
     /// Requests that handlers have in progress, or whose responses are kept for retransmission.
     pub requests_held: u32,
-    /// Bytes that other ends make this endpoint hold: requests that arrive or are in the hands of handlers, and responses that are kept.
+    /// Bytes that peers make this endpoint hold: requests that are arriving or that handlers have, and responses that
+    /// are kept.
     pub held_bytes: u64,
     /// Receive-queue places reserved for credits now.
     pub credits_reserved: usize,
-    /// Directions of sessions that have a credit and no place for it now: see [`crate::EndpointConfig::credit_sharing`].
+    /// Directions of sessions that have a credit and no place for it now: see
+    /// [`crate::EndpointConfig::credit_sharing`].
     pub credits_unplaced: usize,
-    /// Tasks that live on this endpoint's executor.
+    /// Live tasks on this endpoint's executor.
     pub tasks: usize,
 }
 
@@ -249,7 +259,7 @@ impl fmt::Display for EndpointStats {
     }
 }
 
-/// One session at one moment.
+/// The state of one session at one moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct SessionStats {
@@ -259,11 +269,11 @@ pub struct SessionStats {
     pub calls_queued: u32,
     /// Credits not in use.
     pub credits: u16,
-    /// Credits of the session now: what of its agreed ones is not lent elsewhere.
+    /// Present credits of the session: the agreed ones that are not lent elsewhere.
     pub credits_max: u16,
-    /// Credits agreed on: as many it has when it needs them and the receive queues have room.
+    /// Agreed credits: the session has this many when it needs them and the receive queues have room.
     pub credits_agreed: u16,
-    /// Credits that the other end has now for its calls.
+    /// Credits that the peer has now for its calls.
     pub credits_granted: u16,
     /// Data bytes per packet.
     pub packet_data_bytes: usize,
@@ -279,13 +289,13 @@ pub struct SessionStats {
     pub sends_paced: u64,
     /// Retransmissions so far.
     pub retransmissions: u32,
-    /// Packets sent on it, repetitions and control packets included.
+    /// Packets sent on it, including retransmissions and control packets.
     pub tx_packets: u64,
-    /// Their bytes, headers included.
+    /// Their bytes, including headers.
     pub tx_bytes: u64,
     /// Packets received on it.
     pub rx_packets: u64,
-    /// Their bytes, headers included.
+    /// Their bytes, including headers.
     pub rx_bytes: u64,
     /// Round-trip times and dropped packets, if it is observed: see [`crate::Session::observe`].
     pub observed: Option<Observed>,
@@ -295,7 +305,11 @@ impl fmt::Display for SessionStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{:>28} {} in progress, {} queued", "calls", self.calls_in_progress, self.calls_queued)?;
         let (max, agreed) = (self.credits_max, self.credits_agreed);
-        writeln!(f, "{:>28} {} of {max} free, {agreed} agreed, {} granted", "credits", self.credits, self.credits_granted)?;
+        writeln!(
+            f,
+            "{:>28} {} of {max} free, {agreed} agreed, {} granted",
+            "credits", self.credits, self.credits_granted
+        )?;
         writeln!(f, "{:>28} {} B", "data of a packet", self.packet_data_bytes)?;
         writeln!(f, "{:>28} {} B", "largest message", self.message_bytes_max)?;
         writeln!(f, "{:>28} {} packets, {} B", "sent", self.tx_packets, self.tx_bytes)?;

@@ -1,4 +1,4 @@
-//! A small call in steady state allocates nothing, on either side: counted by the allocator itself.
+//! A small call in steady state allocates nothing, on either side: a counting allocator checks that.
 
 mod pair;
 
@@ -51,7 +51,7 @@ static COUNTING: Counting = Counting;
 
 const ECHO: u8 = 1;
 const BURST: u8 = 2;
-/// Enough for every pool to reach its size, and for ticks, releases and timers to have had their turn.
+/// Enough for every pool to reach its size, and for ticks, releases and timers to have run.
 const WARM_UP_CALLS: u32 = 200_000;
 const COUNTED_CALLS: u32 = 50_000;
 const IN_FLIGHT: u32 = 20;
@@ -74,7 +74,7 @@ fn lab() -> (Lab, Session) {
     (lab, session)
 }
 
-/// Allocations of `work` once it has run in.
+/// Allocations of `work` in steady state.
 fn allocations_of(mut work: impl FnMut(u32)) -> u64 {
     work(WARM_UP_CALLS);
     let before = ALLOCATIONS.get();
@@ -84,7 +84,7 @@ fn allocations_of(mut work: impl FnMut(u32)) -> u64 {
 
 fn callbacks_allocate(req_type: u8, len: usize) -> u64 {
     let (lab, session) = lab();
-    // Buffers that are ready for the next call.
+    // Buffers ready for the next call.
     let idle: Rc<RefCell<Vec<MsgBuf>>> = Rc::default();
     let payload = vec![3; len];
     for _ in 0..IN_FLIGHT {
@@ -94,7 +94,7 @@ fn callbacks_allocate(req_type: u8, len: usize) -> u64 {
     let done = Rc::new(Cell::new(0));
     let counter = done.clone();
     let continuation = lab.client().register_continuation(move |completion: Completion| {
-        // The last ones end with their endpoint.
+        // The last calls end with their endpoint.
         let Ok(response) = completion.result else { return };
         assert_eq!(&response[..], &payload[..]);
         let request = MsgBuf::from_payload(completion.request).expect("the kind of buffer that was given");

@@ -1,4 +1,4 @@
-//! Message buffers at their limit, which is that of the process: so this has one of its own.
+//! Message buffers at their limit. The limit belongs to the process, so this test has a process of its own.
 
 #[path = "pair/mod.rs"]
 mod pair;
@@ -15,7 +15,7 @@ fn a_response_without_a_buffer_has_an_error_of_its_own() {
     let response = bytes::Bytes::from(vec![5; LARGE_BYTES]);
     lab.server().register(LARGE, move |request| request.respond_from(response.clone()).unwrap()).unwrap();
     let session = lab.connect();
-    // Buffers of the client's process are all in use, for something else.
+    // All buffers of the client's process are in use for something else.
     let limit = msgbuf::limit_bytes();
     msgbuf::set_limit_bytes(64 << 20);
     let others: Vec<_> = std::iter::from_fn(|| MsgBuf::with_len(LARGE_BYTES).ok()).collect();

@@ -1,4 +1,5 @@
-//! The Wireshark dissector knows every packet kind, every status and the length of every body that the specification and the code have.
+//! The Wireshark dissector knows every packet kind, every status and the length of every body in the specification and
+//! the code.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +10,10 @@ use dunlin_rpc::wire::{HEADER_BYTES, Header, Kind, Status};
 const DISSECTOR: &str = include_str!("../../../docs/dunlin.lua");
 const SPECIFICATION: &str = include_str!("../../../docs/wire-protocol.md");
 
-/// Number, name and lengths of each kind, as section 4 of the specification has them.
+/// Number, name and lengths of each kind, from section 4 of the specification.
 fn specified() -> BTreeMap<u8, (&'static str, &'static str)> {
-    let section = SPECIFICATION.split("\n## 4. Packet kinds\n").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
+    let section =
+        SPECIFICATION.split("\n## 4. Packet kinds\n").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
     let rows = section.lines().filter_map(|line| {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
         let number = cells[0].parse().ok()?;
@@ -26,7 +28,7 @@ fn table(name: &str) -> &'static str {
     DISSECTOR.split(&start).nth(1).and_then(|rest| rest.split("\n}\n").next()).unwrap()
 }
 
-/// What stands behind each `[number] = ` of a table.
+/// The text after each `[number] = ` of a table.
 fn entries(table: &'static str) -> BTreeMap<u8, &'static str> {
     let parts = table.split('[').filter_map(|part| {
         let (number, rest) = part.split_once("] = ")?;
@@ -38,7 +40,9 @@ fn entries(table: &'static str) -> BTreeMap<u8, &'static str> {
 /// Bytes of the fields `{ "name", bytes, ... }` of a body.
 fn body_bytes(body: &str) -> usize {
     let fields = body.split("{ \"").skip(1);
-    fields.map(|field| field.split(", ").nth(1).unwrap().split([' ', ',']).next().unwrap().parse::<usize>().unwrap()).sum()
+    fields
+        .map(|field| field.split(", ").nth(1).unwrap().split([' ', ',']).next().unwrap().parse::<usize>().unwrap())
+        .sum()
 }
 
 #[test]
@@ -50,7 +54,7 @@ fn the_dissector_knows_every_kind() {
     for (kind, (name, _)) in &specified {
         assert!(names[kind].starts_with(&format!("\"{name}\"")), "{kind} {name}: {}", names[kind]);
     }
-    // The code knows those kinds too, and no other.
+    // The code knows the same kinds, and no other.
     for kind in 0..16 {
         let mut packet = [0; HEADER_BYTES];
         let version = if (4..8).contains(&kind) { HANDSHAKE_VERSION } else { VERSION };
@@ -91,7 +95,7 @@ fn the_dissector_knows_every_status() {
     for status in 0..8 {
         let mut packet = [0; HEADER_BYTES];
         (packet[0], packet[1]) = (VERSION << 4 | Kind::Response as u8, status << 2);
-        // One of them has a payload: a code at least.
+        // One of them has a payload: at least a code.
         packet[3] = if status == Status::Application as u8 { CODE_BYTES as u8 } else { 0 };
         let parsed = Header::parse(&packet, HEADER_BYTES + usize::from(packet[3])).map(|header| header.status as u8);
         assert_eq!(parsed.ok(), specified.contains_key(&status).then_some(status));
@@ -103,8 +107,8 @@ fn the_dissector_shows_the_whole_body_of_every_kind() {
     let bodies = entries(table("BODIES"));
     let presence = DISSECTOR.lines().find_map(|line| line.strip_prefix("local PRESENCE = ")).unwrap();
     for (kind, (name, lengths)) in specified() {
-        // Of data packets "16 to mtu", of others one length, or two where a body may be missing.
-        // A PING has a body, and padding up to the mtu behind it.
+        // For data packets "16 to mtu", for others one length, or two if the body is optional. A PING has a body, and
+        // after it padding up to the mtu.
         let longest = match lengths.strip_suffix(" to mtu") {
             Some(_) if name != "PING" => {
                 assert!(!bodies.contains_key(&kind), "{name}");

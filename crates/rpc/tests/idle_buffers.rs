@@ -1,4 +1,5 @@
-//! Buffers of a burst go back to the system. Their cache is that of the process, so this test has a process of its own.
+//! Buffers of a burst are returned to the system. Their cache belongs to the process, so this test has a process of its
+//! own.
 
 #[path = "pair/mod.rs"]
 mod pair;
@@ -20,7 +21,7 @@ fn a_burst_leaves_nothing_behind() {
     }
     assert!(msgbuf::allocated_bytes() > before + msgbuf::limit_bytes() / 16, "they are cached");
     for _ in 0..60 {
-        // One that is in use again and again stays.
+        // A buffer that is used again and again stays.
         let used = MsgBuf::with_len(MIB).unwrap();
         lab.network.advance(Duration::from_secs(1));
         lab.endpoints.iter().for_each(|endpoint| _ = endpoint.run_once());

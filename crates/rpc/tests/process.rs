@@ -1,7 +1,7 @@
-//! Real processes that are killed, stopped and started again, over shared memory and over UDP.
+//! Real processes that are killed, stopped and restarted, over shared memory and over UDP.
 //!
-//! Children are this test binary again, told by environment variables which part to play. Times are printed; what is asserted leaves
-//! room for a busy machine.
+//! Children are this test binary again; environment variables tell them which role to play. Times are printed;
+//! assertions leave room for a busy machine.
 
 use std::cell::{Cell, RefCell};
 use std::net::UdpSocket;
@@ -15,19 +15,19 @@ use rustix::process::{Pid, Signal, kill_process};
 
 const ROLE: &str = "DUNLIN_TEST_ROLE";
 const ADDRESS: &str = "DUNLIN_TEST_ADDRESS";
-/// No child lives longer, whatever happens to its parent.
+/// No child lives longer than this, whatever happens to its parent.
 const CHILD_LIFE_MAX: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Processes that are killed, one after the other.
 const DEATHS: usize = 5;
-/// "Noticed at once": a few ticks of the endpoint, which come every 5 ms while calls are in progress and every 100 ms else. The median of
-/// the deaths, so that a machine that is busy compiling has room.
+/// "Noticed at once": a few ticks of the endpoint, which come every 5 ms while calls are in progress and otherwise
+/// every 100 ms. For the median of the deaths, so that a machine busy compiling has room.
 const DEATH_NOTICED_WITHIN: Duration = Duration::from_millis(150);
-/// Over UDP an endpoint learns of a death when a packet is refused, and judges half of the peer's timeout later. One that waits for nothing sends such
-/// a packet after a quarter of the timeout.
+/// Over UDP an endpoint learns of a death when a packet is refused, and judges the peer half of its timeout later. An
+/// endpoint that waits for nothing sends such a packet after a quarter of the timeout.
 const REFUSED_DEATH_NOTICED_WITHIN: Duration = Duration::from_millis(700);
 const SILENT_DEATH_NOTICED_WITHIN: Duration = Duration::from_millis(1100);
-/// No single one may take longer.
+/// Limit for each single death.
 const DEATH_NOTICED_MAX: Duration = Duration::from_secs(2);
 
 /// Responds with the request.
@@ -85,7 +85,7 @@ fn child() {
     }
 }
 
-/// A server; the address of one that was killed may take a moment to be free.
+/// Starts a server; the address of a killed one may take a moment to be free.
 fn server(address: &Addr) -> Ep {
     let start = Instant::now();
     let transport = loop {
@@ -121,7 +121,7 @@ fn client(address: &Addr, config: EndpointConfig) -> Ep {
     Ep::new(AnyTransport::for_peer(address).unwrap(), config).unwrap()
 }
 
-/// Tries until it works: the server may still be starting.
+/// Retries until it works: the server may still be starting.
 fn connect(client: &Ep, address: &Addr) -> Session {
     let start = Instant::now();
     loop {
@@ -137,11 +137,11 @@ fn shm(name: &str) -> Addr {
 }
 
 fn udp() -> Addr {
-    // Free a moment ago; nobody else on this host takes ports in such numbers.
+    // Free a moment ago; no other program on this host takes that many ports.
     Addr::Udp(UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap())
 }
 
-/// Waits for `done`, and gives the time that it took.
+/// Waits for `done`, and returns the time that took.
 fn wait(endpoint: &Ep, mut done: impl FnMut() -> bool) -> Duration {
     let start = Instant::now();
     endpoint.run_until(|| {
@@ -156,7 +156,7 @@ fn echo(client: &Ep, session: &Session) {
     assert_eq!(&reply.response[..], b"are you there?");
 }
 
-/// Checks how long the deaths took to be noticed.
+/// Checks how soon the deaths were noticed.
 fn check_deaths(address: &Addr, mut times: Vec<Duration>, median_max: Duration) {
     times.sort_unstable();
     println!("{address}: deaths noticed after {times:?}");
@@ -164,7 +164,7 @@ fn check_deaths(address: &Addr, mut times: Vec<Duration>, median_max: Duration) 
     assert!(times[times.len() - 1] < DEATH_NOTICED_MAX, "{times:?}");
 }
 
-/// Issues calls of both layers, of which the server holds some for ever and answers others. Counts how each ends.
+/// Issues calls of both layers; the server holds some for ever and answers others. Counts how each ends.
 struct Load {
     ends: Rc<RefCell<Vec<u32>>>,
     errors: Rc<RefCell<Vec<CallError>>>,

@@ -1,5 +1,5 @@
-//! Endpoints that share one limit of message buffers, which is that of the process: so these tests have a process of
-//! their own, and take turns.
+//! Endpoints that share one limit of message buffers. The limit belongs to the process, so these tests have a process
+//! of their own, and run one at a time.
 
 #[path = "pair/mod.rs"]
 mod pair;
@@ -21,7 +21,7 @@ const HONEST: usize = SERVERS + 1;
 
 static TURN: Mutex<()> = Mutex::new(());
 
-/// The limit of message buffers while a test has its turn.
+/// The limit of message buffers while one test runs.
 struct Limited {
     before: u64,
     _turn: MutexGuard<'static, ()>,
@@ -51,7 +51,7 @@ fn connect(lab: &Lab, owner: usize, server: usize) -> Session {
     lab.drive(owner, lab.endpoints[owner].connect(&address(server))).unwrap()
 }
 
-/// Servers of one process, as a service with a thread for each core has them, and a client that fills all slots of all
+/// Several servers in one process, like a service with a thread for each core, and a client that fills all slots of all
 /// of them with responses.
 #[test]
 fn a_host_has_one_share_of_all_endpoints_of_a_process() {
@@ -69,7 +69,7 @@ fn a_host_has_one_share_of_all_endpoints_of_a_process() {
     let held = || lab.endpoints[..SERVERS].iter().map(|server| server.stats().held_bytes).sum::<u64>();
     let mut hoarded = Vec::new();
     for server in 0..SERVERS {
-        // Its responses are kept until it asks for them, which it does not get to.
+        // Its responses are kept until it asks for them, which it never does.
         let opened: Vec<_> = (0..20).map(|_| connect(&lab, HOARDER, server)).collect();
         let mut calls = Vec::new();
         for session in &opened {
@@ -84,7 +84,7 @@ fn a_host_has_one_share_of_all_endpoints_of_a_process() {
         assert!(held() <= LIMIT / 8 * 3, "{} MiB at {} servers", held() / MIB, server + 1);
     }
     assert!(held() >= LIMIT / 16 * 5, "{} MiB: it has its share", held() / MIB);
-    // Another host finds its own wherever it asks.
+    // Another host gets its share at whichever server it asks.
     for server in [0, SERVERS - 1] {
         let session = connect(&lab, HONEST, server);
         let mut call = Box::pin(session.call(LARGE, MsgBuf::with_len(MIB as usize).unwrap()));
@@ -121,7 +121,7 @@ fn a_late_end_is_told_to_the_other_endpoints() {
     lab.drive(2, session.close());
     lab.run_for(Duration::from_millis(500));
     kept.borrow_mut().clear();
-    // Half of three quarters of the limit: three of the longest messages, one of which is sent at a time.
+    // Half of three quarters of the limit: three of the longest messages, sent one at a time.
     let session = connect(&lab, 2, 1);
     for count in 1..=3 {
         let call = session.call(KEEP, MsgBuf::with_len(8 * MIB as usize).unwrap());
@@ -132,7 +132,8 @@ fn a_late_end_is_told_to_the_other_endpoints() {
     }
 }
 
-/// A message for which there is no room even beside nothing else would get an answer that asks to repeat it, each time.
+/// A message for which there is no room even when nothing else is held would always get an answer that asks to repeat
+/// it.
 #[test]
 fn the_longest_message_fits_the_limit_of_buffers() {
     let message_bytes_max = 1 << 30;

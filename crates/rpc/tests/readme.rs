@@ -1,4 +1,4 @@
-//! The README and the guides show the examples as they are.
+//! The README and the guides show the examples unchanged.
 
 use std::fs;
 

@@ -1,5 +1,5 @@
-//! Path MTU discovery over real links: two network namespaces with a router between them, whose link carries less than the hosts take. Needs root
-//! and the `ip` command; without them the tests say `skipped` and pass.
+//! Path MTU discovery over real links: two network namespaces with a router between them, whose link has a smaller MTU
+//! than the hosts. Needs root and the `ip` command; without them the tests print `skipped` and pass.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -19,7 +19,7 @@ const SIZED: u8 = 1;
 const SERVER: &str = "10.77.2.1:31850";
 const CLIENT: &str = "10.77.1.1:0";
 
-/// Three namespaces: a client's, a router's and a server's. They end with it.
+/// Three namespaces: a client's, a router's and a server's. They are removed with it.
 struct Network {
     name: String,
 }
@@ -34,7 +34,7 @@ fn ip(arguments: &str) -> Result<(), String> {
 }
 
 impl Network {
-    /// The network, or why there is none.
+    /// Creates the network, or says why it cannot.
     fn new() -> Result<Network, String> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -61,12 +61,12 @@ impl Network {
         format!("{}-{side}", self.name)
     }
 
-    /// Sets what a device carries, in bytes of IP packets.
+    /// Sets the MTU of a device, in bytes of IP packets.
     fn carries(&self, side: &str, device: &str, mtu: usize) {
         ip(&format!("-n {} link set {device} mtu {mtu}", self.of(side))).unwrap();
     }
 
-    /// Has this thread open its sockets in a namespace from now on.
+    /// From now on this thread opens its sockets in a namespace.
     fn enter(&self, side: &str) {
         let file = File::open(format!("/var/run/netns/{}", self.of(side))).unwrap();
         // SAFETY: the descriptor is open; the call changes this thread's namespace and nothing else.
@@ -83,18 +83,19 @@ impl Drop for Network {
     }
 }
 
-/// Where a server and a client are: in which namespaces, and at which addresses.
+/// The namespaces and addresses of a server and a client.
 struct Places {
     server: (&'static str, &'static str),
     client: (&'static str, &'static str),
-    /// Bytes of the longest packets that both agree on.
+    /// Length in bytes of the longest packets, as agreed by both.
     mtu: usize,
 }
 
 /// With the router between them.
 const ROUTED: Places = Places { server: ("server", SERVER), client: ("client", CLIENT), mtu: 1470 };
 /// On one host, over its loopback interface.
-const ON_ONE_HOST: Places = Places { server: ("client", "127.0.0.1:31850"), client: ("client", "127.0.0.1:0"), mtu: 9352 };
+const ON_ONE_HOST: Places =
+    Places { server: ("client", "127.0.0.1:31850"), client: ("client", "127.0.0.1:0"), mtu: 9352 };
 
 fn endpoint(at: &str, mtu: usize) -> Endpoint<UdpTransport> {
     let transport = UdpTransport::bind(UdpConfig::new(at.parse().unwrap())).unwrap();
@@ -102,7 +103,7 @@ fn endpoint(at: &str, mtu: usize) -> Endpoint<UdpTransport> {
     Endpoint::new(transport, EndpointConfig::default()).unwrap()
 }
 
-/// A call with so many bytes there and back.
+/// Makes a call with a request and a response of these lengths.
 fn call(client: &Endpoint<UdpTransport>, session: &Session, request_len: usize, response_len: usize) {
     let mut request = MsgBuf::with_len(request_len).unwrap();
     request.fill(7);
@@ -138,7 +139,7 @@ fn with_client_at(network: &Network, places: &Places, test: impl FnOnce(&Endpoin
             let client = endpoint(client_at.1, places.mtu);
             let to: Addr = format!("udp://{}", server_at.1).parse().unwrap();
             let session = loop {
-                // The server may not have begun.
+                // The server may not be listening yet.
                 if let Ok(session) = client.block_on(client.connect(&to)) {
                     break session;
                 }
@@ -186,7 +187,7 @@ fn a_router_that_carries_less_swallows_no_call() {
             call(client, session, there, back);
         }
         settle(client, session, 1400);
-        // And less, from one call to the next.
+        // The MTU shrinks, from one call to the next.
         network.carries("router", "server", 1280);
         for (there, back) in [(200_000, 200_000), (1300, 1300)] {
             call(client, session, there, back);

@@ -1,5 +1,5 @@
-//! Message buffers of one process that a peer cannot take from the others. Their limit is that of the process: so these
-//! tests have a process of their own, and the same limit.
+//! A peer cannot take all message buffers of a process from the others. The limit of buffers belongs to the process, so
+//! these tests have a process of their own, and use the same limit.
 
 #[path = "pair/mod.rs"]
 mod pair;
@@ -46,7 +46,7 @@ fn a_peer_leaves_message_buffers_to_others() {
             assert_eq!(lab.drive(1, call).unwrap().response.len(), MIB);
         }
     }
-    // Buffers of one length that wait for their next use are no hindrance to others.
+    // Buffers of one length that wait for reuse do not keep others from being allocated.
     drop((lab, hoarder));
     for len in [1_usize, 2, 3, 5, 8, 13, 21] {
         let buffers: Vec<_> = (0..32 / len.next_power_of_two()).map(|_| MsgBuf::with_len(len * MIB).unwrap()).collect();
@@ -77,7 +77,10 @@ fn unfinished_requests_count_their_buffers() {
                 hoarder.send(&packet(&header, &data));
             }
             let answers = hoarder.answers(&lab);
-            assert!(answers.iter().all(|(h, _)| h.kind == Kind::CreditReturn || h.status == Status::Busy), "{answers:?}");
+            assert!(
+                answers.iter().all(|(h, _)| h.kind == Kind::CreditReturn || h.status == Status::Busy),
+                "{answers:?}"
+            );
         }
     }
     assert!(lab.server().stats().held_bytes >= LIMIT / 4, "they have what they can get");

@@ -19,12 +19,12 @@ const ECHO: u8 = 7;
 fn endpoint(transport: SimTransport, seed: u64) -> Ep {
     let config = EndpointConfig { poll: PollPolicy::Sleep, seed: Some(seed), ..EndpointConfig::default() };
     let endpoint = Endpoint::new(transport, config).unwrap();
-    // What a test asserts in a task fails the test.
+    // A failed assertion in a task must fail the test.
     endpoint.propagate_panics();
     endpoint
 }
 
-/// One run of a thread that has nothing but its endpoint to look after.
+/// One run of a thread that drives only its endpoint.
 fn drive(endpoint: &Ep) -> Next {
     while endpoint.run_once() > 0 {}
     Next::OnPacket { or_at: endpoint.next_due() }
@@ -42,7 +42,7 @@ fn serve(datacenter: &mut Datacenter, host: u32) {
         .unwrap();
 }
 
-/// Calls host 1 from host 0 again and again, for ever.
+/// Calls host 1 from host 0 repeatedly, for ever.
 fn call(datacenter: &mut Datacenter) -> Log {
     let log = Log::default();
     let endpoint = Rc::new(endpoint(datacenter.bind(0, 0).unwrap(), 1));
@@ -96,8 +96,8 @@ fn calls_go_on_after_a_server_restarts() {
     assert_eq!(failed, 1, "the call that the crash interrupted");
 }
 
-/// An iteration that finds no packets may let a timer fire, and so wake a task, which may begin a call: a program that asks when to come back must not
-/// sleep over them.
+/// An iteration that finds no packets may let a timer fire, which wakes a task, which may begin a call: a program that
+/// asks when to come back must not sleep meanwhile.
 #[test]
 fn what_a_timer_wakes_runs_at_once() {
     const NAPS: u64 = 50;

@@ -1,4 +1,5 @@
-//! Message buffers that end on worker threads. Their limit is that of the process: so this has one of its own.
+//! Message buffers that are dropped on worker threads. Their limit belongs to the process, so this test has a process
+//! of its own.
 
 #[path = "pair/mod.rs"]
 mod pair;
@@ -26,7 +27,7 @@ fn drive<F: Future>(lab: &Lab, future: F) -> F::Output {
     }
 }
 
-/// A request is copied by the event loop and dropped by a worker, which takes no buffers itself.
+/// The event loop copies a request and a worker, which takes no buffers itself, drops it.
 #[test]
 fn what_workers_drop_is_there_for_others() {
     msgbuf::set_limit_bytes(64 << 20);
@@ -34,7 +35,7 @@ fn what_workers_drop_is_there_for_others() {
     let pool = WorkerPool::new(2, 8).unwrap();
     lab.server().register_worker(VEC, &pool, |_| vec![7; 100]).unwrap();
     let session = lab.connect();
-    // Of several lengths, each in turn: what was dropped of one length does not hold the limit against another.
+    // Several lengths, one after the other: buffers dropped of one length do not use up the limit for another.
     for len in [MIB, 100_000, 5_000, 1_000, 40_000, 3 * MIB] {
         let mut request = MsgBuf::with_len(len).unwrap();
         for call in 0..200 {

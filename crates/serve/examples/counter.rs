@@ -1,4 +1,4 @@
-//! A whole service: a counter on as many cores as you like, with metrics, health and graceful shutdown, and its client.
+//! A complete service: a counter on any number of cores, with metrics, health and graceful shutdown, and its client.
 //!
 //! In one terminal:   cargo run --release -p dunlin-serve --example counter serve udp://127.0.0.1:7800 2
 //! In another:        cargo run --release -p dunlin-serve --example counter add udp://127.0.0.1:7800 5
@@ -34,7 +34,7 @@ impl Core for CounterCore {
     type Error = ServeError;
 
     fn read(&mut self, Inquiry(answer): Inquiry) -> Pace {
-        // Whoever asked may have gone away.
+        // The caller may have gone away.
         let _ = answer.send(self.sum.get());
         Pace::Go
     }
@@ -43,7 +43,7 @@ impl Core for CounterCore {
 impl<T: Transport + 'static> Service<T> for Counter {
     type Core = CounterCore;
     type Ready = ();
-    /// The last sum, of all cores.
+    /// The final sum, over all cores.
     type Finish = u64;
 
     fn build(&self, site: Site<T, Inquiry>) -> Result<(CounterCore, ()), ServeError> {
@@ -86,7 +86,7 @@ fn serve(listen: Addr, cores: u16) -> Result<(), Box<dyn Error>> {
 fn add(server: Addr, more: u64) -> Result<(), Box<dyn Error>> {
     let endpoint = Rc::new(Endpoint::new(AnyTransport::for_peer(&server)?, EndpointConfig::default())?);
     let channel = Channel::new(&endpoint, vec![server], ChannelConfig::default());
-    // Tried again if nothing ran, and only then: it must not be added twice.
+    // Retried only if nothing ran: the number must not be added twice.
     let response = endpoint.block_on(channel.call(ADD, more.to_le_bytes().to_vec()))?;
     println!("the sum of that core is {}", u64::from_le_bytes(response[..].try_into()?));
     Ok(())

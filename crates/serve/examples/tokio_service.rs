@@ -1,4 +1,4 @@
-//! A typed service in a tokio program, and a client that any task or thread of a tokio program may use.
+//! A typed service in a tokio program, and a client for any task or thread of a tokio program.
 //!
 //! In one terminal:   cargo run --release -p dunlin-serve --example tokio_service serve udp://127.0.0.1:7801
 //! In another:        cargo run --release -p dunlin-serve --example tokio_service greet udp://127.0.0.1:7801 dunlin
@@ -18,7 +18,7 @@ struct Greet {
 
 async fn greet(request: OwnedRequest) -> Result<Vec<u8>, serde_json::Error> {
     let Greet { name } = serde_json::from_slice(request.payload())?;
-    // Whatever tokio has works in a handler: timers, sockets, channels.
+    // Everything of tokio's works in a handler: timers, sockets, channels.
     tokio::time::sleep(Duration::from_millis(1)).await;
     serde_json::to_vec(&format!("hello {name}"))
 }
@@ -41,7 +41,7 @@ async fn serve(listen: Addr) -> Result<(), Box<dyn Error>> {
 async fn call(server: Addr, name: String) -> Result<(), Box<dyn Error>> {
     let handle = Handle::start(vec![server], HandleConfig::default())?;
     let request = MsgBuf::copy_from(&serde_json::to_vec(&Greet { name })?)?;
-    // Greeting twice does no harm, so it is tried again if the server is restarted.
+    // Greeting twice does no harm, so the call is retried if the server is restarted.
     let response = handle.call(GREET, request, CallPolicy::repeatable()).await?;
     println!("{}", serde_json::from_slice::<String>(&response)?);
     Ok(())

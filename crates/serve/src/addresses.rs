@@ -1,4 +1,4 @@
-//! Where each core listens.
+//! The addresses at which each core listens.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use dunlin_net::{Addr, AnyTransport, NetError, ShmName};
 use crate::config::ServeConfig;
 use crate::error::ServeError;
 
-/// What a core tries to bind for an address of core 0, in this order.
+/// The addresses that a core tries to bind for an address of core 0, in order.
 fn of_core(listen: &Addr, core: u16) -> Result<Vec<Addr>, NetError> {
     if core == 0 {
         return Ok(vec![listen.clone()]);
@@ -18,7 +18,7 @@ fn of_core(listen: &Addr, core: u16) -> Result<Vec<Addr>, NetError> {
         Addr::Shm(name) => vec![Addr::Shm(ShmName::new(&format!("{}.{core}", name.as_str()))?)],
         Addr::Udp(addr) => {
             let ephemeral = Addr::Udp(SocketAddr::new(addr.ip(), 0));
-            // Port 0 stays 0; beyond the last port there is only what the system has.
+            // Port 0 stays 0; beyond the last port only the system can choose one.
             match addr.port().checked_add(core).filter(|_| addr.port() != 0) {
                 Some(port) => vec![Addr::Udp(SocketAddr::new(addr.ip(), port)), ephemeral],
                 None => vec![ephemeral],
@@ -28,7 +28,7 @@ fn of_core(listen: &Addr, core: u16) -> Result<Vec<Addr>, NetError> {
     })
 }
 
-/// Whether others than processes of this host may reach an address. Traffic is neither encrypted nor authenticated.
+/// Whether processes of other hosts can reach an address. Traffic is neither encrypted nor authenticated.
 pub fn is_exposed(addr: &Addr) -> bool {
     matches!(addr, Addr::Udp(addr) if !addr.ip().is_loopback())
 }
@@ -50,7 +50,7 @@ pub(crate) fn open(config: &ServeConfig, core: u16) -> Result<AnyTransport, Serv
     }
 }
 
-/// The first of a core's addresses that can be had. The error is that of the one that was meant.
+/// The first of a core's addresses that can be bound. The error is that of the intended address.
 fn first<T>(listen: &Addr, core: u16, bind: impl Fn(&Addr) -> Result<T, NetError>) -> Result<T, ServeError> {
     let failed = |why| ServeError::Listen { addr: listen.clone(), why };
     let mut error = None;

@@ -1,4 +1,4 @@
-//! Waiting on a thread for another one: awake for as long as that is likely to pay, and then asleep.
+//! Waiting on a thread for another one: first awake, for as long as that is likely to pay off, then asleep.
 
 use std::cell::Cell;
 use std::hint::spin_loop;
@@ -11,7 +11,7 @@ use std::thread::{self, Thread};
 use dunlin_net::Clock;
 use dunlin_net::poll::{Idle, PollPolicy};
 
-/// Looks at the flag between two looks at the clock, which takes as long as many of them.
+/// Reads of the flag between two reads of the clock, which takes as long as many of them.
 const LOOKS: u32 = 32;
 
 /// Wakes a thread.
@@ -22,7 +22,7 @@ struct Alarm {
     thread: Thread,
 }
 
-/// A flag on a cache line of its own: a thread that looks at it is not disturbed by counts of the others' wakers.
+/// A flag on a cache line of its own, so that reading it is not disturbed by the reference counts of wakers.
 #[derive(Default)]
 #[repr(align(128))]
 struct Flag(AtomicBool);
@@ -33,7 +33,8 @@ impl Wake for Alarm {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Both in one order with those of `Waiter::sleep`: either this sees it sleep, or it sees the ring.
+        // Both accesses are in one order with those of `Waiter::sleep`: either this sees the thread sleep, or the
+        // thread sees the ring.
         self.rung.0.store(true, Ordering::SeqCst);
         if self.is_asleep.load(Ordering::SeqCst) {
             self.thread.unpark();
@@ -41,7 +42,7 @@ impl Wake for Alarm {
     }
 }
 
-/// What a thread waits with, from one wait to the next: how long the last ones were tells whether to stay awake.
+/// State that a thread keeps from one wait to the next: the length of the last waits decides whether to stay awake.
 struct Waiter {
     alarm: Arc<Alarm>,
     waker: Waker,
@@ -65,7 +66,7 @@ impl Waiter {
     fn wait(&mut self) {
         loop {
             for _ in 0..LOOKS {
-                // The load first: a swap takes the line away from the one who rings.
+                // Load first: a swap takes the cache line away from the thread that rings.
                 let rung = &self.alarm.rung.0;
                 if rung.load(Ordering::Acquire) && rung.swap(false, Ordering::Acquire) {
                     return self.idle.on_work();
@@ -90,7 +91,7 @@ impl Waiter {
 
 /// Polls a future on this thread until it ends. The thread waits as the policy says.
 pub(crate) fn block_on<F: Future>(future: F, policy: PollPolicy) -> F::Output {
-    // One that waits within a wait gets another.
+    // A wait within a wait gets another waiter.
     let mut waiter = WAITER.take().filter(|kept| kept.policy == policy).unwrap_or_else(|| Waiter::new(policy));
     let mut future = pin!(future);
     let output = loop {

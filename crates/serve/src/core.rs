@@ -1,4 +1,4 @@
-//! A core, from its first letter to its last. What runs it is not its concern: a thread, a tokio runtime, or a test.
+//! A core, from its first letter to its last. It does not matter what runs it: a thread, a tokio runtime, or a test.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -15,17 +15,17 @@ use crate::panics::{guarded, guarded_now};
 use crate::service::{Core, Pace};
 use crate::waiting::within;
 
-/// Letters that are read one after the other before the other tasks of the core have their turn.
+/// Letters read in a row before the other tasks of the core get their turn.
 const LETTERS_PER_TURN: u32 = 8;
-/// How long peers have to learn that the endpoint has shut down. Those that do not answer are not waited for.
+/// How long peers have to learn that the endpoint has shut down. Those that do not answer by then are not waited for.
 const GOODBYE: Duration = Duration::from_secs(1);
 
-/// A core that was built, with all that it runs with.
+/// A core that was built, with everything it needs to run.
 pub(crate) struct Attendant<T: Transport, C: Core> {
     pub number: u16,
     pub core: C,
     pub endpoint: Rc<Endpoint<T>>,
-    /// Whether the endpoint ends with the core. If not, it runs other things, which go on.
+    /// Whether the endpoint ends with the core. If not, it also runs other things, which continue.
     pub owns_endpoint: bool,
     pub mailbox: Mailbox<C::Letter>,
     pub health: Health,
@@ -33,14 +33,14 @@ pub(crate) struct Attendant<T: Transport, C: Core> {
     pub draining: Option<Draining>,
 }
 
-/// Work that ends what is in progress, and whoever waits for that.
+/// The work of draining the core, and the callback for its end.
 pub(crate) struct Draining {
     work: Pin<Box<dyn Future<Output = ()>>>,
     done: Answer,
 }
 
 impl<T: Transport + 'static, C: Core> Attendant<T, C> {
-    /// Reads letters until the last, or until the core fails.
+    /// Reads letters until the last one, or until the core fails.
     pub async fn attend(&mut self) {
         let mut read = 0;
         while let Some(mail) = self.next().await {
@@ -60,8 +60,8 @@ impl<T: Transport + 'static, C: Core> Attendant<T, C> {
         }
     }
 
-    /// Reads the other letters of a core that has failed. If the endpoint is its own, its handlers and tasks are dropped:
-    /// they execute nothing more.
+    /// Reads the remaining letters of a core that has failed. If the core owns its endpoint, the endpoint's handlers
+    /// and tasks are dropped: they execute nothing more.
     pub async fn attend_after_failure(&mut self) {
         if self.owns_endpoint {
             guarded_now(|| self.endpoint.drop_application(), |why| self.health.fail(why));
@@ -79,7 +79,7 @@ impl<T: Transport + 'static, C: Core> Attendant<T, C> {
         }
     }
 
-    /// What comes next. What drains the core goes on meanwhile.
+    /// The next mail. Draining continues meanwhile.
     async fn next(&mut self) -> Option<Mail<C::Letter>> {
         poll_fn(|context| {
             if let Some(draining) = &mut self.draining
@@ -111,7 +111,7 @@ impl<T: Transport + 'static, C: Core> Attendant<T, C> {
     fn obey(&mut self, control: Control) {
         match control {
             Control::Ping(answer) => answer(self.number),
-            // Whoever is told when it is over waits no longer.
+            // Report its end, so that nobody waits any longer.
             Control::Drain(done) if self.health.has_failed() => done(self.number),
             Control::Drain(done) => {
                 let draining = self.drain(done);
@@ -123,9 +123,10 @@ impl<T: Transport + 'static, C: Core> Attendant<T, C> {
         }
     }
 
-    /// Begins to end what is in progress.
+    /// Begins to drain the core.
     fn drain(&mut self, done: Answer) -> Option<Draining> {
-        let (endpoint, patience, health, number) = (self.endpoint.clone(), self.patience, self.health.clone(), self.number);
+        let (endpoint, patience, health, number) =
+            (self.endpoint.clone(), self.patience, self.health.clone(), self.number);
         let Some(first) = guarded_now(|| self.core.drain(patience), |why| health.fail(why)) else {
             done(number);
             return None;
@@ -145,7 +146,7 @@ impl<T: Transport + 'static, C: Core> Attendant<T, C> {
                 }
                 None => {
                     tracing::warn!(core = number, "peers did not answer when a core stopped");
-                    // The shutdown would have, at its end.
+                    // The shutdown would have done this at its end.
                     endpoint.drop_application();
                 }
             }

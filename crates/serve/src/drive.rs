@@ -1,4 +1,4 @@
-//! An rpc endpoint inside a tokio runtime: one thread runs both, and sleeps once for all it waits for.
+//! An rpc endpoint inside a tokio runtime: one thread runs both, and sleeps once for everything it waits for.
 
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
@@ -11,19 +11,19 @@ use tokio::io::unix::AsyncFd;
 use tokio::task::yield_now;
 use tokio::time::timeout;
 
-/// Nanoseconds after which other tasks, and the sockets that tokio looks after, have their turn.
+/// Nanoseconds after which other tasks, and tokio's sockets, get their turn.
 const YIELD_NANOS: u64 = 20_000;
-/// Tokio's timers go off up to a millisecond late. What is due sooner is waited for awake: a retransmission, or a
-/// packet that is paced.
+/// Tokio's timers fire up to a millisecond late. Deadlines that are closer than this are waited for awake: those of a
+/// retransmission, or of a paced packet.
 const SLEEP_MIN: Duration = Duration::from_millis(1);
 
 /// Runs an endpoint as a task of a tokio runtime of one thread, until the task is dropped. It polls while there is work
-/// and as long after as the endpoint's [`PollPolicy`](dunlin_net::PollPolicy) says, and sleeps in tokio's own wait
-/// else: a packet over any of the endpoint's transports ends that sleep, as does a call that another task of the thread
-/// issues, or a waker from another thread.
+/// and as long after that as the endpoint's [`PollPolicy`](dunlin_net::PollPolicy) says; otherwise it sleeps in tokio's
+/// own wait. A packet over any of the endpoint's transports ends that sleep, as does a call that another task of the
+/// thread issues, or a waker from another thread.
 ///
-/// Packets that come while other tasks run wait for those; so tasks of the thread shall run no longer than packets may
-/// wait.
+/// Packets that come while other tasks run wait for those tasks, so no task of the thread should run longer than
+/// packets may wait.
 ///
 /// # Errors
 /// [`NetError::Io`] if the system has no descriptor left, or tokio's driver is gone.
@@ -58,7 +58,10 @@ const SLEEP_MIN: Duration = Duration::from_millis(1);
 /// ```
 pub async fn drive<T: Transport>(endpoint: &Endpoint<T>) -> Result<Infallible, NetError> {
     let fd = endpoint.wake_fd()?;
-    #[allow(deprecated, reason = "what replaces it is an unsafe function; for a descriptor that is owned the two are alike")]
+    #[allow(
+        deprecated,
+        reason = "what replaces it is an unsafe function; for a descriptor that is owned the two are alike"
+    )]
     let fd = AsyncFd::with_interest(fd, Interest::READABLE).map_err(refused)?;
     loop {
         let mut yielded_at = endpoint.now();
@@ -67,7 +70,7 @@ pub async fn drive<T: Transport>(endpoint: &Endpoint<T>) -> Result<Infallible, N
                 Turn::Sleep(time) if time >= SLEEP_MIN => break time,
                 Turn::Busy | Turn::Spin | Turn::Sleep(_) => {}
             }
-            // To read the clock after each turn would take a busy server a twentieth of its time.
+            // Reading the clock after each turn would take a busy server a twentieth of its time.
             if endpoint.loop_time().saturating_sub(yielded_at) >= YIELD_NANOS {
                 yield_now().await;
                 yielded_at = endpoint.now();
@@ -77,10 +80,10 @@ pub async fn drive<T: Transport>(endpoint: &Endpoint<T>) -> Result<Infallible, N
     }
 }
 
-/// Until the descriptor is readable or the time is over.
+/// Sleeps until the descriptor is readable or the time is over.
 async fn sleep(fd: &AsyncFd<OwnedFd>, time: Duration) -> Result<(), NetError> {
     if let Ok(readable) = timeout(time, fd.readable()).await {
-        // What makes it readable from now on is told anew; what did before is looked for in the next turn.
+        // What makes it readable from now on is reported anew; the next turn looks for what did before.
         readable.map_err(refused)?.clear_ready();
     }
     Ok(())

@@ -1,47 +1,65 @@
-//! Epochs in requests: a request of a configuration that is over is refused, and the refusal names the epoch of the server.
+//! Epochs in requests: a server refuses a request of another epoch, and the refusal names the server's epoch.
 //!
-//! Who serves what changes with the epoch of a cluster. A client that decided where to send a request in an earlier epoch may send it to a server that must not
-//! serve it any more, or not yet know of one that it must see. So each request begins with the epoch that its client goes by ([`stamp`]), and a server
-//! serves those of its own epoch only ([`admit`]). Nothing runs for any other:
+//! The epoch of a cluster determines which server serves what. A client that chose its server in an earlier epoch may
+//! send the request to a server that must not serve it any more, or that does not yet know about a change that it must
+//! see. So each request begins with its client's epoch ([`stamp`]), and a server serves only requests of its own epoch
+//! ([`admit`]). For any other epoch nothing runs:
 //!
-//! - **The request is older.** The client learns the later epoch, looks up who serves now, and asks again: [`EpochClient`] does that.
-//! - **The server is behind.** It has not heard of the epoch yet, and might serve what is another's by now. The client waits and asks again. A server that is asked
-//!   in a later epoch sends its next heartbeat at once.
+//! - **The request is older.** The client learns the later epoch, looks up the server again, and retries:
+//!   [`EpochClient`] does that.
+//! - **The server is behind.** It has not heard of the epoch yet, and another server may own its data by now. The
+//!   client waits and retries. The server passes [`Refused::asked`] to `Standing::heard_of` of `dunlin-coord`, which
+//!   sends its next heartbeat at once; otherwise it learns of the epoch when its next heartbeat is due.
 //!
-//! The server takes its epoch from whatever watches the cluster, and must know how long it may rely on that: `Standing` of `dunlin-coord` says both.
+//! The server takes its epoch from its view of the cluster, and must know how long it may rely on that: `Standing` of
+//! `dunlin-coord` provides both.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use dunlin_net::Transport;
 use dunlin_rpc::msgbuf::AllocError;
-use dunlin_rpc::{CallError, MsgBuf, Request};
+use dunlin_rpc::{CallError, MsgBuf, Request, Timers};
+use futures::future::LocalBoxFuture;
 
-use crate::channel::{CallPolicy, Channel, ChannelError, Why};
+use crate::channel::{CallPolicy, Channel, Why, ran};
+use crate::joint::Joint;
+use crate::waiting::{nanos, until, within};
 
 /// Bytes before the body of a request: the epoch, little-endian.
 pub const EPOCH_BYTES: usize = 8;
-/// The code of the error with which a request of another epoch is refused. Its message is the epoch of the server, in digits.
+/// The error code with which a request of another epoch is refused. Its message is the epoch of the server, in digits.
 pub const OTHER_EPOCH: u32 = u32::from_le_bytes(*b"epoc");
 
-/// Pauses of a client before it asks again: the first, and the longest. Each is twice as long as the one before.
+/// Pauses of a client before a retry: the first, and the longest. Each is twice as long as the one before.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
-/// How long a call may take with all that it is asked again, unless its policy says otherwise.
+/// How long a call may take including its retries, unless its policy says otherwise.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// If a call fails without an answer of a handler, and the last look-up is older than this, the next call looks up
+/// anew. A service that fails for its own reasons costs its clients no more look-ups than that.
+const DOUBT_AFTER: Duration = Duration::from_secs(1);
+/// How long a look-up may take before it begins anew, if no call that waited for it has longer. Each time it may take
+/// twice as long as before, up to [`PATIENCE`].
+const LOOK_UP_MIN: Duration = Duration::from_secs(1);
 
-/// A request of another epoch than the server's.
+/// The refusal of a request whose epoch is not the server's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refused {
-    /// That of the request; 0 if it has none.
+    /// The epoch of the request; 0 if it has none.
     pub asked: u64,
-    /// That of the server.
+    /// The epoch of the server.
     pub epoch: u64,
 }
 
 impl Refused {
-    /// Whether the server has not heard of the epoch yet.
+    /// Whether the server has not heard of the request's epoch yet. The server must check that the epoch has begun, as
+    /// any client may invent one.
     pub fn is_behind(&self) -> bool {
         self.asked > self.epoch
     }
@@ -64,7 +82,7 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// A request with this body in an epoch.
+/// A request with this body, stamped with an epoch.
 ///
 /// # Errors
 /// If there is no memory for it.
@@ -77,10 +95,11 @@ pub fn stamp(epoch: u64, body: &[u8]) -> Result<MsgBuf, AllocError> {
     })
 }
 
-/// The body of a request, if it is of the epoch of this server. What takes long asks again, with the epoch of then, before it has its effect.
+/// The body of a request, if the request is of this server's epoch. A handler that takes long must check again, with
+/// the epoch at that time, before its effect.
 ///
 /// # Errors
-/// [`Refused`]: nothing is to run. [Answer](Refused::answer) with it.
+/// [`Refused`]: nothing must run. [Answer](Refused::answer) with it.
 pub fn admit(epoch: u64, request: &[u8]) -> Result<&[u8], Refused> {
     let (head, body) = request.split_first_chunk().ok_or(Refused { asked: 0, epoch })?;
     match u64::from_le_bytes(*head) {
@@ -89,7 +108,7 @@ pub fn admit(epoch: u64, request: &[u8]) -> Result<&[u8], Refused> {
     }
 }
 
-/// The epoch of a server that refused a call for that; `None` if the call failed for something else.
+/// The epoch of a server that refused a call because of its epoch; `None` if the call failed for another reason.
 pub fn refusal(error: &CallError) -> Option<u64> {
     match error {
         CallError::Application(error) if error.code() == OTHER_EPOCH => error.message().parse().ok(),
@@ -97,11 +116,11 @@ pub fn refusal(error: &CallError) -> Option<u64> {
     }
 }
 
-/// Where a service is in an epoch.
+/// The server of a service in an epoch.
 pub struct Found<T: Transport> {
     /// The epoch.
     pub epoch: u64,
-    /// The way to the server.
+    /// The channel to the server.
     pub channel: Channel<T>,
 }
 
@@ -111,91 +130,178 @@ impl<T: Transport> Clone for Found<T> {
     }
 }
 
+/// The result of a look-up.
+struct Known<T: Transport> {
+    place: Found<T>,
+    /// When the look-up began.
+    at: u64,
+}
+
 /// Why a call has no response.
 #[derive(Debug, Clone, thiserror::Error)]
-pub enum EpochError<E> {
-    /// It could not be found out who serves.
+#[error("{why} ({})", ran(*may_have_run))]
+pub struct EpochError<E> {
+    /// Why it ended.
+    pub why: Cause<E>,
+    /// Whether the handler may have run in any attempt, or may still run. In an attempt that was refused because of its
+    /// epoch it has not run.
+    pub may_have_run: bool,
+}
+
+/// Why a call ended without a response.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Cause<E> {
+    /// The look-up of the server failed.
     #[error("who serves now is not known: {0}")]
     NotFound(E),
-    /// The call failed.
+    /// The look-up did not end in time.
+    #[error("who serves now was not found out before the deadline")]
+    Late,
+    /// The last attempt failed.
     #[error(transparent)]
-    Call(#[from] ChannelError),
-    /// The server and the look-up did not agree on an epoch in time. Nothing ran.
-    #[error("the server was in epoch {server} and the cluster in epoch {cluster} until the time was over; nothing ran")]
+    Call(Why),
+    /// The server and the look-up did not agree on an epoch in time.
+    #[error("the server was in epoch {server} and the cluster in epoch {cluster} until the deadline")]
     Apart {
-        /// That of the server, as it said last.
+        /// The server's epoch, as last reported.
         server: u64,
-        /// That of the last look-up.
+        /// The epoch of the last look-up before that.
         cluster: u64,
     },
-    /// There is no memory for the request. Nothing ran.
+    /// There is no memory for the request.
     #[error(transparent)]
     NoBuffer(#[from] AllocError),
 }
 
-/// A client of a service whose place depends on the epoch. It looks the service up with its first call, and again when a server refuses its epoch or cannot be reached.
-pub struct EpochClient<T: Transport, L> {
-    look_up: L,
-    found: RefCell<Option<Found<T>>>,
+/// A look-up in progress.
+type LookUp<'a, T, E> = LocalBoxFuture<'a, Result<Rc<Known<T>>, E>>;
+
+/// A client of a service whose place depends on the epoch. It looks the service up with its first call, and again when
+/// a server refuses its epoch or cannot be reached. It also looks it up again, at most once a second, when a call fails
+/// otherwise without an answer of a handler: it times out, say, or there is no handler.
+pub struct EpochClient<'a, T: Transport, E> {
+    timers: Timers,
+    look_up: Box<dyn Fn() -> LookUp<'a, T, E> + 'a>,
+    found: Rc<RefCell<Option<Rc<Known<T>>>>>,
+    looking: Joint<'a, Result<Rc<Known<T>>, E>>,
+    /// How long the look-up may take.
+    look_up_max: Rc<Cell<Duration>>,
 }
 
-impl<T, L, E> EpochClient<T, L>
-where
-    T: Transport + 'static,
-    L: AsyncFn() -> Result<Found<T>, E>,
-{
-    /// A client that finds out by `look_up` who serves, and in which epoch: both as of one moment, no earlier than when it is called.
-    pub fn new(look_up: L) -> EpochClient<T, L> {
-        EpochClient { look_up, found: RefCell::default() }
+impl<'a, T: Transport + 'static, E: Clone + 'a> EpochClient<'a, T, E> {
+    /// A client that finds out by `look_up` who serves, and in which epoch: both as of one moment, no earlier than when
+    /// it is called. A look-up that no call waits for any more is not polled, and goes on with the next call that needs
+    /// it. It is dropped, and begun anew, when it takes longer than 1 s and than the calls that need it may take. If it
+    /// panics, that ends one call, and the others look up again. The timers are those of the endpoint that both use.
+    pub fn new(timers: Timers, look_up: impl AsyncFn() -> Result<Found<T>, E> + 'a) -> EpochClient<'a, T, E> {
+        let found = Rc::<RefCell<Option<Rc<Known<T>>>>>::default();
+        let (note, clock, look_up) = (found.clone(), timers.clone(), Rc::new(look_up));
+        let look_up_max = Rc::new(Cell::new(LOOK_UP_MIN));
+        let max = look_up_max.clone();
+        let look_up = move || -> LookUp<'a, T, E> {
+            let (note, clock, look_up, max) = (note.clone(), clock.clone(), look_up.clone(), max.clone());
+            Box::pin(async move {
+                loop {
+                    let at = clock.now();
+                    let end = || at.saturating_add(nanos(max.get()));
+                    let mut place = pin!((*look_up)());
+                    // The time comes first: if no call polled it for long, what it waited for has failed meanwhile.
+                    let mut in_time = pin!(poll_fn(|context| match clock.now() < end() {
+                        true => place.as_mut().poll(context).map(Some),
+                        false => Poll::Ready(None),
+                    }));
+                    // Calls that join it may give it more time.
+                    let place = loop {
+                        if let Some(place) = until(&clock, end(), in_time.as_mut()).await {
+                            break place;
+                        }
+                    };
+                    if let Some(place) = place {
+                        let known = Rc::new(Known { place: place?, at });
+                        note.replace(Some(known.clone()));
+                        return Ok(known);
+                    }
+                    // One that is slower than all calls ends nevertheless.
+                    max.set(max.get().max(max.get().saturating_mul(2).min(PATIENCE)));
+                }
+            })
+        };
+        EpochClient { timers, look_up: Box::new(look_up), found, looking: Joint::kept(), look_up_max }
     }
 
-    /// The epoch that it goes by; `None` before its first call, and after a refusal.
+    /// The epoch that it goes by; `None` before its first call, and after a failure for which the next call looks up
+    /// anew.
     pub fn epoch(&self) -> Option<u64> {
-        self.found.borrow().as_ref().map(|found| found.epoch)
+        self.found.borrow().as_ref().map(|found| found.place.epoch)
     }
 
-    /// Calls the service. A call that a server refuses for its epoch is made again, in the time of the policy, or 5 s. One that fails otherwise is not; the
-    /// next call looks up anew.
+    /// Calls the service. A call that a server refuses for its epoch is made again. All attempts and look-ups together
+    /// take no longer than the policy says, or 5 s. A call that fails otherwise is not made again. Calls that need a
+    /// look-up at one time share it.
     ///
     /// # Errors
     /// [`EpochError`].
     pub async fn call(&self, req_type: u8, body: &[u8], policy: CallPolicy) -> Result<MsgBuf, EpochError<E>> {
-        let (mut begun, mut pause, mut was_refused) = (None, PAUSE_MIN, false);
+        let deadline = self.timers.now().saturating_add(nanos(policy.timeout.unwrap_or(PATIENCE)));
+        let left = || Duration::from_nanos(deadline.saturating_sub(self.timers.now()));
+        let (mut pause, mut may_have_run, mut refused) = (PAUSE_MIN, false, None);
         loop {
-            let found = self.find().await.map_err(EpochError::NotFound)?;
-            let timers = found.channel.timers();
-            let begun = *begun.get_or_insert_with(|| timers.now());
-            let error = match found.channel.call_with(req_type, stamp(found.epoch, body)?, policy).await {
+            let failed = |why| EpochError { why, may_have_run };
+            let found = match within(&self.timers, left(), self.find(left())).await {
+                Some(found) => found.map_err(|why| failed(Cause::NotFound(why)))?,
+                None => return Err(failed(refused.unwrap_or(Cause::Late))),
+            };
+            let Found { epoch, channel } = &found.place;
+            let request = stamp(*epoch, body).map_err(|why| failed(why.into()))?;
+            let error = match channel.call_with(req_type, request, policy.within(left())).await {
                 Ok(response) => return Ok(response),
                 Err(error) => error,
             };
-            self.forget(found.epoch);
-            let Why::Call(why) = &error.why else { return Err(error.into()) };
-            let Some(server) = refusal(why) else { return Err(error.into()) };
-            let taken = Duration::from_nanos(timers.now().saturating_sub(begun));
-            if taken + pause > policy.timeout.unwrap_or(PATIENCE) {
-                return Err(EpochError::Apart { server, cluster: found.epoch });
+            may_have_run |= error.may_have_run;
+            let refusal = error.why.refusal();
+            let believed = match refusal {
+                // Most likely the server will have heard of it soon: all calls that wait for that look up now and then.
+                Some(server) if server < *epoch => PAUSE_MAX,
+                Some(_) => Duration::ZERO,
+                None if error.why.is_unreached() => Duration::ZERO,
+                None if matches!(error.why, Why::Call(CallError::Application(_))) => Duration::MAX,
+                None => DOUBT_AFTER,
+            };
+            if self.timers.now().saturating_sub(found.at) >= nanos(believed) {
+                self.forget(&found);
+            }
+            let Some(server) = refusal else {
+                return Err(EpochError { why: Cause::Call(error.why), may_have_run });
+            };
+            let apart = Cause::Apart { server, cluster: *epoch };
+            if left() <= pause {
+                return Err(EpochError { why: apart, may_have_run });
             }
             // After the first refusal of an older epoch, the next look-up most likely finds the later one.
-            if server < found.epoch || std::mem::replace(&mut was_refused, true) {
-                timers.sleep(pause).await;
+            if server < *epoch || refused.replace(apart).is_some() {
+                self.timers.sleep(pause).await;
                 pause = (2 * pause).min(PAUSE_MAX);
             }
         }
     }
 
-    async fn find(&self) -> Result<Found<T>, E> {
-        let known = self.found.borrow().clone();
-        if let Some(found) = known {
-            return Ok(found);
+    /// What is known, or else what a look-up finds: one for all calls that wait for it. If none is in progress, one
+    /// begins. It may take as long as this call has.
+    async fn find(&self, time: Duration) -> Result<Rc<Known<T>>, E> {
+        if let Some(found) = &*self.found.borrow() {
+            return Ok(found.clone());
         }
-        let found = (self.look_up)().await?;
-        self.found.replace(Some(found.clone()));
-        Ok(found)
+        self.look_up_max.set(self.look_up_max.get().max(time));
+        let begin = || {
+            self.look_up_max.set(time.max(LOOK_UP_MIN));
+            (self.look_up)()
+        };
+        self.looking.get(begin).await
     }
 
-    /// What was found in an epoch is over, unless another call has found a later one.
-    fn forget(&self, epoch: u64) {
-        self.found.borrow_mut().take_if(|found| found.epoch <= epoch);
+    /// Drops the result of a look-up, unless another call has looked up again since.
+    fn forget(&self, over: &Rc<Known<T>>) {
+        self.found.borrow_mut().take_if(|found| Rc::ptr_eq(found, over));
     }
 }

@@ -1,4 +1,4 @@
-//! Why a server did not start, or did not end as it should.
+//! Why a server did not start, or did not end normally.
 
 use std::error::Error;
 use std::fmt;
@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use crate::config::ServeConfig;
 
-/// Why a server did not start, or did not end as it should.
+/// Why a server did not start, or did not end normally.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ServeError {
@@ -31,7 +31,7 @@ pub enum ServeError {
         /// How many.
         cores: u16,
     },
-    /// The processors to pin to are not as many as the cores.
+    /// The number of processors to pin to is not the number of cores.
     #[error("{cores} cores and {processors} processors to pin them to: give one for each")]
     Pins {
         /// Cores.
@@ -44,7 +44,7 @@ pub enum ServeError {
     Pin {
         /// The processor.
         processor: usize,
-        /// What the system said.
+        /// The system's error.
         why: io::Error,
     },
     /// An address could not be listened at.
@@ -55,7 +55,7 @@ pub enum ServeError {
         /// Why.
         why: NetError,
     },
-    /// The endpoint could not be made.
+    /// The endpoint could not be opened.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
     /// A handler could not be registered.
@@ -66,15 +66,15 @@ pub enum ServeError {
     Port {
         /// The address.
         address: std::net::SocketAddr,
-        /// What the system said.
+        /// The system's error.
         why: io::Error,
     },
-    /// The system refused a thread, an event loop or a signal handler.
+    /// The system did not provide a thread, an event loop or a signal handler.
     #[error("the system refused {what}: {why}")]
     System {
-        /// What was asked for.
+        /// What was requested.
         what: &'static str,
-        /// What it said.
+        /// The system's error.
         why: String,
     },
     /// A core failed. The server has ended.
@@ -99,7 +99,7 @@ fn told(saved: Option<&str>) -> String {
 /// Why a server did not start.
 #[derive(Debug)]
 pub struct StartError<E> {
-    /// Which core could not, of several.
+    /// The core that failed to start, if the server has several.
     pub core: Option<u16>,
     /// Why.
     pub error: E,

@@ -1,4 +1,4 @@
-//! Why a core serves no more, told to the whole server.
+//! The failure of a core, as the whole server sees it.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -17,7 +17,7 @@ pub struct Failed {
     pub why: String,
 }
 
-/// The first failure of a server, if there was one. Clones are the same.
+/// The first failure of a server, if there was one. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Failure {
     first: Arc<Mutex<Option<Failed>>>,
@@ -29,7 +29,7 @@ impl Failure {
         Failure { interrupt, ..Failure::default() }
     }
 
-    /// Notes a failure. The first one is the cause of others.
+    /// Notes a failure. Only the first is kept: it causes the others.
     pub(crate) fn note(&self, core: u16, why: String) {
         self.first.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(Failed { core, why });
         self.interrupt.ring();
@@ -41,8 +41,8 @@ impl Failure {
     }
 }
 
-/// The health of one core, for the tasks of its thread. A core that failed executes nothing more: its state may be in
-/// the middle of a change.
+/// The health of one core, for the tasks of its thread. A core that has failed executes nothing more: its state may be
+/// in the middle of a change.
 #[derive(Clone)]
 pub struct Health(Rc<Inner>);
 
@@ -55,21 +55,21 @@ struct Inner {
 }
 
 impl Health {
-    /// A core that is well.
+    /// Creates it for a healthy core.
     pub fn new<L: 'static>(core: u16, failure: Failure, mailboxes: &Mailboxes<L>) -> Health {
         let control = mailboxes.control(core);
-        // One that has ended needs not know.
+        // A core that has ended need not be told.
         let tell = Box::new(move || drop(control.send(Control::Failed)));
         Health(Rc::new(Inner { core, has_failed: Cell::new(false), failure, tell, stops: RefCell::default() }))
     }
 
-    /// Has `stop` called when the core fails, from within what failed, to end some of its work before it does anything
-    /// more.
+    /// Calls `stop` when the core fails, from within the code that failed, to end some of its work before it does
+    /// anything more.
     pub fn on_failure(&self, stop: impl Fn() + 'static) {
         self.0.stops.borrow_mut().push(Box::new(stop));
     }
 
-    /// Notes why the core serves no more, and ends its work. The server ends with this reason.
+    /// Notes why the core has failed, and ends its work. The server ends with this reason.
     pub fn fail(&self, why: String) {
         let inner = &*self.0;
         if inner.has_failed.replace(true) {
@@ -81,7 +81,7 @@ impl Health {
         (inner.tell)();
     }
 
-    /// Whether it serves no more.
+    /// Whether the core has failed.
     pub fn has_failed(&self) -> bool {
         self.0.has_failed.get()
     }
@@ -89,6 +89,9 @@ impl Health {
 
 impl fmt::Debug for Health {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Health").field("core", &self.0.core).field("has_failed", &self.0.has_failed).finish_non_exhaustive()
+        f.debug_struct("Health")
+            .field("core", &self.0.core)
+            .field("has_failed", &self.0.has_failed)
+            .finish_non_exhaustive()
     }
 }

@@ -1,5 +1,5 @@
-//! A client for programs with threads, or an event loop, of their own: a thread owns the endpoint, and handles reach it
-//! from anywhere.
+//! A client for programs with threads, or an event loop, of their own: one thread owns the endpoint, and handles reach
+//! it from any thread.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::waiting::within;
 
 /// Calls that may wait for those in progress.
 pub const CALLS_WAITING_MAX: usize = 65_536;
-/// How long the thread has to end.
+/// How long the thread may take to end.
 const END_MAX: Duration = Duration::from_secs(1);
 
 /// Settings of a handle.
@@ -30,12 +30,12 @@ const END_MAX: Duration = Duration::from_secs(1);
 pub struct HandleConfig {
     /// Settings of its channel.
     pub channel: ChannelConfig,
-    /// Settings of the endpoint of its thread, which [`Handle::on`] does not use: it has one.
+    /// Settings of its thread's endpoint. [`Handle::on`] does not use them: it gets an endpoint.
     pub endpoint: EndpointConfig,
     /// Calls in progress at a time; further ones wait, up to [`CALLS_WAITING_MAX`]. Default 1024.
     pub calls_max: usize,
-    /// How a thread waits in [`Handle::call_blocking`]. Default awake for 150 us: longer than it takes to wake the
-    /// thread of the endpoint, on a virtual machine too, so that a call costs one wake-up and not two.
+    /// How a thread waits in [`Handle::call_blocking`]. By default awake for 150 us: longer than it takes to wake the
+    /// thread of the endpoint, also on a virtual machine, so that a call costs one wake-up and not two.
     pub wait: PollPolicy,
 }
 
@@ -59,17 +59,17 @@ pub enum HandleError {
     /// The thread has ended. The call may have run.
     #[error("the thread of the endpoint has ended; the call may have run")]
     Ended,
-    /// [`CALLS_WAITING_MAX`] calls wait already. Nothing ran.
+    /// [`CALLS_WAITING_MAX`] calls are waiting already. Nothing ran.
     #[error("{CALLS_WAITING_MAX} calls wait already; call less, or raise HandleConfig::calls_max; nothing ran")]
     TooManyWaiting,
 }
 
-/// Reaches a service from any thread. Clones share a thread, its endpoint and its sessions; the thread ends when the
-/// last clone is dropped, which waits for that.
+/// Reaches a service from any thread. Clones share a thread, its endpoint and its sessions. The thread ends when the
+/// last clone is dropped; that drop waits for it.
 ///
-/// A call crosses to the thread and back, which costs about a microsecond while both sides are awake: that thread as its
-/// [`EndpointConfig::poll`] says, and a blocking caller as [`HandleConfig::wait`] says. A side that sleeps is woken. A
-/// program of one thread uses a [`Channel`], which does not cross.
+/// A call crosses to the thread and back, which costs about a microsecond while both sides are awake.
+/// [`EndpointConfig::poll`] says how long that thread stays awake, [`HandleConfig::wait`] how long a blocking caller
+/// does. A side that sleeps is woken. A program of one thread uses a [`Channel`], which does not cross.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -107,15 +107,15 @@ pub enum HandleError {
 #[derive(Clone)]
 pub struct Handle {
     mailboxes: Mailboxes<Letter>,
-    /// Room for calls that are in progress, or wait.
+    /// Room for calls that are in progress or waiting.
     room: Arc<Semaphore>,
     timeout: Option<Duration>,
     wait: PollPolicy,
-    // Last, so that the thread ends after the others are gone.
+    // The last field, so that the thread ends after the others are gone.
     _owner: Arc<dyn Owner>,
 }
 
-/// What makes the calls, until it is dropped.
+/// Owns the part that makes the calls, until it is dropped.
 trait Owner: Send + Sync {}
 
 impl Owner for Server<Caller> {}
@@ -127,13 +127,13 @@ pub struct Letter {
     req_type: u8,
     request: MsgBuf,
     policy: CallPolicy,
-    /// When the caller gives up, wherever the call is by then.
+    /// When the caller gives up, wherever the call is at that time.
     deadline: Option<Instant>,
     answer: oneshot::Sender<Result<MsgBuf, ChannelError>>,
 }
 
 impl Handle {
-    /// Starts a thread for calls to the service at these addresses, all of which are of one kind. It connects with its
+    /// Starts a thread for calls to the service at these addresses, which must all be of one kind. It connects with its
     /// first call.
     ///
     /// # Errors
@@ -153,9 +153,9 @@ impl Handle {
         Ok(Handle::to(server.mailboxes().clone(), &caller, config.wait, server))
     }
 
-    /// Lets other threads call through an endpoint of this one, which turns it all the time: that of a server which
-    /// calls another service, too. The calls are tasks of the endpoint, which they hold until the last clone is dropped
-    /// and the endpoint is turned again.
+    /// Lets other threads call through an endpoint of this thread, which must turn it all the time; also for a server
+    /// that calls another service. The calls are tasks of the endpoint. They keep it alive until the last clone is
+    /// dropped and the endpoint is turned again.
     ///
     /// # Errors
     /// [`ServeError::NoAddress`].
@@ -177,8 +177,8 @@ impl Handle {
         Handle { mailboxes, room, timeout: caller.channel.timeout, wait, _owner: Arc::new(owner) }
     }
 
-    /// Calls the service, from a task of any event loop. Its time begins here: that in which it waits for other calls
-    /// counts. Dropping the future gives the call up.
+    /// Calls the service, from a task of any event loop. Its time limit starts here and includes the wait for other
+    /// calls. Dropping the future cancels the call.
     ///
     /// # Errors
     /// [`HandleError`].
@@ -191,8 +191,8 @@ impl Handle {
         Ok(answered.await.map_err(|_| HandleError::Ended)??)
     }
 
-    /// Calls the service, and waits for the response on this thread, as [`HandleConfig::wait`] says. Not for the thread
-    /// that turns the endpoint, which would wait for itself.
+    /// Calls the service, and blocks this thread until the response, as [`HandleConfig::wait`] says. Do not call it on
+    /// the thread that turns the endpoint: it would wait for itself.
     ///
     /// # Errors
     /// [`HandleError`].
@@ -207,7 +207,7 @@ impl std::fmt::Debug for Handle {
     }
 }
 
-/// The service that a handle talks to: one core that calls another service.
+/// The service behind a handle: one core, which calls another service.
 struct Caller {
     addresses: Vec<Addr>,
     channel: ChannelConfig,
@@ -225,7 +225,7 @@ impl Caller {
 struct CallerCore<T: Transport> {
     endpoint: Rc<Endpoint<T>>,
     channel: Channel<T>,
-    /// Calls that may be in progress.
+    /// Permits for calls in progress.
     calls: Rc<Semaphore>,
 }
 
@@ -262,7 +262,7 @@ impl<T: Transport + 'static> Core for CallerCore<T> {
             let result = tokio::select! {
                 biased;
                 result = call => result,
-                // Nobody waits for it any more.
+                // The caller no longer waits for it.
                 () = answer.closed() => return,
             };
             let _ = answer.send(result);

@@ -1,4 +1,4 @@
-//! A core without a thread: on an endpoint of any transport that somebody else turns, in a test or in the simulator.
+//! A core without a thread: on an endpoint of any transport that the caller turns, in a test or in the simulator.
 
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,14 +19,14 @@ const LETTERS_MAX: usize = 1024;
 
 type ErrorOf<S, T> = <<S as Service<T>>::Core as Core>::Error;
 
-/// How a core ends, when it does.
+/// Receives the result of a core when it ends.
 type End<E> = oneshot::Receiver<Result<(), E>>;
 
-/// A service on one core, whose tasks are tasks of its endpoint: whoever turns that runs it. A core that needs tokio
+/// A service on one core, whose tasks are tasks of its endpoint: turning the endpoint runs it. A core that needs tokio
 /// cannot run this way.
 ///
-/// A panic is not caught: it reaches whoever turns the endpoint. Dropped, the core ends when the endpoint is turned
-/// next; until then it holds the endpoint.
+/// A panic is not caught: it reaches the caller that turns the endpoint. When this is dropped, the core ends the next
+/// time the endpoint is turned; until then it keeps the endpoint alive.
 ///
 /// ```
 /// # use std::rc::Rc;
@@ -62,15 +62,20 @@ pub struct Inline<T: Transport, S: Service<T>> {
 }
 
 impl<T: Transport + 'static, S: Service<T>> Inline<T, S> {
-    /// Builds the core on an endpoint, and begins. At its end what else the endpoint runs is dropped, too.
+    /// Builds the core on an endpoint, and begins. When it ends, everything else that runs on the endpoint is dropped,
+    /// too.
     ///
     /// # Errors
-    /// Whatever the service says.
-    pub fn start(service: Arc<S>, endpoint: &Rc<Endpoint<T>>, patience: Duration) -> Result<Inline<T, S>, ErrorOf<S, T>> {
+    /// The service's error.
+    pub fn start(
+        service: Arc<S>,
+        endpoint: &Rc<Endpoint<T>>,
+        patience: Duration,
+    ) -> Result<Inline<T, S>, ErrorOf<S, T>> {
         Inline::start_on(service, endpoint, patience, true)
     }
 
-    /// Begins on an endpoint that runs other things, which go on at its end.
+    /// Begins on an endpoint that also runs other things, which continue when the core ends.
     pub(crate) fn start_beside(service: Arc<S>, endpoint: &Rc<Endpoint<T>>) -> Result<Inline<T, S>, ErrorOf<S, T>> {
         Inline::start_on(service, endpoint, Duration::ZERO, false)
     }
@@ -104,17 +109,17 @@ impl<T: Transport + 'static, S: Service<T>> Inline<T, S> {
             if attendant.health.has_failed() {
                 attendant.attend_after_failure().await;
             }
-            // Nobody may want to know.
+            // There may be no receiver.
             let _ = end.send(attendant.core.end());
             if attendant.owns_endpoint {
-                // What holds the endpoint goes.
+                // Drop what keeps the endpoint alive.
                 attendant.endpoint.drop_application();
             }
         });
         Ok(Inline { service, mailboxes, failure, ended: Mutex::new(Some(ended)) })
     }
 
-    /// Its mailbox, as that of a server of one core.
+    /// Its mailbox, in the form of a server with one core.
     pub fn mailboxes(&self) -> &Mailboxes<<S::Core as Core>::Letter> {
         &self.mailboxes
     }
@@ -127,10 +132,10 @@ impl<T: Transport + 'static, S: Service<T>> Inline<T, S> {
     /// Ends gracefully, as [`crate::Server::stop`] does.
     ///
     /// # Errors
-    /// What the service said at its end; [`ServeError::CoreFailed`] if a task of its said that it failed.
+    /// The service's error at its end; [`ServeError::CoreFailed`] if one of its tasks reported a failure.
     pub async fn stop(self) -> Result<S::Finish, ErrorOf<S, T>> {
         let (done, drained) = oneshot::channel();
-        // Where a core has ended, all of this is over at once.
+        // If the core has ended, everything below ends at once.
         let _ = self.mailboxes.command(0, Control::Drain(Box::new(move |_| _ = done.send(()))));
         let _ = drained.await;
         let failed = self.failure.get();

@@ -1,4 +1,4 @@
-//! The wish to stop: a flag that a signal handler may set, and a bell that wakes whoever waits for it.
+//! A request to stop: a flag that a signal handler may set, and a bell that wakes the waiting thread.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -12,10 +12,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// How often the flag is looked at where the system gives no bell.
+/// How often the flag is checked if the system provides no bell.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Set when the process, or a piece of its work, is to stop. A clone is the same flag.
+/// Set when the process, or a part of its work, should stop. Clones share the flag.
 ///
 /// ```
 /// use std::time::Duration;
@@ -38,11 +38,11 @@ pub struct Interrupt(Arc<Inner>);
 #[derive(Default)]
 struct Inner {
     flag: Arc<AtomicBool>,
-    /// `None` where the system has no descriptor left.
+    /// `None` if the system has no descriptor left.
     bell: OnceLock<Option<Bell>>,
 }
 
-/// A pair of sockets: who rings writes a byte to one, who waits looks whether the other can be read.
+/// A pair of sockets: ringing writes a byte to one, the waiting thread polls whether the other is readable.
 struct Bell {
     button: UnixStream,
     clapper: UnixStream,
@@ -56,7 +56,7 @@ impl Bell {
         Ok(Bell { button, clapper })
     }
 
-    /// Takes all that was rung so far.
+    /// Drains all rings so far.
     fn silence(&self) {
         while (&self.clapper).read(&mut [0; 64]).is_ok_and(|bytes| bytes == 64) {}
     }
@@ -68,7 +68,7 @@ impl Interrupt {
         Arc::clone(&self.0.flag)
     }
 
-    /// What a signal handler writes a byte to; `None` where the system has no descriptor left.
+    /// The socket to which a signal handler writes a byte; `None` if the system has no descriptor left.
     pub(crate) fn button(&self) -> Option<UnixStream> {
         self.bell()?.button.try_clone().ok()
     }
@@ -83,33 +83,33 @@ impl Interrupt {
         self.0.flag.load(Ordering::Relaxed)
     }
 
-    /// Sets it, and wakes a thread that waits.
+    /// Sets it, and wakes the waiting thread.
     pub fn set(&self) {
         self.0.flag.store(true, Ordering::Relaxed);
         self.ring();
     }
 
-    /// Wakes a thread that waits without setting it, to have it look at something else.
+    /// Wakes the waiting thread without setting the flag, so that it checks something else.
     pub fn ring(&self) {
         if let Some(bell) = self.bell() {
-            // One that is full rings already.
+            // If it is full, it is readable already.
             let _ = (&bell.button).write(&[0]);
         }
     }
 
-    /// Sleeps until it is set or rung, at most for `limit`. For one thread at a time.
+    /// Sleeps until it is set or rung, for at most `limit`. For one thread at a time.
     pub fn wait(&self, limit: Duration) {
         let Some(bell) = self.bell() else { return thread::sleep(limit.min(LOOK)) };
-        // It was set before there was a bell.
+        // It may have been set before there was a bell.
         let limit = if self.is_set() { Duration::ZERO } else { limit };
         let limit = Timespec::try_from(limit).unwrap_or(Timespec { tv_sec: 3600, tv_nsec: 0 });
-        // Nothing to read is no error: the time is over.
+        // A timeout is no error.
         let _ = poll(&mut [PollFd::new(&bell.clapper, PollFlags::IN)], Some(&limit));
         bell.silence();
     }
 
-    /// Waits in a task of tokio's until it is set. A [`Interrupt::ring`] does not end it. For one task or thread at a
-    /// time, with [`Interrupt::wait`].
+    /// Waits in a tokio task until it is set. An [`Interrupt::ring`] does not end the wait. For one task or thread at a
+    /// time, including [`Interrupt::wait`].
     ///
     /// # Panics
     /// Outside a tokio runtime with its I/O and time drivers.
@@ -160,7 +160,7 @@ mod tests {
         interrupt.wait(Duration::from_millis(1));
         interrupt.set();
         interrupt.wait(LONG);
-        // A flag that a handler set without the bell.
+        // A handler set the flag without the bell.
         interrupt.wait(LONG);
         assert!(begun.elapsed() < LONG);
     }

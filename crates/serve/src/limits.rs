@@ -1,5 +1,4 @@
-//! Limits of the system that a service may reach: they are checked at the start, and the operator is told what to
-//! change.
+//! System limits that a service may reach: they are checked at the start, and the operator is told what to change.
 
 use std::fs;
 
@@ -8,18 +7,17 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::error::ServeError;
 
-/// Sessions in use for which a UDP endpoint shall have places. With fewer, the operator is told how to get more.
+/// Sessions in use for which a UDP endpoint should have at least one place each. With fewer places, the operator is
+/// told how to get more.
 const SESSIONS_WANTED: usize = 2_000;
-/// Places of a receive queue that a session in use has at least: those of its requests.
-const PLACES_PER_SESSION: usize = 1;
-/// What a UDP endpoint asks for.
+/// The receive buffer that a UDP endpoint requests.
 const RECEIVE_BUFFER_BYTES: u64 = 64 << 20;
 
-/// Makes sure that this process may have so many descriptors: raises its soft limit as far as that is allowed.
+/// Makes sure that this process may open `needed` descriptors: raises its soft limit as far as allowed.
 ///
 /// # Errors
-/// [`ServeError::System`] if the hard limit is lower; it says what to change. A service may go on with as many as there
-/// are.
+/// [`ServeError::System`] if the hard limit is lower; it says what to change. A service may continue with the
+/// descriptors there are.
 pub fn allow_descriptors(needed: u64) -> Result<(), ServeError> {
     let limit = getrlimit(Resource::Nofile);
     match plan(limit, needed) {
@@ -27,7 +25,7 @@ pub fn allow_descriptors(needed: u64) -> Result<(), ServeError> {
         Plan::Raise(limit) => setrlimit(Resource::Nofile, limit)
             .map_err(|error| ServeError::System { what: "a higher limit of open files", why: error.to_string() }),
         Plan::TooLow { hard } => {
-            // As many as there may be.
+            // As many as allowed.
             let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(hard), maximum: Some(hard) });
             let why = format!(
                 "{needed} may be needed and {hard} are allowed; raise the hard limit with `ulimit -Hn {needed}` as root or \
@@ -54,15 +52,14 @@ fn plan(limit: Rlimit, needed: u64) -> Plan {
     }
 }
 
-/// What to change so that a UDP endpoint, with `places` in its receive queue, has them for more sessions in use at a
-/// time; `None` if there are enough.
+/// What to change so that a UDP endpoint, which has `places` in its receive queue, can have more sessions in use at the
+/// same time; `None` if there are enough places.
 pub fn of_receive_queue(addresses: &[Addr], places: usize) -> Option<String> {
     let udp = addresses.iter().find(|addr| matches!(addr, Addr::Udp(_)))?;
-    let sessions = places / PLACES_PER_SESSION;
     let max = fs::read_to_string("/proc/sys/net/core/rmem_max").ok()?.trim().parse::<u64>().ok()?;
-    (sessions < SESSIONS_WANTED && max < RECEIVE_BUFFER_BYTES).then(|| {
+    (places < SESSIONS_WANTED && max < RECEIVE_BUFFER_BYTES).then(|| {
         format!(
-            "{udp} keeps places for {sessions} sessions that are used at a time, because net.core.rmem_max is {max} bytes; \
+            "{udp} keeps places for {places} sessions that are used at a time, because net.core.rmem_max is {max} bytes; \
              packets of more may be lost and sent again. For more places, run \
              `sysctl -w net.core.rmem_max={RECEIVE_BUFFER_BYTES}` and start again"
         )

@@ -1,29 +1,29 @@
-//! Work that keeps a core from answering for longer than cores may take, and is no fault: a state that is restored, or
-//! copied, all at once.
+//! Work that keeps a core from answering for longer than allowed, and is no fault: for example, restoring or copying a
+//! state all at once.
 
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 thread_local! {
-    /// That of the core whose thread this is.
+    /// The long work of the core that this thread runs.
     static OWN: RefCell<Option<LongWork>> = const { RefCell::new(None) };
 }
 
-/// Whether a core is at such work.
+/// Whether a core is doing such work.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LongWork(Arc<AtomicU32>);
 
-/// It is, until this is dropped.
+/// Marks long work as under way until it is dropped.
 struct AtWork(LongWork);
 
 impl LongWork {
-    /// From now on, this thread is that of the core.
+    /// Makes this thread the core's thread.
     pub fn attach(&self) {
         OWN.set(Some(self.clone()));
     }
 
-    /// Whether the core is at it now.
+    /// Whether the core is doing such work now.
     pub fn is_under_way(&self) -> bool {
         self.0.load(Ordering::Acquire) > 0
     }
@@ -40,9 +40,9 @@ impl Drop for AtWork {
     }
 }
 
-/// Does work that may take longer than [`crate::ServeConfig::answer_max`] and cannot be done in pieces. On the thread of
-/// a core, that core does not count as hung meanwhile, for [`crate::ServeConfig::long_work_max`] at most. Elsewhere it
-/// just does the work.
+/// Does work that may take longer than [`crate::ServeConfig::answer_max`] and cannot be divided. On a core's thread,
+/// the core does not count as hung meanwhile, for at most [`crate::ServeConfig::long_work_max`]. On other threads this
+/// only does the work.
 pub fn long_work<R>(work: impl FnOnce() -> R) -> R {
     let _at_work = OWN.with_borrow(Clone::clone).map(LongWork::begin);
     work()

@@ -1,5 +1,5 @@
-//! Letters between cores: bounded mailboxes, one for each core, and beside each a channel for its control, which never
-//! waits for letters.
+//! Letters between cores: one bounded mailbox per core, and beside each a control channel, which never waits for
+//! letters.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,22 +15,22 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::waiting::{deadline_in, wait_until};
 
-/// How long the wait for answers lasts before cores that were given up meanwhile are left out.
+/// How often a wait for answers drops cores that were given up meanwhile.
 const GIVEN_UP_LOOK: Duration = Duration::from_millis(50);
 
-/// Is told the number of a core.
+/// A callback that receives the number of a core.
 pub(crate) type Answer = Box<dyn FnOnce(u16) + Send>;
 
-/// What the owner of a core tells it. A core reads this before its letters. It has no limit: there is one drain, one
-/// exit and one failure, and a core has one ping of each sender at a time.
+/// A command from the owner of a core. A core reads commands before its letters. The channel has no limit: there is one
+/// drain, one exit and one failure, and each sender has at most one ping at a core at a time.
 pub(crate) enum Control {
-    /// Take on nothing more, and end what is in progress.
+    /// Start nothing new, and finish what is in progress.
     Drain(Answer),
-    /// Say that you are there.
+    /// Answer that you are alive.
     Ping(Answer),
-    /// A task of yours has failed.
+    /// One of your tasks has failed.
     Failed,
-    /// End, after the letters that are there.
+    /// End, after the letters already sent.
     Exit,
 }
 
@@ -45,7 +45,7 @@ impl fmt::Debug for Control {
     }
 }
 
-/// What comes to a core.
+/// What a core receives.
 #[derive(Debug)]
 pub(crate) enum Mail<L> {
     Control(Control),
@@ -83,7 +83,7 @@ impl<L> fmt::Debug for Mailboxes<L> {
     }
 }
 
-/// The other end of one mailbox.
+/// The receiving end of one mailbox.
 #[derive(Debug)]
 pub struct Mailbox<L> {
     letters: mpsc::Receiver<L>,
@@ -92,8 +92,7 @@ pub struct Mailbox<L> {
 }
 
 impl<L> Mailbox<L> {
-    /// The next letter; `None` if nobody can send one any more. For tests of a service, which read in the place of a
-    /// core.
+    /// The next letter; `None` if no sender is left. For tests of a service, which read in place of a core.
     pub async fn letter(&mut self) -> Option<L> {
         self.letters.recv().await
     }
@@ -109,21 +108,22 @@ impl<L> Mailbox<L> {
             return Poll::Ready(Some(Mail::Control(control)));
         }
         if self.is_closed {
-            // Not `poll_recv`, which waits for senders that have room and do not use it: a core that hangs has such.
+            // Not `poll_recv`, which waits for senders that hold a place and do not use it: a core that hangs may hold
+            // one.
             return Poll::Ready(self.letters.try_recv().ok().map(Mail::Letter));
         }
         self.letters.poll_recv(context).map(|letter| letter.map(Mail::Letter))
     }
 
-    /// Takes no more letters than are there.
+    /// Accepts no more letters; those already sent can still be read.
     pub(crate) fn close(&mut self) {
         self.is_closed = true;
         self.letters.close();
     }
 }
 
-/// Makes mailboxes that hold `letters_max` letters each, and their other ends. A server makes its own; this is for
-/// tests of a service.
+/// Creates mailboxes that hold `letters_max` letters each, and their receiving ends. A server creates its own; this is
+/// for tests of a service.
 ///
 /// # Panics
 /// If `letters_max` is 0.
@@ -148,17 +148,17 @@ impl<L> Mailboxes<L> {
         &self.0[usize::from(core)]
     }
 
-    /// What tells one core what to do; it does nothing once the core has ended.
+    /// The sender of commands to one core; it does nothing once the core has ended.
     pub(crate) fn control(&self, core: u16) -> mpsc::UnboundedSender<Control> {
         self.of(core).control.clone()
     }
 
-    /// Tells a core what to do, and whether it is there to hear it.
+    /// Sends a command to a core; an error if the core has ended.
     pub(crate) fn command(&self, core: u16, control: Control) -> Result<(), SendError> {
         self.of(core).control.send(control).map_err(|_| SendError::Ended(core))
     }
 
-    /// Tells all cores that are there to end.
+    /// Tells all cores that still run to end.
     pub(crate) fn command_exit(&self) {
         (0..self.len()).for_each(|core| _ = self.command(core, Control::Exit));
     }
@@ -174,7 +174,7 @@ impl<L> Mailboxes<L> {
         self.of(core).letters.send(letter).await.map_err(|_| SendError::Ended(core))
     }
 
-    /// Sends a core a letter now.
+    /// Sends a core a letter without waiting.
     ///
     /// # Errors
     /// [`SendError`], with the letter.
@@ -188,8 +188,8 @@ impl<L> Mailboxes<L> {
         })
     }
 
-    /// Sends a letter that any core may read to the first that has room for it, from core `first` on and around. Waits
-    /// while all mailboxes are full. Returns the core.
+    /// Sends a letter that any core may read to the first core with room for it, trying core `first` first and then the
+    /// others in order. Waits while all mailboxes are full. Returns the core.
     ///
     /// # Errors
     /// [`SendError::Ended`] if a core has ended.
@@ -198,7 +198,7 @@ impl<L> Mailboxes<L> {
     /// If there is no core `first`.
     pub async fn send_any(&self, first: u16, letter: L) -> Result<u16, SendError> {
         let (before, from) = self.0.split_at(usize::from(first));
-        // They are polled in this order.
+        // The futures are polled in this order.
         let reserve = from.iter().chain(before).map(|mailbox| Box::pin(mailbox.letters.reserve()));
         let (permit, place, _) = select_all(reserve).await;
         let core = ((usize::from(first) + place) % self.0.len()) as u16;
@@ -206,8 +206,8 @@ impl<L> Mailboxes<L> {
         Ok(core)
     }
 
-    /// Sends letters to cores, and waits no longer than `time` for those whose mailboxes are full, all at once: a core that
-    /// hangs delays no other letter. For threads without an event loop. Returns the cores that did not get theirs.
+    /// Sends letters to cores. Waits no longer than `time`, for all full mailboxes at once: a core that hangs delays no
+    /// other letter. For threads without an event loop. Returns the cores that did not get their letters.
     ///
     /// # Panics
     /// If there is no such core.
@@ -222,13 +222,13 @@ impl<L> Mailboxes<L> {
                 waiting.retain(|waiting| sent != Ok(*waiting));
             }
         };
-        // What is not sent by then is dropped.
+        // Letters that are not sent by then are dropped.
         let _ = wait_until(deadline_in(time), all);
         waiting
     }
 
-    /// Asks every core and waits for their answers, in order; those of cores that have ended, or drop the question, are
-    /// left out.
+    /// Asks every core and waits for their answers, which are returned in order; cores that have ended, or that drop
+    /// the question, are left out.
     pub async fn ask_all<R>(&self, letter: impl Fn(oneshot::Sender<R>) -> L) -> Vec<R> {
         let letter = &letter;
         let ask = |core| async move {
@@ -248,13 +248,13 @@ impl<L> Mailboxes<L> {
             let (answer, answered) = oneshot::channel();
             mailbox.letters.blocking_send(letter(answer)).ok().map(|()| answered)
         };
-        // All are asked before the first answer is waited for.
+        // Ask all before waiting for the first answer.
         let waiting: Vec<_> = self.0.iter().filter_map(send).collect();
         waiting.into_iter().filter_map(|answered| answered.blocking_recv().ok()).collect()
     }
 
-    /// Tells every core the same, and waits no longer than `patience` until all that run, and were not given up, have
-    /// answered. Returns the cores that did not.
+    /// Sends every core the same command, and waits no longer than `patience` until all that run, and were not given
+    /// up, have answered. Returns the cores that did not answer.
     pub(crate) fn command_all(
         &self,
         patience: Duration,
@@ -265,7 +265,7 @@ impl<L> Mailboxes<L> {
         let (answer, answers) = blocking::channel();
         let is_there = |core: &u16| {
             let answer = answer.clone();
-            // Nobody may wait for the answer any more.
+            // The waiting thread may have stopped waiting for the answer.
             self.command(*core, control(Box::new(move |core| _ = answer.send(core)))).is_ok()
         };
         let mut waiting: Vec<u16> = (0..self.len()).filter(is_there).collect();
@@ -279,7 +279,7 @@ impl<L> Mailboxes<L> {
             match answers.recv_timeout(left.min(GIVEN_UP_LOOK)) {
                 Ok(core) => waiting.retain(|waited| *waited != core),
                 Err(blocking::RecvTimeoutError::Timeout) => {}
-                // The threads of those that are waited for have ended.
+                // The threads of the cores still awaited have ended.
                 Err(blocking::RecvTimeoutError::Disconnected) => return Vec::new(),
             }
         }

@@ -1,6 +1,6 @@
-//! The text of metrics, for services that count in plain numbers: OpenMetrics, by the `prometheus-client` crate.
+//! Metrics text for services that count in plain numbers: OpenMetrics, written by the `prometheus-client` crate.
 //!
-//! A core gives [`Family`]s when it is asked, by a letter; the text is made on the thread of the port.
+//! A letter asks a core for its [`Family`]s; the text is built on the thread of the port.
 
 use std::fmt;
 
@@ -14,43 +14,47 @@ use prometheus_client::registry::Registry;
 
 const NANOS_PER_SECOND: f64 = 1e9;
 
-/// How a metric moves.
+/// The type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// It only grows. Its name gets `_total` behind it.
+    /// It only grows. `_total` is appended to its name.
     Counter,
     /// It goes up and down.
     Gauge,
-    /// Durations in seconds, by how long they were.
+    /// A distribution of durations, in seconds.
     Histogram,
 }
 
 /// A metric, with a value for each of its labels.
 #[derive(Debug, Clone)]
 pub struct Family {
-    /// Its name, which gets the prefix of the service.
+    /// Its name; the prefix of the service is put before it.
     pub name: &'static str,
-    /// What it says, in a sentence.
+    /// Its description, one sentence.
     pub help: &'static str,
-    /// How it moves.
+    /// Its type.
     pub kind: Kind,
-    /// Values, by labels and what they are.
+    /// The values, with their labels.
     pub values: Vec<(Labels, u64)>,
-    /// Those of a histogram.
+    /// The durations of a histogram, with their labels.
     pub durations: Vec<(Labels, Durations)>,
 }
 
-/// What tells the values of a metric apart.
+/// The labels that distinguish the values of a metric.
 pub type Labels = Vec<(&'static str, String)>;
 
 impl Family {
-    /// A metric of one value.
+    /// A metric with one value.
     pub fn one(kind: Kind, name: &'static str, help: &'static str, value: u64) -> Family {
         Family { name, help, kind, values: vec![(Vec::new(), value)], durations: Vec::new() }
     }
 
-    /// Counters that are told apart by a label `event`.
-    pub fn events<'a>(name: &'static str, help: &'static str, events: impl IntoIterator<Item = (&'a str, u64)>) -> Family {
+    /// Counters distinguished by a label `event`.
+    pub fn events<'a>(
+        name: &'static str,
+        help: &'static str,
+        events: impl IntoIterator<Item = (&'a str, u64)>,
+    ) -> Family {
         let values = events.into_iter().map(|(event, value)| (vec![("event", event.to_owned())], value)).collect();
         Family { name, help, kind: Kind::Counter, values, durations: Vec::new() }
     }
@@ -60,7 +64,7 @@ impl Family {
         Family { name, help, kind: Kind::Histogram, values: Vec::new(), durations }
     }
 
-    /// The same with one more label for each value, such as the number of a core.
+    /// The same family with one more label on each value, such as the number of a core.
     #[must_use]
     pub fn labelled(mut self, label: &'static str, value: &str) -> Family {
         let all = self.values.iter_mut().map(|(labels, _)| labels);
@@ -70,7 +74,7 @@ impl Family {
     }
 }
 
-/// What every endpoint counts.
+/// The counts of an endpoint.
 pub fn of_endpoint(stats: &EndpointStats) -> Vec<Family> {
     let transport = &stats.transport;
     let mut families = vec![
@@ -112,7 +116,7 @@ pub fn of_endpoint(stats: &EndpointStats) -> Vec<Family> {
     families
 }
 
-/// What every endpoint counts of its handlers.
+/// The counts of an endpoint's handlers.
 pub fn of_handlers(handlers: &[HandlerStats]) -> [Family; 4] {
     let labels = |handler: &HandlerStats| vec![("type", handler.req_type.to_string())];
     let durations = |of: fn(&HandlerStats) -> Durations| {
@@ -129,7 +133,11 @@ pub fn of_handlers(handlers: &[HandlerStats]) -> [Family; 4] {
     let counters = |name, help, values| Family { name, help, kind: Kind::Counter, values, durations: Vec::new() };
     let requests = handlers.iter().map(|handler| (labels(handler), handler.requests)).collect();
     [
-        counters("handler_requests", "Requests that arrived whole, by request type.", requests),
+        counters(
+            "handler_requests",
+            "Requests that arrived whole, or were rejected before, by request type.",
+            requests,
+        ),
         counters("handler_answers", "Answers by request type and status.", answers.collect()),
         Family::histogram(
             "handler_duration_seconds",
@@ -144,7 +152,7 @@ pub fn of_handlers(handlers: &[HandlerStats]) -> [Family; 4] {
     ]
 }
 
-/// Joins what several cores count: one family of each name, whose values have the number of their core as a label.
+/// Joins the counts of several cores: one family for each name, whose values carry the number of their core as a label.
 pub fn of_cores(cores: impl IntoIterator<Item = (u16, Vec<Family>)>) -> Vec<Family> {
     let mut merged: Vec<Family> = Vec::new();
     for (core, families) in cores {
@@ -162,7 +170,7 @@ pub fn of_cores(cores: impl IntoIterator<Item = (u16, Vec<Family>)>) -> Vec<Fami
     merged
 }
 
-/// The text of a scrape. Every name gets `prefix` and `_` in front.
+/// The text of a scrape. Every name is prefixed with `prefix` and `_`.
 ///
 /// ```
 /// use dunlin_serve::metrics::{Family, Kind, exposition};
@@ -212,12 +220,12 @@ impl Collector for Scrape {
 fn encode(metric: &mut MetricEncoder<'_>, kind: Kind, value: u64) -> fmt::Result {
     match kind {
         Kind::Counter => metric.encode_counter::<NoLabelSet, _, f64>(&value, None),
-        // The library has no gauge of 64 unsigned bits. A histogram has no single values.
+        // The library has no gauge of unsigned 64-bit numbers. A histogram has no single values.
         Kind::Gauge | Kind::Histogram => metric.encode_gauge(&i64::try_from(value).unwrap_or(i64::MAX)),
     }
 }
 
-/// Counts of the buckets, not cumulated, with their bounds in seconds.
+/// Counts of the buckets, not cumulative, with their bounds in seconds.
 fn buckets(durations: &Durations) -> Vec<(f64, u64)> {
     let bounds = BOUNDS_NANOS.iter().map(|bound| *bound as f64 / NANOS_PER_SECOND).chain([f64::INFINITY]);
     bounds.zip(durations.counts().iter().copied()).collect()

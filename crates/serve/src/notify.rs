@@ -1,5 +1,5 @@
-//! Tells a service manager how a service is: systemd's protocol, for units of `Type=notify`. Without one
-//! (`NOTIFY_SOCKET`) nothing happens.
+//! Reports the status of a service to a service manager: systemd's protocol, for units of `Type=notify`. Without a
+//! manager (`NOTIFY_SOCKET`) nothing happens.
 
 use sd_notify::NotifyState;
 
@@ -19,7 +19,7 @@ pub fn status(line: &str) {
 }
 
 fn tell(state: &[NotifyState<'_>]) {
-    // The variable stays: changing the environment of a process of several threads is not safe.
+    // Keep the variable: changing the environment of a process with several threads is not safe.
     let keep_the_variable = false;
     if let Err(error) = sd_notify::notify(keep_the_variable, state) {
         tracing::warn!(%error, "the service manager could not be told");

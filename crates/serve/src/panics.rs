@@ -1,4 +1,4 @@
-//! Panics of tasks: caught where the task runs, and told to somebody, so that nobody waits for a task that is gone.
+//! Panics of tasks: caught where the task runs and reported, so that nothing waits for a task that is gone.
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
@@ -10,10 +10,10 @@ fn reason(payload: &(dyn Any + Send)) -> String {
     format!("it panicked: {}", panic_message(payload))
 }
 
-/// Runs `work`. If it panics, tells `failed` what it said instead of passing the panic on.
+/// Runs `work`. If it panics, calls `failed` with its message instead of passing the panic on.
 ///
-/// What the work shared with others is as the panic left it: whoever is told must not let them go on as if nothing had
-/// happened.
+/// State that the work shares with others stays as the panic left it: `failed` must not let them continue as if nothing
+/// had happened.
 pub async fn guarded<F: Future>(work: F, failed: impl FnOnce(String)) -> Option<F::Output> {
     match AssertUnwindSafe(work).catch_unwind().await {
         Ok(output) => Some(output),
@@ -24,7 +24,7 @@ pub async fn guarded<F: Future>(work: F, failed: impl FnOnce(String)) -> Option<
     }
 }
 
-/// The same for work that waits for nothing.
+/// The same for work that does not wait.
 pub fn guarded_now<R>(work: impl FnOnce() -> R, failed: impl FnOnce(String)) -> Option<R> {
     std::panic::catch_unwind(AssertUnwindSafe(work)).map_err(|payload| failed(reason(&*payload))).ok()
 }

@@ -1,5 +1,5 @@
-//! The HTTP port of a service: `/metrics` for Prometheus and `/healthz` for whoever watches it, on a thread of its own
-//! and never on a core's.
+//! The HTTP port of a service: `/metrics` for Prometheus and `/healthz` for health checks, on a thread of its own,
+//! never on a core's thread.
 
 use std::convert::Infallible;
 use std::fmt::Display;
@@ -25,7 +25,7 @@ use crate::error::ServeError;
 use crate::failure::{Failed, Failure};
 use crate::side;
 
-/// Connections at a time. More wait until one is closed.
+/// Connections at a time. Further ones wait until one is closed.
 pub const CONNECTIONS_MAX: usize = 64;
 /// Media type of the metrics: OpenMetrics.
 pub const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -33,21 +33,21 @@ pub const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 const HEAD_LIMIT: Duration = Duration::from_secs(10);
 /// How long a connection may live: a scraper opens another.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(300);
-/// How long the cores may take to tell what they count.
+/// How long the cores may take to report their counts.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
-/// How long the port rests after the system refused a connection: it has no file descriptors left, most likely.
+/// How long the port pauses after the system refused a connection: most likely it has no file descriptors left.
 const REFUSED_REST: Duration = Duration::from_millis(100);
 /// Longest head of a request, in bytes.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
-/// What a port tells.
+/// The contents of a port.
 #[derive(Debug, Clone)]
 pub struct Pages<S> {
-    /// What answers there, in a few words.
+    /// The name of what answers there, in a few words.
     pub title: &'static str,
-    /// Gives the metrics of the moment, as OpenMetrics, or says why it cannot.
+    /// Returns the current metrics, as OpenMetrics, or the reason why it cannot.
     pub metrics: S,
-    /// Whether a core has failed.
+    /// Whether a core has failed, or hangs.
     pub failure: Failure,
 }
 
@@ -87,7 +87,7 @@ impl Port {
         Ok(Port { address, stop: Some(stop), thread: Some(side::start("metrics", work)?) })
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -95,16 +95,16 @@ impl Port {
 
 impl Drop for Port {
     fn drop(&mut self) {
-        // Dropped, the sender ends the thread.
+        // Dropping the sender ends the thread.
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic there concerns nobody here.
+            // A panic there does not matter here.
             let _ = thread.join();
         }
     }
 }
 
-/// Serves pages until it is dropped. Run it in a `LocalSet`. Metrics that fail are answered with status 503 and their
+/// Serves pages until it is dropped. Run it in a `LocalSet`. If the metrics fail, the answer is status 503 with the
 /// error.
 ///
 /// # Panics
@@ -114,13 +114,13 @@ where
     S: AsyncFn() -> Result<String, E> + Clone + 'static,
     E: Display + 'static,
 {
-    // Dropped with this future, and its connections with it.
+    // Dropped with this future; its connections then end too.
     let mut connections = JoinSet::new();
     loop {
         while connections.len() >= CONNECTIONS_MAX {
             connections.join_next().await;
         }
-        // Forgets those that have ended.
+        // Remove those that have ended.
         while connections.try_join_next().is_some() {}
         match listener.accept().await {
             Ok((stream, _)) => {
@@ -145,7 +145,7 @@ where
         .header_read_timeout(HEAD_LIMIT)
         .max_buf_size(HEAD_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), service);
-    // A scraper that goes away in the middle, or speaks no HTTP, concerns nobody else.
+    // A scraper that disconnects half-way, or does not speak HTTP, affects no other.
     let _ = timeout(CONNECTION_LIMIT, pin!(connection)).await;
 }
 
@@ -161,7 +161,7 @@ where
     }
     match request.uri().path() {
         "/metrics" => metrics(pages).await,
-        "/healthz" => health(pages).await,
+        "/healthz" => health(&pages.failure),
         "/" => text(StatusCode::OK, format!("{}; metrics are at /metrics, health at /healthz\n", pages.title)),
         _ => text(StatusCode::NOT_FOUND, "metrics are at /metrics, health at /healthz\n".into()),
     }
@@ -183,18 +183,12 @@ where
     }
 }
 
-/// A service is healthy if no core has failed and all of them answer.
-async fn health<S, E>(pages: &Pages<S>) -> Response<Full<Bytes>>
-where
-    S: AsyncFn() -> Result<String, E>,
-    E: Display,
-{
-    if let Some(Failed { core, why }) = pages.failure.get() {
-        return text(StatusCode::SERVICE_UNAVAILABLE, format!("core {core} has failed: {why}\n"));
-    }
-    match metrics(pages).await {
-        ill if ill.status() != StatusCode::OK => ill,
-        _ => text(StatusCode::OK, "ok\n".into()),
+/// A service is healthy if no core has failed. The server itself asks all cores repeatedly, and a core that does not
+/// answer counts as failed.
+fn health(failure: &Failure) -> Response<Full<Bytes>> {
+    match failure.get() {
+        Some(Failed { core, why }) => text(StatusCode::SERVICE_UNAVAILABLE, format!("core {core} has failed: {why}\n")),
+        None => text(StatusCode::OK, "ok\n".into()),
     }
 }
 

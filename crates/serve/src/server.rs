@@ -20,19 +20,19 @@ use crate::thread::{ErrorOf, Letter, Plan, Report, Setup};
 use crate::waiting::deadline_in;
 use crate::watch::{HangWatch, Patience};
 
-/// How often a thread is looked at that is about to end.
+/// How often the end of a thread is checked.
 const END_LOOK: Duration = Duration::from_millis(1);
-/// How often a server is looked at that nothing was heard of: whatever happens to it rings.
+/// How often a quiet server is checked: every event rings the interrupt anyway.
 const IDLE_LOOK: Duration = Duration::from_secs(1);
 
-/// A running server. Dropped, it ends in order, without [`Service::finish`].
+/// A running server. When dropped, it ends gracefully, without [`Service::finish`].
 ///
 /// [`Service`] has an example.
 pub struct Server<S: Service<AnyTransport>> {
     service: Arc<S>,
     mailboxes: Mailboxes<Letter<S>>,
     threads: Vec<JoinHandle<Result<(), ErrorOf<S>>>>,
-    /// `None` once the threads end.
+    /// `None` once the threads are ending.
     watch: Option<HangWatch>,
     failure: Failure,
     config: Arc<ServeConfig>,
@@ -41,7 +41,7 @@ pub struct Server<S: Service<AnyTransport>> {
     advice: Vec<String>,
 }
 
-/// A core that is built and waits for the plan.
+/// A core that is built and waiting for the plan.
 struct Waiting<S: Service<AnyTransport>> {
     addresses: Vec<Addr>,
     places: usize,
@@ -53,15 +53,15 @@ impl<S: Service<AnyTransport>> Server<S> {
     /// Starts a server, and returns when every core serves.
     ///
     /// # Errors
-    /// Why a core, or the server, cannot: a setting is wrong, an address is in use, or the service says no. All cores
-    /// have ended then.
+    /// Why a core, or the server, cannot start: a setting is wrong, an address is in use, or the service returns an
+    /// error. All cores have ended by then.
     pub fn start(service: Arc<S>, config: ServeConfig) -> Result<Server<S>, StartError<ErrorOf<S>>> {
         check(&config)?;
         let (mailboxes, receivers) = mailboxes(config.cores, config.letters_max.max(1));
         let failure = Failure::ringing(config.interrupt.clone());
         let config = Arc::new(config);
-        // Declared before the channel, so dropped after it: cores whose reports nobody reads any more end.
         let long_works: Vec<LongWork> = (0..config.cores).map(|_| LongWork::default()).collect();
+        // Declared before the channel, so dropped after it: cores whose reports nobody reads any more end.
         let mut starting = Starting { threads: Vec::new(), answer_max: config.answer_max };
         let (reports, reported) = mpsc::channel();
         for ((core, mailbox), long_work) in (0..).zip(receivers).zip(&long_works) {
@@ -88,7 +88,7 @@ impl<S: Service<AnyTransport>> Server<S> {
             places = places.min(core.places);
         }
         let plan = Arc::new(service.plan(ready).map_err(|error| StartError { core: None, error })?);
-        // Whoever has ended meanwhile has said why.
+        // A core that has ended meanwhile has reported why.
         plans.into_iter().for_each(|sender| drop(sender.send(plan.clone())));
         let name = |core| (config.cores > 1).then_some(core);
         for _ in 0..config.cores {
@@ -96,7 +96,7 @@ impl<S: Service<AnyTransport>> Server<S> {
                 Report::Begun => {}
                 Report::Built { .. } => unreachable!("a core is built once"),
                 Report::Failed { core, error } => {
-                    // The others have begun, and wait for letters.
+                    // The others have begun, and are waiting for letters.
                     mailboxes.command_exit();
                     return Err(StartError { core: name(core), error });
                 }
@@ -111,12 +111,12 @@ impl<S: Service<AnyTransport>> Server<S> {
         Ok(Server { service, mailboxes, threads, watch, failure, config, plan, addresses, advice })
     }
 
-    /// Where core 0 is reached, with the ports that the system chose.
+    /// The addresses of core 0, with the ports that the system chose.
     pub fn addresses(&self) -> &[Addr] {
         &self.addresses[0]
     }
 
-    /// Where each core is reached.
+    /// The addresses of each core.
     pub fn addresses_of_cores(&self) -> &[Vec<Addr>] {
         &self.addresses
     }
@@ -126,7 +126,7 @@ impl<S: Service<AnyTransport>> Server<S> {
         self.mailboxes.len()
     }
 
-    /// What all cores began with.
+    /// The plan with which all cores began.
     pub fn plan(&self) -> &Arc<Plan<S>> {
         &self.plan
     }
@@ -146,19 +146,19 @@ impl<S: Service<AnyTransport>> Server<S> {
         &self.failure
     }
 
-    /// What an operator could change to let it serve more, a sentence each; said once, at the start.
+    /// What an operator could change so that the server can serve more, one sentence each; determined at the start.
     pub fn advice(&self) -> &[String] {
         &self.advice
     }
 
-    /// Whether all its cores serve. A core that hangs has failed after [`ServeConfig::answer_max`]. Once one has failed, the
-    /// others serve on until [`Server::stop`] ends the server and says why.
+    /// Whether all its cores serve. A core that hangs counts as failed after [`ServeConfig::answer_max`]. Once one has
+    /// failed, the others continue to serve until [`Server::stop`] ends the server and returns the reason.
     pub fn is_running(&self) -> bool {
         self.failure.get().is_none() && self.threads.iter().all(|thread| !thread.is_finished())
     }
 
-    /// Serves until the interrupt of its settings is set or a core fails, and then stops. A service manager is told
-    /// when it is ready, and when it stops.
+    /// Serves until its interrupt is set or a core fails, and then stops. Tells the service manager when it is ready,
+    /// and when it stops.
     ///
     /// # Errors
     /// As [`Server::stop`].
@@ -171,12 +171,13 @@ impl<S: Service<AnyTransport>> Server<S> {
         self.stop()
     }
 
-    /// Ends gracefully: cores drain for [`ServeConfig::drain_max`] together, [`Service::finish`] is done if all are
-    /// well and [`Service::rescue`] if one is not, and the threads end.
+    /// Shuts down gracefully: cores drain for [`ServeConfig::drain_max`] together, [`Service::finish`] runs if all
+    /// cores are healthy and [`Service::rescue`] if one is not, and the threads end. Takes at most
+    /// [`ServeConfig::stop_max`], plus the time of the service's own work.
     ///
     /// # Errors
-    /// What the service said at its end; [`ServeError::CoreFailed`] if a core failed or hangs. The server has ended all
-    /// the same.
+    /// The error of the service at its end; [`ServeError::CoreFailed`] if a core failed, hangs, or does not end. The
+    /// server has ended all the same; the thread of a core that hangs ends with the process.
     pub fn stop(mut self) -> Result<S::Finish, ErrorOf<S>> {
         tracing::info!(name = self.config.name, "a server stops");
         self.drain();
@@ -187,10 +188,17 @@ impl<S: Service<AnyTransport>> Server<S> {
         tracing::debug!(name = self.config.name, "its cores have drained");
         let rescue = |failed: Failed| (block_on(self.service.rescue(&self.mailboxes, &failed)), failed);
         let rescued = self.failure.get().map(rescue);
-        let ended = self.end();
+        let saved = finished.as_ref().map(|finished| match finished {
+            Ok(_) => "the last work of the service was done before".to_owned(),
+            Err(why) => format!("the last work of the service failed before: {why:#}"),
+        });
+        let mut ended = self.end(saved.as_deref());
         // A core that failed has ended with an error that says less.
         if let Some((saved, Failed { core, why })) = rescued {
-            return Err(ServeError::CoreFailed { core, why, saved }.into());
+            ended = Err(ServeError::CoreFailed { core, why, saved }.into());
+        }
+        if let (Err(_), Some(Err(why))) = (&ended, &finished) {
+            tracing::error!(name = self.config.name, why = format!("{why:#}"), "the last work of a server failed, too");
         }
         ended?;
         finished.unwrap_or_else(|| Ok(S::Finish::default()))
@@ -203,8 +211,9 @@ impl<S: Service<AnyTransport>> Server<S> {
         }
     }
 
-    /// Waits until every core has answered or was given up.
+    /// Waits until every core has answered or was given up. Long work is no longer an excuse.
     fn settle(&self) {
+        self.watch.iter().for_each(HangWatch::excuse_nothing);
         self.mailboxes.command_all(Duration::MAX, |core| self.is_given_up(core), Control::Ping);
     }
 
@@ -212,45 +221,55 @@ impl<S: Service<AnyTransport>> Server<S> {
         self.watch.as_ref().is_some_and(|watch| watch.is_given_up(core))
     }
 
-    /// Ends the threads. One that hangs is left alone: it ends with the process.
-    fn end(&mut self) -> Result<(), ErrorOf<S>> {
-        // A core that ends answers no more.
+    /// Ends the threads. A thread that hangs is left alone: it ends with the process, and its error says what was
+    /// saved.
+    fn end(&mut self, saved: Option<&str>) -> Result<(), ErrorOf<S>> {
+        // A core that is ending no longer answers.
         self.watch = None;
         self.mailboxes.command_exit();
-        join_within(self.config.answer_max, self.threads.drain(..))
+        join_within(self.config.answer_max, saved, self.threads.drain(..))
     }
 }
 
-/// Waits for threads that end. Returns the first error of those that do in time.
+/// Waits for the threads of all cores to end, in order. Returns the first error; a thread that does not end in time is
+/// one.
 fn join_within<E: From<ServeError>>(
     time: Duration,
+    saved: Option<&str>,
     threads: impl Iterator<Item = JoinHandle<Result<(), E>>>,
 ) -> Result<(), E> {
     let deadline = deadline_in(time);
     let mut ended = Ok(());
-    for thread in threads {
+    for (core, thread) in (0..).zip(threads) {
         while !thread.is_finished() && Instant::now() < deadline {
             thread::sleep(END_LOOK);
         }
-        if thread.is_finished() {
-            // All are joined before the first error is told.
-            ended = ended.and(thread.join().unwrap_or_else(|_| Err(ServeError::Ended.into())));
-        }
+        let result = match thread.is_finished() {
+            true => thread.join().unwrap_or_else(|_| Err(ServeError::Ended.into())),
+            false => Err(did_not_end(core, time, saved).into()),
+        };
+        // Join all before returning the first error.
+        ended = ended.and(result);
     }
     ended
+}
+
+fn did_not_end(core: u16, within: Duration, saved: Option<&str>) -> ServeError {
+    tracing::error!(core, ?within, "a core did not end");
+    ServeError::CoreFailed { core, why: format!("it did not end within {within:?}"), saved: saved.map(str::to_owned) }
 }
 
 impl<S: Service<AnyTransport>> Drop for Server<S> {
     fn drop(&mut self) {
         if !self.threads.is_empty() {
             self.drain();
-            // Whoever wants to know asks `stop`.
-            let _ = self.end();
+            // Only `stop` reports the error.
+            let _ = self.end(None);
         }
     }
 }
 
-/// Waits until every core is built; gives them in order.
+/// Waits until every core is built; returns them in order.
 fn wait_until_built<S: Service<AnyTransport>>(
     service: &S,
     cores: u16,
@@ -277,7 +296,7 @@ fn wait_until_built<S: Service<AnyTransport>>(
     }
 }
 
-/// Threads of a server that starts; waits for their end if it does not.
+/// The threads of a server that is starting; waits for their end if the start fails.
 struct Starting<E: From<ServeError>> {
     threads: Vec<JoinHandle<Result<(), E>>>,
     answer_max: Duration,
@@ -285,12 +304,12 @@ struct Starting<E: From<ServeError>> {
 
 impl<E: From<ServeError>> Drop for Starting<E> {
     fn drop(&mut self) {
-        // Why it does not start is known.
-        let _ = join_within(self.answer_max, self.threads.drain(..));
+        // The reason for the failed start is known already.
+        let _ = join_within(self.answer_max, None, self.threads.drain(..));
     }
 }
 
-/// Refuses settings that cannot be.
+/// Rejects invalid settings.
 fn check(config: &ServeConfig) -> Result<(), ServeError> {
     let cores = config.cores;
     if cores == 0 || cores > ServeConfig::CORES_MAX {

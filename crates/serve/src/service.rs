@@ -1,5 +1,6 @@
-//! What a program writes to be a service.
+//! The traits that a program implements to be a service.
 
+use std::fmt::Display;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use crate::mailbox::Mailboxes;
 /// What a core does before its endpoint shuts down.
 pub type Draining = Pin<Box<dyn Future<Output = ()>>>;
 
-/// What is at the place where a core is built.
+/// What a core is built with.
 pub struct Site<T: Transport, L> {
     /// Its number, from 0.
     pub core: u16,
@@ -23,12 +24,12 @@ pub struct Site<T: Transport, L> {
     pub endpoint: Rc<Endpoint<T>>,
     /// The mailboxes of all cores.
     pub mailboxes: Mailboxes<L>,
-    /// What its tasks tell when they fail.
+    /// Through which its tasks report failures.
     pub health: Health,
 }
 
-/// A service: it builds cores, and is what they have in common. All its methods but [`Service::build`] run on the
-/// thread that owns the server.
+/// A service: it builds cores, and is what they share. All its methods but [`Service::build`] run on the thread that
+/// owns the server.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -73,29 +74,29 @@ pub struct Site<T: Transport, L> {
 pub trait Service<T: Transport>: Send + Sync + 'static {
     /// One core.
     type Core: Core;
-    /// What a core tells when it is built.
+    /// What a core reports when it is built.
     type Ready: Send + 'static;
-    /// What the end gives when all cores were well.
+    /// The result of the shutdown when all cores were healthy.
     type Finish: Default;
 
     /// Builds a core, on its own thread.
     ///
     /// # Errors
-    /// Why it cannot be built; then the server does not start.
+    /// Why the core cannot be built; the server then does not start.
     #[allow(clippy::type_complexity, reason = "a service writes the types that it has chosen")]
     fn build(
         &self,
         site: Site<T, <Self::Core as Core>::Letter>,
     ) -> Result<(Self::Core, Self::Ready), <Self::Core as Core>::Error>;
 
-    /// Says what all cores begin with, from what each of them told, in order.
+    /// Computes the plan for all cores from their reports, in order.
     ///
     /// # Errors
-    /// Why they cannot begin; then the server does not start.
+    /// Why they cannot begin; the server then does not start.
     fn plan(&self, ready: Vec<Self::Ready>) -> Result<<Self::Core as Core>::Plan, <Self::Core as Core>::Error>;
 
-    /// Joins the errors of two cores, if all cores are to be heard before the start fails; otherwise gives back the
-    /// first, which ends it at once.
+    /// Joins the errors of two cores, if the start should wait for the reports of all cores before it fails; otherwise
+    /// returns the first error, which ends the start at once.
     ///
     /// # Errors
     /// The error that ends the start at once.
@@ -107,10 +108,10 @@ pub trait Service<T: Transport>: Send + Sync + 'static {
         Err(before.unwrap_or(error))
     }
 
-    /// Does what is to be done at the end, between [`Core::drain`] and [`Core::end`]; the cores read letters meanwhile.
+    /// Does the work of the shutdown, between [`Core::drain`] and [`Core::end`]; the cores read letters meanwhile.
     ///
     /// # Errors
-    /// Why it could not be done. The server ends all the same.
+    /// Why the work failed. The server ends all the same.
     fn finish(
         &self,
         _mailboxes: &Mailboxes<<Self::Core as Core>::Letter>,
@@ -118,8 +119,8 @@ pub trait Service<T: Transport>: Send + Sync + 'static {
         async { Ok(Self::Finish::default()) }
     }
 
-    /// Saves what can be saved after a core failed, and says what. Cores that failed read letters with
-    /// [`Core::read_after_failure`]; one that hangs does not read any.
+    /// Saves what can be saved after a core failed, and returns what it saved. Cores that failed read letters with
+    /// [`Core::read_after_failure`]; a core that hangs does not read any.
     fn rescue(
         &self,
         _mailboxes: &Mailboxes<<Self::Core as Core>::Letter>,
@@ -128,67 +129,68 @@ pub trait Service<T: Transport>: Send + Sync + 'static {
         async { None }
     }
 
-    /// Is told of cores that hang, so that nothing waits for them: while the server runs, or while it ends. Any thread may
-    /// call it.
+    /// Called with the cores that hang, so that nothing waits for them: while the server runs, or while it ends. Any
+    /// thread may call it.
     fn give_up(&self, _hung: &[u16]) {}
 }
 
-/// How a core goes on after a letter.
+/// How a core continues after a letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
     /// With the next letter.
     Go,
-    /// With its other tasks: what the letter began goes on in one of them.
+    /// With its other tasks: one of them continues what the letter began.
     Yield,
 }
 
-/// One core of a service. It lives on one thread, and need not be `Send`.
+/// One core of a service. It stays on one thread, and need not be `Send`.
 ///
 /// After [`Core::begin`] its endpoint is turned, and its letters are read one after the other. A panic in it is a
-/// failure: [`Failed`]. The endpoint catches those of its handlers and tasks, of which each ends its request only. A core
-/// whose state a handler may leave half changed says so with [`dunlin_rpc::Endpoint::propagate_panics`]: then they are
-/// failures, too.
+/// failure: [`Failed`]. Panics of its handlers and tasks are caught by the endpoint, and each ends only its own
+/// request. A core whose state a handler may leave half changed calls [`dunlin_rpc::Endpoint::propagate_panics`]: then
+/// they are failures, too.
 pub trait Core: 'static {
-    /// What cores and the owner of the server send it.
+    /// What cores and the owner of the server send to it.
     type Letter: Send + 'static;
-    /// What it learns when all cores are built.
+    /// What it receives when all cores are built.
     type Plan: Send + Sync + 'static;
     /// What goes wrong.
-    type Error: From<ServeError> + Send + 'static;
+    type Error: From<ServeError> + Display + Send + 'static;
 
-    /// Begins to serve: every core is built.
+    /// Begins to serve; every core is built by now.
     ///
     /// # Errors
-    /// Why it cannot; then the server does not start.
+    /// Why it cannot; the server then does not start.
     fn begin(&mut self, _plan: &Arc<Self::Plan>) -> Result<(), Self::Error> {
         Ok(())
     }
 
-    /// Reads a letter. It shall take no longer than requests may wait.
+    /// Reads a letter. Must take no longer than requests may wait.
     fn read(&mut self, letter: Self::Letter) -> Pace {
         drop(letter);
         Pace::Go
     }
 
     /// Reads a letter after this core has failed: its state may be in the middle of a change. Handlers and tasks of its
-    /// endpoint are dropped by then. What is dropped here is answered by nobody.
+    /// endpoint have been dropped by then. A request dropped here gets no answer.
     fn read_after_failure(&mut self, letter: Self::Letter) {
         drop(letter);
     }
 
-    /// Takes on nothing more, and ends what is in progress. Then the endpoint shuts down. Letters are read meanwhile.
+    /// Starts nothing new, and finishes what is in progress. After that the endpoint shuts down. Letters are read
+    /// meanwhile.
     fn drain(&mut self, _patience: Duration) -> Draining {
         Box::pin(std::future::ready(()))
     }
 
-    /// Is told that the endpoint has shut down. Letters are still read.
+    /// Called when the endpoint has shut down. Letters are still read.
     fn drained(&mut self) {}
 
-    /// Ends, after the last letter. The endpoint is there still, but nothing turns it; its handlers and tasks are dropped
-    /// at the latest when this returns.
+    /// Ends, after the last letter. The endpoint still exists, but is not turned; its handlers and tasks are dropped at
+    /// the latest when this returns.
     ///
     /// # Errors
-    /// What could not be ended in order.
+    /// What could not be ended normally.
     fn end(self) -> Result<(), Self::Error>
     where
         Self: Sized,

@@ -1,11 +1,11 @@
-//! Threads for what blocks: a disk, a pipe, a foreign event loop. They own no endpoint.
+//! Threads for blocking work: on a disk, a pipe, a foreign event loop. They own no endpoint.
 
 use std::thread::{self, JoinHandle};
 
 use crate::error::ServeError;
 use crate::panics::guarded_now;
 
-/// Starts a thread with a name. If it panics, that is logged, and joining it gives `None`.
+/// Starts a thread with a name. If it panics, that is logged, and joining it returns `None`.
 ///
 /// # Errors
 /// [`ServeError::System`] if the system has no thread left.

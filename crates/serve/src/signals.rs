@@ -1,4 +1,4 @@
-//! Signals of a service: ctrl-C and termination end it gracefully, a second one at once.
+//! Signal handling of a service: the first ctrl-C or termination signal ends it gracefully, a second one at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,19 +9,20 @@ use signal_hook::{flag, low_level};
 use crate::error::ServeError;
 use crate::interrupt::Interrupt;
 
-/// Exit code of a process that was ended by SIGINT, as a shell counts it.
+/// Exit code of a process ended by SIGINT, by the convention of shells.
 pub const EXIT_INTERRUPTED: u8 = 130;
 
-/// Has the first SIGINT or SIGTERM set an interrupt, and the second one end the process with [`EXIT_INTERRUPTED`].
+/// Makes the first SIGINT or SIGTERM set an interrupt, and the second one end the process with [`EXIT_INTERRUPTED`].
 ///
-/// A write beyond a limit on the length of files (`ulimit -f`) gives an error from now on, and no signal.
+/// From now on a write beyond the file size limit (`ulimit -f`) returns an error, and raises no signal.
 ///
 /// # Errors
 /// [`ServeError::System`].
 pub fn install() -> Result<Interrupt, ServeError> {
     let interrupt = Interrupt::default();
     for signal in [SIGINT, SIGTERM] {
-        // In this order: the second signal finds the flag set by the first, and whoever is woken finds it set.
+        // In this order: the second signal finds the flag that the first one set, and a thread that is woken finds it
+        // set.
         flag::register_conditional_shutdown(signal, EXIT_INTERRUPTED.into(), interrupt.flag())
             .and_then(|_| flag::register(signal, interrupt.flag()))
             .map_err(refused)?;
@@ -47,13 +48,13 @@ pub fn on_user_signal(interrupt: &Interrupt) -> Result<Asked, ServeError> {
 pub struct Asked(Arc<AtomicBool>);
 
 impl Asked {
-    /// Whether it has come since this was asked last.
+    /// Whether a signal has come since the last call.
     pub fn take(&self) -> bool {
         self.0.swap(false, Ordering::Relaxed)
     }
 }
 
-/// Without a bell, whoever waits looks again and again.
+/// Without a bell, the waiting thread polls the flag.
 fn ring_on(signal: i32, interrupt: &Interrupt) -> Result<(), ServeError> {
     let Some(button) = interrupt.button() else { return Ok(()) };
     low_level::pipe::register(signal, button).map(drop).map_err(refused)

@@ -27,17 +27,17 @@ pub(crate) type Plan<S> = <<S as Service<AnyTransport>>::Core as Core>::Plan;
 /// The errors of a service.
 pub(crate) type ErrorOf<S> = <<S as Service<AnyTransport>>::Core as Core>::Error;
 
-/// What a core says while it starts.
+/// What a core reports while it starts.
 pub(crate) enum Report<S: Service<AnyTransport>> {
     /// It is built, and listens here. It waits for the plan.
     Built { core: u16, addresses: Vec<Addr>, places: usize, ready: S::Ready, plan: oneshot::Sender<Arc<Plan<S>>> },
-    /// It serves.
+    /// It is serving.
     Begun,
-    /// It cannot.
+    /// It cannot start.
     Failed { core: u16, error: ErrorOf<S> },
 }
 
-/// What a core's thread is given.
+/// What a core's thread receives.
 pub(crate) struct Setup<S: Service<AnyTransport>> {
     pub core: u16,
     pub service: Arc<S>,
@@ -49,11 +49,11 @@ pub(crate) struct Setup<S: Service<AnyTransport>> {
     pub reports: mpsc::Sender<Report<S>>,
 }
 
-/// The endpoint of a core, for as long as its thread has it. However that ends, handlers and tasks are dropped then: those
-/// that hold the endpoint, as a channel does, would keep it and its address for good.
+/// The endpoint of a core, for as long as its thread has it. Whatever ends the thread, handlers and tasks are dropped
+/// then: those that hold the endpoint, as a channel does, would keep it and its address for ever.
 struct Opened {
     endpoint: Rc<Endpoint<AnyTransport>>,
-    /// Of its receive queue.
+    /// The length of its receive queue.
     places: usize,
 }
 
@@ -66,8 +66,8 @@ impl Drop for Opened {
 type AnyAttendant<S> = Attendant<AnyTransport, <S as Service<AnyTransport>>::Core>;
 
 impl<S: Service<AnyTransport>> Setup<S> {
-    /// Runs the core until it is told to end. Whoever starts it is told why it does not; later the error is given to
-    /// whoever joins the thread.
+    /// Runs the core until it is told to end. If the start fails, the owner receives the reason; a later error goes to
+    /// the thread that joins this one.
     pub fn run(self) -> Result<(), ErrorOf<S>> {
         let (reports, core, failure) = (self.reports.clone(), self.core, self.failure.clone());
         let interrupt = self.config.interrupt.clone();
@@ -107,7 +107,7 @@ impl<S: Service<AnyTransport>> Setup<S> {
         let reports = self.reports.clone();
         let opened = self.open()?;
         let (attendant, plan) = self.build(&opened)?;
-        // Dropped with the owner if another core cannot start.
+        // The owner drops it if another core cannot start.
         let Ok(plan) = plan.blocking_recv() else { return Ok(()) };
         let mut attendant = begin(attendant, &plan, &reports)?;
         let (endpoint, health) = (attendant.endpoint.clone(), attendant.health.clone());
@@ -118,7 +118,7 @@ impl<S: Service<AnyTransport>> Setup<S> {
         attendant.core.end()
     }
 
-    /// Turns it in a task of tokio's, so that a panic there leaves the letters.
+    /// Turns the endpoint in a tokio task, so that after a panic there letters are still read.
     async fn run_tokio(self) -> Result<(), ErrorOf<S>> {
         let reports = self.reports.clone();
         let opened = self.open()?;
@@ -128,7 +128,7 @@ impl<S: Service<AnyTransport>> Setup<S> {
         drop(reports);
         let (endpoint, health) = (attendant.endpoint.clone(), attendant.health.clone());
         let driving = async move {
-            // Without its event loop a core is of no use, be it an error or a panic.
+            // A core without its event loop is useless, whether that ended with an error or a panic.
             let fail = health.clone();
             let driven = guarded(async { drive(&endpoint).await }, |why| fail.fail(why)).await;
             if let Some(Err(error)) = driven {
@@ -155,19 +155,21 @@ impl<S: Service<AnyTransport>> Setup<S> {
         Ok(Opened { endpoint: Rc::new(endpoint), places })
     }
 
-    /// Builds the core, and tells the owner, who sends the plan when all cores are built.
+    /// Builds the core, and reports to the owner, who sends the plan when all cores are built.
     #[allow(clippy::type_complexity, reason = "a pair of two things that are used at once")]
     fn build(self, opened: &Opened) -> Result<(AnyAttendant<S>, oneshot::Receiver<Arc<Plan<S>>>), ErrorOf<S>> {
         let (endpoint, places) = (opened.endpoint.clone(), opened.places);
         let health = Health::new(self.core, self.failure, &self.mailboxes);
-        let site = Site { core: self.core, endpoint: endpoint.clone(), mailboxes: self.mailboxes, health: health.clone() };
+        let site =
+            Site { core: self.core, endpoint: endpoint.clone(), mailboxes: self.mailboxes, health: health.clone() };
         let (core, ready) = self.service.build(site)?;
         let (plan, planned) = oneshot::channel();
         let addresses = endpoint.local_addrs().to_vec();
         let built = Report::Built { core: self.core, addresses, places, ready, plan };
         self.reports.send(built).map_err(|_| ServeError::Ended)?;
         let (number, mailbox, patience) = (self.core, self.mailbox, self.config.patience);
-        let attendant = Attendant { number, core, endpoint, owns_endpoint: true, mailbox, health, patience, draining: None };
+        let attendant =
+            Attendant { number, core, endpoint, owns_endpoint: true, mailbox, health, patience, draining: None };
         Ok((attendant, planned))
     }
 }

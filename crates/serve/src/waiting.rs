@@ -1,4 +1,4 @@
-//! Waiting with a bound, on threads with an event loop and without.
+//! Waits with a time limit, on threads with an event loop and without.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use dunlin_rpc::Timers;
 
-/// What is further away than this never comes: 30 years.
+/// A deadline further away than this never comes: 30 years.
 const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
 
-/// The moment after `time`. A time beyond what the clock counts is far away.
+/// The deadline after `time`. If the clock cannot represent it, a deadline far away.
 pub(crate) fn deadline_in(time: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(time.min(FAR)).unwrap_or(now)
@@ -27,7 +27,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Runs `work` on this thread until the deadline. Unlike an executor it may run inside of another one.
+/// Runs `work` on this thread until the deadline. Unlike an executor it may run inside another one.
 pub(crate) fn wait_until<F: Future>(deadline: Instant, work: F) -> Option<F::Output> {
     let waker = Arc::new(Unpark(thread::current())).into();
     let mut work = pin!(work);
@@ -43,9 +43,19 @@ pub(crate) fn wait_until<F: Future>(deadline: Instant, work: F) -> Option<F::Out
     }
 }
 
-/// Does some work in a task of an endpoint, for so long at most.
+/// A duration in nanoseconds, saturating.
+pub(crate) fn nanos(time: Duration) -> u64 {
+    time.as_nanos().try_into().unwrap_or(u64::MAX)
+}
+
+/// Runs some work in a task of an endpoint, for at most `time`.
 pub(crate) async fn within<R>(timers: &Timers, time: Duration, work: impl Future<Output = R>) -> Option<R> {
-    let (mut work, mut end) = (pin!(work), pin!(timers.sleep(time)));
+    until(timers, timers.now().saturating_add(nanos(time)), work).await
+}
+
+/// Does some work until `end`, on the clock of the endpoint, at most.
+pub(crate) async fn until<R>(timers: &Timers, end: u64, work: impl Future<Output = R>) -> Option<R> {
+    let (mut work, mut end) = (pin!(work), pin!(timers.sleep_until(end)));
     poll_fn(|context| match work.as_mut().poll(context) {
         Poll::Ready(output) => Poll::Ready(Some(output)),
         Poll::Pending => end.as_mut().poll(context).map(|()| None),

@@ -17,14 +17,15 @@ use crate::service::Service;
 use crate::side;
 use crate::thread::Letter;
 
-/// Longest time between two looks.
+/// Longest time between two checks.
 const LOOK_MAX: Duration = Duration::from_secs(1);
-/// Shortest.
+/// Shortest time between two checks.
 const LOOK_MIN: Duration = Duration::from_millis(1);
 
-/// A thread that asks every core again and again whether it is there. Dropped, it ends.
+/// A thread that pings every core repeatedly. It ends when this is dropped.
 pub(crate) struct HangWatch {
     hung: Hung,
+    excuses_nothing: Arc<AtomicBool>,
     stop: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<Option<()>>>,
 }
@@ -35,7 +36,7 @@ struct Hung(Arc<Mutex<Vec<u16>>>);
 
 impl Hung {
     fn lock(&self) -> MutexGuard<'_, Vec<u16>> {
-        // A list of numbers is sound whatever panicked meanwhile.
+        // The list of numbers is valid, whatever panicked meanwhile.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -53,33 +54,36 @@ impl Patience {
     }
 }
 
-/// What is known of one core.
+/// The state of one core.
 #[derive(Default)]
 struct Pulse {
     long_work: LongWork,
-    /// For how long it has been at that.
+    /// How long the present long work has lasted.
     at_work: Duration,
     /// Set by its answer. `None` before the first ping.
     answered: Option<Arc<AtomicBool>>,
-    /// For how long it has not answered.
+    /// How long it has not answered.
     silence: Duration,
 }
 
-/// What the thread works with.
+/// What the thread works on.
 struct Watch<S: Service<AnyTransport>> {
     service: Arc<S>,
     mailboxes: Mailboxes<Letter<S>>,
     failure: Failure,
     patience: Patience,
     hung: Hung,
+    /// Once set, long work counts as silence.
+    excuses_nothing: Arc<AtomicBool>,
     pulses: Vec<Pulse>,
 }
 
 impl HangWatch {
-    /// Starts to watch cores. One that has not answered for so long is given up, and is a failure.
+    /// Starts to watch cores. A core that does not answer for longer than `patience` allows is given up, which is a
+    /// failure.
     ///
-    /// A process may stand still as a whole; so no time between two looks counts for more than [`LOOK_MAX`], and a core is
-    /// looked at twice at least.
+    /// A process may stand still as a whole; so no time between two checks counts for more than [`LOOK_MAX`], and a
+    /// core is checked at least twice.
     ///
     /// # Errors
     /// [`ServeError::System`].
@@ -90,13 +94,14 @@ impl HangWatch {
         patience: Patience,
         long_works: Vec<LongWork>,
     ) -> Result<HangWatch, ServeError> {
-        let hung = Hung::default();
+        let (hung, excuses_nothing) = (Hung::default(), Arc::<AtomicBool>::default());
         let mut watch = Watch {
             service: service.clone(),
             mailboxes: mailboxes.clone(),
             failure: failure.clone(),
             patience,
             hung: hung.clone(),
+            excuses_nothing: excuses_nothing.clone(),
             pulses: long_works.into_iter().map(|long_work| Pulse { long_work, ..Pulse::default() }).collect(),
         };
         let look_time = (patience.answer_max / 2).clamp(LOOK_MIN, LOOK_MAX);
@@ -111,7 +116,12 @@ impl HangWatch {
             }
         };
         let thread = side::start("watch", look)?;
-        Ok(HangWatch { hung, stop: Some(stop), thread: Some(thread) })
+        Ok(HangWatch { hung, excuses_nothing, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// From now on, a core that does long work and does not answer is treated like any other that does not answer.
+    pub fn excuse_nothing(&self) {
+        self.excuses_nothing.store(true, Ordering::Release);
     }
 
     /// Whether a core was given up.
@@ -131,43 +141,55 @@ impl Drop for HangWatch {
 }
 
 impl<S: Service<AnyTransport>> Watch<S> {
-    /// Asks those that have answered again, and gives those up that were silent for too long.
+    /// Pings the cores that have answered, and gives up those that were silent for too long.
     fn look(&mut self, passed: Duration) {
         let known = self.hung.lock().clone();
+        if self.excuses_nothing.load(Ordering::Acquire) {
+            // Replace them by one that is never under way.
+            self.pulses.iter_mut().for_each(|pulse| pulse.long_work = LongWork::default());
+        }
         let watched = (0..).zip(&mut self.pulses).filter(|(core, _)| !known.contains(core));
-        let (mailboxes, Patience { answer_max, long_work_max }) = (&self.mailboxes, self.patience);
         let hangs = |(core, pulse): (u16, &mut Pulse)| {
-            let silence = pulse.look(core, mailboxes, passed);
-            (silence >= answer_max || pulse.at_work >= long_work_max).then_some(core)
+            pulse.look(core, &self.mailboxes, passed);
+            Some((core, pulse.complaint(self.patience)?))
         };
-        let hung: Vec<u16> = watched.filter_map(hangs).collect();
-        let Some(first) = hung.first() else { return };
-        self.failure.note(*first, format!("it has not answered for {answer_max:?}"));
-        // Before anybody goes on without them. The next ones are given up although this panics.
+        let (hung, complaints): (Vec<u16>, Vec<String>) = watched.filter_map(hangs).unzip();
+        let Some((first, why)) = hung.first().zip(complaints.into_iter().next()) else { return };
+        self.failure.note(*first, why);
+        // Before anything continues without them. If this panics, later ones are given up all the same.
         guarded_now(|| self.service.give_up(&hung), |why| tracing::error!(why, "a service could not give up cores"));
         self.hung.lock().extend(&hung);
     }
 }
 
 impl Pulse {
-    /// Asks the core, unless it has not answered yet. Returns how long it has been silent.
-    fn look<L>(&mut self, core: u16, mailboxes: &Mailboxes<L>, passed: Duration) -> Duration {
+    /// Why the core should be given up, if so.
+    fn complaint(&self, patience: Patience) -> Option<String> {
+        let Patience { answer_max, long_work_max } = patience;
+        if self.silence >= answer_max {
+            return Some(format!("it has not answered for {answer_max:?}"));
+        }
+        let is_too_long = self.at_work >= long_work_max;
+        is_too_long.then(|| format!("what it announced as long work has taken more than {long_work_max:?}"))
+    }
+
+    /// Pings the core, unless it has not answered the last ping yet.
+    fn look<L>(&mut self, core: u16, mailboxes: &Mailboxes<L>, passed: Duration) {
         if self.answered.as_ref().is_some_and(|answered| !answered.load(Ordering::Acquire)) {
             if self.long_work.is_under_way() {
-                // Its silence counts from the end of that.
+                // Its silence counts from the end of the long work.
                 (self.at_work, self.silence) = (self.at_work.saturating_add(passed), Duration::ZERO);
-                return self.silence;
+            } else {
+                self.silence = self.silence.saturating_add(passed);
             }
-            self.silence = self.silence.saturating_add(passed);
-            return self.silence;
+            return;
         }
         let answered = Arc::new(AtomicBool::new(false));
         let answer = answered.clone();
         let ping = Control::Ping(Box::new(move |_| answer.store(true, Ordering::Release)));
-        // One that has ended does not hang.
+        // A core that has ended does not hang.
         self.answered = mailboxes.command(core, ping).is_ok().then_some(answered);
         (self.at_work, self.silence) = (Duration::ZERO, Duration::ZERO);
-        self.silence
     }
 }
 
@@ -179,6 +201,12 @@ mod tests {
     use crate::mailbox::{Mail, Mailbox, mailboxes};
 
     const SECOND: Duration = Duration::from_secs(1);
+
+    /// How long the core counts as silent at the next check, a second after the previous one.
+    fn silence(pulse: &mut Pulse, mailboxes: &Mailboxes<()>) -> Duration {
+        pulse.look(0, mailboxes, SECOND);
+        pulse.silence
+    }
 
     fn answer(mailbox: &mut Mailbox<()>) {
         match mailbox.poll(&mut Context::from_waker(Waker::noop())) {
@@ -194,12 +222,12 @@ mod tests {
         let mut pulse = Pulse { long_work: own.clone(), ..Pulse::default() };
         own.attach();
         crate::long_work(|| {
-            let looks = [(); 4].map(|()| pulse.look(0, &mailboxes, SECOND));
+            let looks = [(); 4].map(|()| silence(&mut pulse, &mailboxes));
             assert_eq!((looks, pulse.at_work), ([Duration::ZERO; 4], 3 * SECOND));
         });
-        assert_eq!([(); 2].map(|()| pulse.look(0, &mailboxes, SECOND)), [SECOND, 2 * SECOND], "it hangs after that");
+        assert_eq!([(); 2].map(|()| silence(&mut pulse, &mailboxes)), [SECOND, 2 * SECOND], "it hangs after that");
         answer(&mut cores[0]);
-        assert_eq!((pulse.look(0, &mailboxes, SECOND), pulse.at_work), (Duration::ZERO, Duration::ZERO));
+        assert_eq!((silence(&mut pulse, &mailboxes), pulse.at_work), (Duration::ZERO, Duration::ZERO));
     }
 
     #[test]
@@ -207,9 +235,9 @@ mod tests {
         let (mailboxes, mut cores) = mailboxes::<()>(1, 1);
         mailboxes.try_send(0, ()).unwrap();
         let mut pulse = Pulse::default();
-        let mut look = || pulse.look(0, &mailboxes, SECOND);
+        let mut look = || silence(&mut pulse, &mailboxes);
         assert_eq!([look(), look(), look()], [Duration::ZERO, SECOND, 2 * SECOND]);
-        // It was asked once, before its letter.
+        // It was pinged once, before its letter.
         answer(&mut cores[0]);
         assert_eq!([look(), look()], [Duration::ZERO, SECOND]);
         answer(&mut cores[0]);

@@ -16,11 +16,11 @@ use tokio::task::{JoinHandle, LocalSet, spawn_local, yield_now};
 use tokio::time::{sleep, timeout};
 
 const ECHO: u8 = 1;
-/// Is answered when the test says so.
+/// A request that is answered when the test says so.
 const WAIT: u8 = 2;
-/// Long enough for a machine that does much else; what takes longer hangs.
+/// Long enough for a busy machine; a test that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Longer than it takes a driver with nothing to do to fall asleep.
+/// Longer than an idle driver takes to fall asleep.
 const REST: Duration = Duration::from_millis(2);
 
 type AnyEndpoint = Endpoint<AnyTransport>;
@@ -56,7 +56,7 @@ fn start_driver(endpoint: &Rc<AnyEndpoint>) -> JoinHandle<()> {
     })
 }
 
-/// Runs a test in a runtime of one thread, as a program of tokio's would.
+/// Runs a test in a runtime of one thread, like a tokio program.
 fn in_runtime(test: impl AsyncFnOnce()) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let within = LocalSet::new().block_on(&runtime, async { timeout(PATIENCE, test()).await });
@@ -67,8 +67,8 @@ async fn echo(session: &Session) {
     assert_eq!(session.call(ECHO, b"here".to_vec()).await.unwrap().response[..], *b"here");
 }
 
-/// Registers [`WAIT`]: each request waits for a permit of tokio's semaphore. Gives the semaphore, and what is notified
-/// when a request begins to wait.
+/// Registers [`WAIT`]: each request waits for a permit of a tokio semaphore. Returns the semaphore, and what is
+/// notified when a request begins to wait.
 fn register_wait(endpoint: &AnyEndpoint) -> (Rc<Semaphore>, Rc<Notify>) {
     let (gate, begun) = (Rc::new(Semaphore::new(0)), Rc::new(Notify::new()));
     let (waited, notified) = (gate.clone(), begun.clone());
@@ -84,7 +84,7 @@ fn register_wait(endpoint: &AnyEndpoint) -> (Rc<Semaphore>, Rc<Notify>) {
     (gate, begun)
 }
 
-/// A wake-up that is lost costs a tenth of a second: [`dunlin_net::SLEEP_MAX`] ends the sleep then.
+/// A lost wake-up costs a tenth of a second: [`dunlin_net::SLEEP_MAX`] ends the sleep then.
 #[test]
 fn a_driver_that_sleeps_is_woken_by_packets_tasks_and_threads() {
     const ROUNDS: u32 = 50;
@@ -95,7 +95,8 @@ fn a_driver_that_sleeps_is_woken_by_packets_tasks_and_threads() {
             let address = endpoint.local_addr();
             let (ask, asked) = std::sync::mpsc::channel::<oneshot::Sender<()>>();
             let other_process = thread::spawn(move || {
-                let client = Endpoint::new(AnyTransport::for_peer(&address).unwrap(), EndpointConfig::default()).unwrap();
+                let client =
+                    Endpoint::new(AnyTransport::for_peer(&address).unwrap(), EndpointConfig::default()).unwrap();
                 while let Ok(done) = asked.recv() {
                     // It was silent for a while, so it connects again.
                     let session = client.block_on(client.connect(&address)).unwrap();
@@ -165,7 +166,7 @@ fn a_shutdown_beside_a_driver_answers_what_is_in_progress() {
     });
 }
 
-/// A driver is a future like any other: a program may drop it at any await, and start another.
+/// A driver is an ordinary future: a program may drop it at any await, and start another.
 #[test]
 fn a_call_outlives_its_driver() {
     in_runtime(async || {
@@ -189,7 +190,7 @@ fn a_call_outlives_its_driver() {
     });
 }
 
-/// The endpoint never sleeps and always has packets; tasks and sockets beside it go on all the same.
+/// The endpoint never sleeps and always has packets; tasks and sockets beside it make progress all the same.
 #[test]
 fn tasks_beside_a_busy_driver_have_their_turn() {
     const TURNS: u32 = 200;
@@ -222,8 +223,8 @@ fn tasks_beside_a_busy_driver_have_their_turn() {
     });
 }
 
-/// Handlers that wait for something of tokio's hold no more requests than the endpoint allows; callers are told to come
-/// back, and all that was held is answered.
+/// Handlers that wait for something of tokio's hold no more requests than the endpoint allows; callers are told to
+/// retry later, and everything that was held is answered.
 #[test]
 fn requests_beyond_what_handlers_may_hold_are_pushed_back() {
     const HELD_MAX: u32 = 5;

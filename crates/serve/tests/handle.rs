@@ -14,7 +14,7 @@ use dunlin_serve::{Core, ServeConfig, ServeError, Server, Service, Site};
 use futures::FutureExt;
 
 const ADD: u8 = 1;
-/// Is never answered.
+/// A request that is never answered.
 const KEEP: u8 = 2;
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -70,7 +70,7 @@ fn threads_and_tasks_of_a_runtime_share_one_endpoint() {
     fn assert_shareable<H: Clone + Send + Sync>(_: &H) {}
     let address = address("shared");
     let server = serve(&address);
-    // Fewer than there are callers: the others wait.
+    // Fewer than there are callers: the other callers wait.
     let handle = handle(&address, 3);
     assert_shareable(&handle);
     let call = |byte: u8| {
@@ -127,14 +127,14 @@ fn the_time_of_a_call_counts_while_it_waits_for_others() {
         let HandleError::Call(error) = error else { panic!("{error}") };
         assert!(matches!(error.why, Why::Late) && !error.may_have_run && error.attempts == 0, "{error}");
     }
-    // Given up, the other leaves its place.
+    // The cancelled call leaves its place.
     assert_eq!(handle.call_blocking(ADD, request(&[1]), CallPolicy::default()).unwrap()[..], 1u64.to_le_bytes());
     drop(handle);
     server.stop().unwrap();
 }
 
-/// A server that calls itself, and lets other threads call through its endpoint. When they have gone, nothing of theirs
-/// is left there.
+/// A server that calls itself, and lets other threads call through its endpoint. When they have gone, they leave
+/// nothing behind there.
 #[test]
 fn threads_share_the_endpoint_of_a_thread_that_turns_it() {
     let (tell, told) = std::sync::mpsc::channel();

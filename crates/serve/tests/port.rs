@@ -1,4 +1,4 @@
-//! The port for metrics and health, by requests good and bad.
+//! The port for metrics and health, with good and bad requests.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use tokio::task::LocalSet;
 
 const METRICS: &str = "# EOF\n";
 
-/// Runs `test` beside a port whose source fails as long as the flag is set.
+/// Runs `test` beside a port whose source fails while the flag is set.
 fn beside_a_port<T>(test: impl AsyncFnOnce(String, Rc<Cell<bool>>, Failure) -> T) -> T {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     LocalSet::new().block_on(&runtime, async {
@@ -25,14 +25,15 @@ fn beside_a_port<T>(test: impl AsyncFnOnce(String, Rc<Cell<bool>>, Failure) -> T
                 if fails.get() { Err("core 1 does not answer") } else { Ok(METRICS.to_owned()) }
             }
         };
-        let server = tokio::task::spawn_local(serve(listener, Pages { title: "A test", metrics, failure: failure.clone() }));
+        let server =
+            tokio::task::spawn_local(serve(listener, Pages { title: "A test", metrics, failure: failure.clone() }));
         let outcome = test(address, fails, failure).await;
         server.abort();
         outcome
     })
 }
 
-/// Sends a request and gives the status line and headers, and the body.
+/// Sends a request and returns the status line and headers, and the body.
 async fn ask(address: &str, request: &str) -> (String, String) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -91,15 +92,13 @@ fn connections_that_say_nothing_keep_nobody_out_for_long() {
 }
 
 #[test]
-fn a_service_is_healthy_while_no_core_has_failed_and_all_answer() {
+fn a_service_is_healthy_while_no_core_has_failed() {
     beside_a_port(async |address, fails, failure| {
+        // This request scrapes nothing.
+        fails.set(true);
         let health = async || ask(&address, &get("/healthz")).await;
         let (head, body) = health().await;
         assert!(head.starts_with("HTTP/1.1 200 ") && body == "ok\n", "{head}");
-        fails.set(true);
-        let (head, body) = health().await;
-        assert!(head.starts_with("HTTP/1.1 503 ") && body == "core 1 does not answer\n", "{head}");
-        fails.set(false);
         let (mailboxes, _receivers) = dunlin_serve::mailbox::mailboxes::<()>(1, 1);
         Health::new(0, failure, &mailboxes).fail("it is a test".into());
         let (head, body) = health().await;

@@ -1,5 +1,6 @@
-//! How many packets per second of CPU time the simulator moves: every thread of a cluster of CX4's shape keeps a window of packets in
-//! flight to random others, most of them in other racks, and answers those it receives.
+//! Measures how many packets per second of CPU time the simulator moves. Every thread of a cluster shaped like CX4
+//! keeps a window of packets in flight to random other threads, most of them in other racks, and answers the packets it
+//! receives.
 //!
 //! `cargo run --release -p dunlin-sim --example flood -- [HOSTS_PER_TOR] [THREADS] [VIRTUAL_MS] [PAYLOAD]`
 
@@ -9,7 +10,7 @@ use dunlin_sim::topology::Layout;
 use dunlin_sim::{CostModel, Datacenter, Next, SimTransport, Topology};
 
 const WINDOW: usize = 20;
-/// A thread that was told nothing for so long takes its packets for lost.
+/// A thread that received nothing for this long considers its packets lost.
 const TIMEOUT_NS: u64 = 1_000_000;
 
 struct Flooder {
@@ -39,8 +40,10 @@ impl Flooder {
             } else if now >= self.last + TIMEOUT_NS {
                 (self.in_flight, self.last) = (0, now);
             }
-            let mut packets: Vec<_> =
-                answers.iter().map(|route| TxPacket { route: *route, header: &[1; 16], payload: &self.payload }).collect();
+            let mut packets: Vec<_> = answers
+                .iter()
+                .map(|route| TxPacket { route: *route, header: &[1; 16], payload: &self.payload })
+                .collect();
             while self.in_flight < WINDOW {
                 let route = self.routes[self.random.below(self.routes.len() as u64) as usize];
                 packets.push(TxPacket { route, header: &[0; 16], payload: &self.payload });
@@ -56,10 +59,11 @@ impl Flooder {
     }
 }
 
-/// CPU time of this process, to a hundredth of a second: what else the machine does counts less than in real time.
+/// CPU time of this process, to a hundredth of a second: other load on the machine affects it less than real time.
 fn cpu_seconds() -> Result<f64, Box<dyn std::error::Error>> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
-    // Behind the name, which is in parentheses: the 12th and 13th field are ticks of user and system time, 100 a second.
+    // After the name, which is in parentheses: the 12th and 13th fields are ticks of user and system time, 100 a
+    // second.
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
     Ok(fields.map(str::parse::<f64>).sum::<Result<f64, _>>()? / 100.0)
 }
@@ -74,7 +78,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let mut datacenter = Datacenter::new(&topology, CostModel::default(), 1)?;
     let hosts = topology.hosts();
-    let all: Vec<_> = (0..hosts).flat_map(|host| (0..threads).map(move |thread| Datacenter::addr(host, thread))).collect();
+    let all: Vec<_> =
+        (0..hosts).flat_map(|host| (0..threads).map(move |thread| Datacenter::addr(host, thread))).collect();
     let mut seeds = Random::new(1);
     for host in 0..hosts {
         for thread in 0..threads {

@@ -1,4 +1,4 @@
-//! The datacenter as its users see it.
+//! The datacenter, the interface for users.
 
 use std::cell::{Cell, RefCell};
 use std::io::Write;
@@ -20,7 +20,7 @@ use crate::world::{Counters, Shared, Step, World};
 /// Makes the program of a thread: when it is spawned, and again when its host restarts with lost memory.
 type Factory = Box<dyn FnMut(SimTransport) -> Box<dyn Program>>;
 
-/// A simulated datacenter. See the [crate] for how one is used.
+/// A simulated datacenter. See the [crate] for an example.
 pub struct Datacenter {
     shared: Rc<Shared>,
     /// By index of the thread.
@@ -35,15 +35,18 @@ struct Slot {
 
 impl std::fmt::Debug for Datacenter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Datacenter").field("now", &self.now()).field("threads", &self.threads.len()).finish_non_exhaustive()
+        f.debug_struct("Datacenter")
+            .field("now", &self.now())
+            .field("threads", &self.threads.len())
+            .finish_non_exhaustive()
     }
 }
 
 impl Datacenter {
-    /// An idle datacenter whose clock stands at zero. Whatever happens by chance in it follows from `seed`.
+    /// An idle datacenter at time zero. All random events in it follow from `seed`.
     ///
     /// # Errors
-    /// [`SimError::BadSetting`] if the topology makes no sense.
+    /// [`SimError::BadSetting`] if the topology is invalid.
     pub fn new(topology: &Topology, cost: CostModel, seed: u64) -> Result<Self, SimError> {
         topology.check()?;
         let now = Rc::new(Cell::new(0));
@@ -56,11 +59,12 @@ impl Datacenter {
         Addr::Sim { host, thread }
     }
 
-    /// A transport for a thread, which then receives. It may be given to a program of that thread ([`Datacenter::spawn`]), or used from
-    /// outside between runs.
+    /// Makes a transport for a thread, which receives from now on. Give it to a program of that thread
+    /// ([`Datacenter::spawn`]), or use it from outside between runs.
     ///
     /// # Errors
-    /// [`SimError::NoHost`], [`SimError::NoThread`]; [`SimError::InUse`] if the thread has a transport; [`SimError::HostDown`].
+    /// [`SimError::NoHost`], [`SimError::NoThread`]; [`SimError::InUse`] if the thread has a transport;
+    /// [`SimError::HostDown`].
     pub fn bind(&mut self, host: u32, thread: u16) -> Result<SimTransport, SimError> {
         let index = self.thread(host, thread)?;
         let world = self.shared.world.borrow();
@@ -74,10 +78,11 @@ impl Datacenter {
         Ok(SimTransport::new(&self.shared, index))
     }
 
-    /// Lets a thread run a program, from now on. If its host crashes the program is dropped and does not come back.
+    /// Runs a program on a thread, from now on. If its host crashes, the program is dropped and does not come back.
     ///
     /// # Errors
-    /// [`SimError::NoHost`], [`SimError::NoThread`]; [`SimError::InUse`] if the thread has a program; [`SimError::HostDown`].
+    /// [`SimError::NoHost`], [`SimError::NoThread`]; [`SimError::InUse`] if the thread has a program;
+    /// [`SimError::HostDown`].
     pub fn spawn(&mut self, host: u32, thread: u16, program: impl Program + 'static) -> Result<(), SimError> {
         let index = self.free_thread(host, thread)?;
         self.threads[index as usize].program = Some(Box::new(program));
@@ -85,7 +90,8 @@ impl Datacenter {
         Ok(())
     }
 
-    /// Lets a thread run the program that `factory` makes of a new transport. When the host restarts after a crash, it is called again.
+    /// Runs the program that `factory` makes of a new transport. When the host restarts after a crash, `factory` is
+    /// called again.
     ///
     /// # Errors
     /// As [`Datacenter::spawn`] and [`Datacenter::bind`].
@@ -117,16 +123,16 @@ impl Datacenter {
         to_nanos(self.shared.now.get())
     }
 
-    /// Lets time pass up to `time`, in nanoseconds.
+    /// Advances time to `time`, in nanoseconds.
     ///
     /// # Panics
-    /// If a program panics, or transports are used so that one is inside another.
+    /// If a program panics, or one transport is used inside a call of another.
     pub fn run_until(&mut self, time: u64) {
         self.run(time, || true);
     }
 
-    /// Lets time pass while `condition` holds, which is asked before every run of a program. Gives false if nothing can happen any more
-    /// though it holds.
+    /// Advances time while `condition` holds; it is checked before every run of a program. Returns false if no events
+    /// are left although it still holds.
     ///
     /// # Panics
     /// As [`Datacenter::run_until`].
@@ -134,7 +140,8 @@ impl Datacenter {
         self.run_while_until(u64::MAX, condition)
     }
 
-    /// As [`Datacenter::run_while`], up to `time` at most, in nanoseconds. Gives false if `condition` held to the end.
+    /// As [`Datacenter::run_while`], up to `time` at most, in nanoseconds. Returns false if `condition` held to the
+    /// end.
     ///
     /// # Panics
     /// As [`Datacenter::run_until`].
@@ -171,8 +178,8 @@ impl Datacenter {
         }
     }
 
-    /// Records packets from now on, in a file that Wireshark opens, until [`Datacenter::finish_capture`]. `output` is written to once per
-    /// packet: give it a buffer.
+    /// Records packets from now on, in a file that Wireshark opens, until [`Datacenter::finish_capture`]. Each packet
+    /// is one write to `output`: use a buffered one.
     pub fn capture(&mut self, point: CapturePoint, output: impl Write + 'static) {
         self.shared.world.borrow_mut().capture = Some(Capture::new(point, Box::new(output)));
     }
@@ -180,7 +187,7 @@ impl Datacenter {
     /// Ends the recording.
     ///
     /// # Errors
-    /// [`NetError::Io`], the first error of writing the file.
+    /// [`NetError::Io`]: the first error of writing the file.
     pub fn finish_capture(&mut self) -> Result<(), NetError> {
         let capture = self.shared.world.borrow_mut().capture.take();
         capture.map_or(Ok(()), Capture::finish)
@@ -194,27 +201,27 @@ impl Datacenter {
         self.shared.world.borrow_mut().watch(interval_ns, ports.into_iter().collect())
     }
 
-    /// Ends sampling and gives what was sampled; nothing if nothing was watched.
+    /// Ends sampling and returns the samples; empty if nothing was watched.
     pub fn take_series(&mut self) -> Series {
         self.shared.world.borrow_mut().sampler.take().map_or_else(Series::default, Sampler::finish)
     }
 
-    /// Announces faults, which begin and end by their times from now on.
+    /// Schedules faults, which begin and end by their times from now on.
     ///
     /// # Errors
-    /// [`SimError::NoHost`] and [`SimError::BadSetting`] if a fault does not fit the topology; then none is announced.
+    /// [`SimError::NoHost`] and [`SimError::BadSetting`] if a fault does not fit the topology; then none is scheduled.
     pub fn schedule(&mut self, plan: &FaultPlan) -> Result<(), SimError> {
         self.shared.world.borrow_mut().schedule(plan)
     }
 
-    /// Has all transports say from now on that paths may carry less than their packets' greatest length
-    /// ([`Transport::is_mtu_certain`](dunlin_net::Transport::is_mtu_certain)), as a network does that is not known. [`PacketFaults::longest`](crate::fault::PacketFaults::longest)
-    /// then makes it so.
+    /// Makes all transports report from now on that paths may carry less than their maximum packet length
+    /// ([`Transport::is_mtu_certain`](dunlin_net::Transport::is_mtu_certain)), as on an unknown network.
+    /// [`PacketFaults::longest`](crate::fault::PacketFaults::longest) then enforces a limit.
     pub fn make_mtu_uncertain(&mut self) {
         self.shared.world.borrow_mut().is_mtu_uncertain = true;
     }
 
-    /// Lets a fault begin now.
+    /// Begins a fault now.
     ///
     /// # Errors
     /// As [`Datacenter::schedule`].
@@ -229,13 +236,13 @@ impl Datacenter {
         Ok(id)
     }
 
-    /// Lets a fault end now that was begun by [`Datacenter::inject`]. A host whose crash ends restarts.
+    /// Ends a fault of [`Datacenter::inject`] now. If it was a crash, the host restarts.
     pub fn lift(&mut self, id: FaultId) {
         let blow = self.shared.world.borrow_mut().set_fault(id, false);
         self.suffer(blow);
     }
 
-    /// Does to programs what a fault does to their host.
+    /// Applies a fault of a host to its programs.
     fn suffer(&mut self, blow: Blow) {
         let (Blow::Crash { host } | Blow::Restart { host }) = blow else { return };
         let threads = self.shared.world.borrow().threads_of(host);
@@ -249,12 +256,12 @@ impl Datacenter {
         }
     }
 
-    /// Counts of the whole datacenter.
+    /// Counters of the whole datacenter.
     pub fn counters(&self) -> Counters {
         self.shared.world.borrow().counters()
     }
 
-    /// Counts of one port; `None` if the topology has no such port.
+    /// Counters of one port; `None` if the topology has no such port.
     pub fn port(&self, port: Port) -> Option<PortCounters> {
         let world = self.shared.world.borrow();
         world.shape.link(port).map(|link| world.port_counters(link))
@@ -265,7 +272,7 @@ impl Datacenter {
         self.shared.world.borrow().shape.ports()
     }
 
-    /// The index of a thread, with a place for its program.
+    /// The index of a thread; makes a slot for its program if there is none.
     fn thread(&mut self, host: u32, thread: u16) -> Result<u32, SimError> {
         let index = self.shared.world.borrow_mut().thread_index(host, thread)?;
         if self.threads.len() <= index as usize {

@@ -1,18 +1,18 @@
-//! What a simulated datacenter refuses.
+//! Errors of a simulated datacenter.
 
-/// An error in the description of a run. Nothing that happens inside a run is one.
+/// An error in the description of a run. Events inside a run are never errors.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SimError {
-    /// A setting of a topology, a cost model or a fault plan makes no sense.
+    /// A setting of a topology, a cost model or a fault plan is invalid.
     #[error("bad setting {name}: {why}")]
     BadSetting {
-        /// The setting, as it is written in a file.
+        /// The setting, as written in a file.
         name: String,
         /// What is wrong with it.
         why: String,
     },
-    /// The text of a file cannot be understood.
+    /// The text of a file cannot be parsed.
     #[error("cannot read the {what}: {why}")]
     BadText {
         /// What the text should be.
@@ -23,9 +23,9 @@ pub enum SimError {
     /// There is no such host.
     #[error("there is no host {host}: the topology has {hosts}, numbered from 0")]
     NoHost {
-        /// The number asked for.
+        /// The requested number.
         host: u32,
-        /// How many there are.
+        /// The number of hosts.
         hosts: u32,
     },
     /// A host's threads are numbered below a limit.
@@ -33,22 +33,22 @@ pub enum SimError {
     NoThread {
         /// The host.
         host: u32,
-        /// The number asked for.
+        /// The requested number.
         thread: u16,
         /// The limit.
         limit: u16,
     },
-    /// The thread has a transport, or a program, already.
+    /// The thread already has a transport, or a program.
     #[error("host {host} already has {what} for thread {thread}: choose another number")]
     InUse {
         /// The host.
         host: u32,
         /// The thread.
         thread: u16,
-        /// What it has.
+        /// Which of these it has.
         what: &'static str,
     },
-    /// The host has crashed and was not restarted yet.
+    /// The host has crashed and has not restarted yet.
     #[error("host {host} is down: wait until it is restarted")]
     HostDown {
         /// The host.

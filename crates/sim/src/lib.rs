@@ -1,5 +1,5 @@
-//! A datacenter in virtual time: hosts, NICs, links and switches behind the [`Transport`](dunlin_net::Transport) trait, in one thread and
-//! exactly repeatable.
+//! A datacenter in virtual time: hosts, NICs, links and switches behind the [`Transport`](dunlin_net::Transport) trait,
+//! in one thread and exactly repeatable.
 //!
 //! ```
 //! use dunlin_net::{Transport, TxPacket};

@@ -6,7 +6,7 @@ mod suite;
 use dunlin_sim::{CostModel, Datacenter, Topology};
 use suite::transport_keeps_its_promises;
 
-/// Long enough for a packet to get across.
+/// Long enough for a packet to arrive.
 const STEP_NS: u64 = 20_000;
 
 #[test]

@@ -13,7 +13,7 @@ use dunlin_sim::trace::CapturePoint;
 use dunlin_sim::{CostModel, Counters, Datacenter, Topology};
 use lab::{echo, flood, listen, ping};
 
-/// Hashes what is written. (`DefaultHasher::new` has no random keys.)
+/// Hashes all output. (`DefaultHasher::new` has no random keys.)
 #[derive(Clone, Default)]
 struct HashOf(Rc<RefCell<DefaultHasher>>, Rc<RefCell<usize>>);
 
@@ -46,8 +46,13 @@ fn run(seed: u64, point: CapturePoint) -> (u64, u64, Counters) {
         echo(&mut datacenter, host, 0);
         ping(&mut datacenter, host, 1, 6 + (host + 1) % 6, 100);
     }
-    let faults =
-        RandomFaults { count: 20, until_ns: 2_000_000, longest_ns: 500_000, corrupt_max: 0.05, ..RandomFaults::default() };
+    let faults = RandomFaults {
+        count: 20,
+        until_ns: 2_000_000,
+        longest_ns: 500_000,
+        corrupt_max: 0.05,
+        ..RandomFaults::default()
+    };
     datacenter.schedule(&faults.plan(&topology, seed)).unwrap();
     datacenter.run_until(2_000_000);
     datacenter.finish_capture().unwrap();
@@ -63,8 +68,14 @@ fn a_seed_names_a_run() {
         assert_eq!(run(1, point), one);
         assert_eq!(run(2, point), two);
         assert_ne!((one.0, one.1), (two.0, two.1));
-        let Counters { sent, received, in_flight, dropped_buffer, dropped_descriptors, dropped_nobody, lost, .. } = one.2;
-        assert_eq!(sent, received + in_flight + dropped_buffer + dropped_descriptors + dropped_nobody + lost, "{:?}", one.2);
+        let Counters { sent, received, in_flight, dropped_buffer, dropped_descriptors, dropped_nobody, lost, .. } =
+            one.2;
+        assert_eq!(
+            sent,
+            received + in_flight + dropped_buffer + dropped_descriptors + dropped_nobody + lost,
+            "{:?}",
+            one.2
+        );
         assert!(lost > 0 && one.2.marked > 0, "{:?}", one.2);
     }
 }

@@ -18,7 +18,7 @@ fn datacenter(topology: &Topology) -> Datacenter {
     Datacenter::new(topology, CostModel::free(), 1).unwrap()
 }
 
-/// When a packet of `bytes` (with overhead) from host 0 is received by another host.
+/// When another host receives a packet of `bytes` (with overhead) from host 0.
 fn one_way(topology: &Topology, to: u32, bytes: usize) -> u64 {
     let mut datacenter = datacenter(topology);
     let log = listen(&mut datacenter, to, 0);
@@ -32,13 +32,14 @@ fn one_way(topology: &Topology, to: u32, bytes: usize) -> u64 {
 
 #[test]
 fn a_packet_takes_the_sum_of_its_parts() {
-    // NIC 500, wire, cable 10, switch 500, cable 10, NIC 500. Of 100 B at 25 Gbit/s the wire is 32 ns; cut-through pays it once.
+    // NIC 500, wire, cable 10, switch 500, cable 10, NIC 500. Of 100 B at 25 Gbit/s the wire is 32 ns; cut-through pays
+    // it once.
     let cut_through = one_switch(2, Switch::default());
     assert_eq!(one_way(&cut_through, 1, 100), 500 + 32 + 10 + 500 + 10 + 500);
     assert_eq!(one_way(&cut_through, 1, 1500), 500 + 480 + 10 + 500 + 10 + 500);
     let stored = one_switch(2, Switch { forwarding: Forwarding::StoreAndForward, ..Switch::default() });
     assert_eq!(one_way(&stored, 1, 1500), 500 + 480 + 10 + 500 + 480 + 10 + 500);
-    // To itself a host sends through the switch too.
+    // A host's packets to itself go through the switch too.
     assert_eq!(one_way(&cut_through, 0, 100), 1552);
 }
 
@@ -47,8 +48,8 @@ fn across_racks_the_slowest_link_counts_once() {
     let topology = two_tier(TwoTier::default());
     let inside = 500 + 480 + 10 + 500 + 10 + 500;
     assert_eq!(one_way(&topology, 7, 1500), inside, "the same rack");
-    // Two more switches and cables of 50 ns. On the faster links the packet is 120 ns long, and its tail must wait for the slow one; down
-    // to the host it takes 360 ns longer to leave than to arrive.
+    // Two more switches and cables of 50 ns. On the faster links the packet takes 120 ns, and its tail must wait for
+    // the slow one; down to the host it takes 360 ns longer to leave than to arrive.
     assert_eq!(one_way(&topology, 8, 1500), inside + 2 * (500 + 50) + 360);
 }
 
@@ -98,12 +99,15 @@ fn longest_queues(switch: Switch, receivers: u32) -> Vec<u64> {
 #[test]
 fn the_dynamic_threshold_shares_the_buffer() {
     let shared = |alpha| Switch { buffer: Buffer::Shared { bytes: 120_000, alpha }, ..Switch::default() };
-    // With n congested ports each has alpha / (1 + n alpha) of it, to a packet.
+    // With n congested ports each has alpha / (1 + n alpha) of it, to within a packet.
     for (alpha, receivers, expected) in
         [(1.0, 1, 60_000), (1.0, 2, 40_000), (1.0, 3, 30_000), (0.5, 1, 40_000), (8.0, 1, 106_666)]
     {
         for longest in longest_queues(shared(alpha), receivers) {
-            assert!((expected - 3000..=expected + 1500).contains(&longest), "alpha {alpha}, {receivers} ports: {longest}");
+            assert!(
+                (expected - 3000..=expected + 1500).contains(&longest),
+                "alpha {alpha}, {receivers} ports: {longest}"
+            );
         }
     }
 }
@@ -111,7 +115,8 @@ fn the_dynamic_threshold_shares_the_buffer() {
 #[test]
 fn static_buffers_are_each_ports_own() {
     for receivers in [1, 3] {
-        let queues = longest_queues(Switch { buffer: Buffer::PerPort { bytes: 50_000 }, ..Switch::default() }, receivers);
+        let queues =
+            longest_queues(Switch { buffer: Buffer::PerPort { bytes: 50_000 }, ..Switch::default() }, receivers);
         assert!(queues.iter().all(|longest| (47_000..=50_000).contains(longest)), "{queues:?}");
     }
 }
@@ -154,7 +159,8 @@ fn flows_spread_over_equal_links_and_keep_their_order() {
         let log = log.borrow();
         assert_eq!(log.len(), 160);
         for from in 0..16 {
-            let numbers: Vec<_> = log.iter().filter(|p| p.from == Datacenter::addr(from, 0)).map(|p| p.bytes[0]).collect();
+            let numbers: Vec<_> =
+                log.iter().filter(|p| p.from == Datacenter::addr(from, 0)).map(|p| p.bytes[0]).collect();
             assert_eq!(numbers, (0..10).collect::<Vec<u8>>());
         }
     }

@@ -1,4 +1,4 @@
-//! Each fault does what it says, for as long as it says.
+//! Each fault has its documented effect, for its documented time.
 
 mod lab;
 
@@ -14,7 +14,7 @@ fn datacenter() -> Datacenter {
     Datacenter::new(&Topology::one_switch(4, 25), CostModel::free(), 7).unwrap()
 }
 
-/// What host 1 receives of numbered packets from host 0, sent while a fault is in force.
+/// The numbered packets from host 0 that host 1 receives while a fault is in force.
 fn received_under(place: Place, faults: PacketFaults) -> Vec<Received> {
     let mut datacenter = datacenter();
     let log = listen(&mut datacenter, 1, 0);
@@ -93,7 +93,7 @@ fn corruption() {
     assert!(corrupt.iter().all(|(packet, sent)| (number(packet) ^ sent).count_ones() == 1), "one bit");
 }
 
-/// When echoes came back to host 0, which sends one every microsecond.
+/// When echoes came back to host 0, which sends one packet every microsecond.
 fn echoes(datacenter: &mut Datacenter, to: u32) -> Log<Received> {
     echo(datacenter, to, 0);
     let (log, mut transport) = (Log::default(), datacenter.bind(0, 0).unwrap());
@@ -113,7 +113,7 @@ fn echoes(datacenter: &mut Datacenter, to: u32) -> Log<Received> {
     log
 }
 
-/// Counts echoes of packets sent within a time, in microseconds.
+/// Counts echoes of packets sent within an interval, in microseconds.
 fn echoed(log: &Log<Received>, from: u64, until: u64) -> usize {
     let sent_at = |packet: &Received| u64::from_le_bytes(packet.bytes[..].try_into().unwrap()) / 1000;
     log.borrow().iter().filter(|packet| (from..until).contains(&sent_at(packet))).count()
@@ -255,7 +255,7 @@ fn a_plan_shrinks_to_what_matters() {
     assert_eq!(shrunk.faults, [first, second]);
 }
 
-/// What was delayed stays in front of what is sent when the fault is over, or another one has taken its place.
+/// Delayed packets stay ahead of later ones when the fault ends, or another one replaces it.
 #[test]
 fn a_delay_keeps_the_order_when_it_ends() {
     let others = [
@@ -288,7 +288,8 @@ fn a_delay_keeps_the_order_when_it_ends() {
 
 #[test]
 fn one_direction_is_cut() {
-    // What host 0 sends to host 1 is an echo that comes back, or does not, whichever direction is cut; host 1 gets what it is sent only in one case.
+    // A packet from host 0 to host 1 is an echo that comes back, or does not, whichever direction is cut; host 1
+    // receives packets in only one case.
     for (from, to, arrives) in [(vec![0, 3], vec![1], 0), (vec![1], vec![0, 2], 100), (vec![2, 3], vec![0, 1], 100)] {
         let mut datacenter = datacenter();
         let log = echoes(&mut datacenter, 1);
@@ -305,7 +306,7 @@ fn one_direction_is_cut() {
     }
 }
 
-/// Notes what the clock of a host shows, and the time, each millisecond by that clock.
+/// Records the reading of a host's clock, and the time, each millisecond by that clock.
 fn ticks(datacenter: &mut Datacenter, host: u32) -> Log<(u64, u64)> {
     let (log, clock) = (Log::default(), datacenter.clock(host, 0).unwrap());
     let (logged, other) = (log.clone(), datacenter.clock((host + 1) % 4, 0).unwrap());
@@ -336,7 +337,7 @@ fn clocks_run_at_rates_of_their_own() {
         assert_eq!((datacenter.now(), datacenter.clock(1, 0).unwrap().now()), (100_000_000, 100_000_000));
     }
     let mut datacenter = datacenter();
-    // They add up, as far as no clock goes back.
+    // Rates add up, but no clock goes back.
     for ppm in [1_000_000, 500_000, -1_000_000, -700_000] {
         datacenter.inject(Fault::ClockRate { host: 2, ppm }).unwrap();
     }
@@ -362,7 +363,7 @@ fn the_clock_of_a_busy_thread_does_not_go_back_when_its_rate_changes() {
     }
 }
 
-/// As a guest that is suspended, with the clock that does not count that: it stands still with its processors, and goes on.
+/// Like a suspended guest: its processors and its clock stop, and then continue.
 #[test]
 fn a_host_is_suspended_and_comes_back() {
     let mut datacenter = datacenter();

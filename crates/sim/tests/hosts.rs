@@ -184,13 +184,16 @@ fn a_condition_ends_a_run() {
 fn mistakes_are_told() {
     let mut datacenter = datacenter(CostModel::default());
     let mut transport = datacenter.bind(0, 0).unwrap();
-    assert_eq!(datacenter.bind(9, 0).unwrap_err().to_string(), "there is no host 9: the topology has 4, numbered from 0");
+    assert_eq!(
+        datacenter.bind(9, 0).unwrap_err().to_string(),
+        "there is no host 9: the topology has 4, numbered from 0"
+    );
     assert!(matches!(datacenter.bind(0, 5000), Err(SimError::NoThread { thread: 5000, .. })));
     assert!(matches!(datacenter.bind(0, 0), Err(SimError::InUse { what: "a transport", .. })));
     assert!(matches!(transport.resolve(&Datacenter::addr(4, 0)), Err(NetError::NotFound { .. })));
     datacenter.spawn(1, 0, || Next::Soon).unwrap();
     assert!(matches!(datacenter.spawn(1, 0, || Next::Soon), Err(SimError::InUse { what: "a program", .. })));
-    // Nobody listens at host 2: the packet is lost there. A thread may be bound again.
+    // Host 2 has no transport: the packet is lost there. A thread may be bound again.
     send(&mut transport, 2, b"x");
     drop(transport);
     datacenter.run_until(10_000);

@@ -1,4 +1,4 @@
-//! A whole replicated service: a counter whose sum survives the loss of any one of three processes, and its client.
+//! A complete replicated service and its client: a counter whose sum survives the loss of any one of three processes.
 //!
 //! In three terminals, for N = 1, 2 and 3, `found` at the first start and `serve` at each further one:
 //!   R=1=udp://127.0.0.1:7811,2=udp://127.0.0.1:7812,3=udp://127.0.0.1:7813
@@ -20,12 +20,12 @@ use tokio::sync::oneshot;
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 type Peers = Vec<(u64, Addr)>;
 
-/// What is replicated: commands are numbers of eight bytes, which are added up.
+/// The replicated state. A command is an 8-byte number, which is added to the sum.
 struct Counter(u64);
 
 impl StateMachine for Counter {
     fn apply(&mut self, _: u64, command: &[u8], reply: &mut Vec<u8>) {
-        // All replicas treat a malformed command alike: as zero.
+        // All replicas must treat a malformed command alike: as zero.
         self.0 = self.0.wrapping_add(command.try_into().map_or(0, u64::from_le_bytes));
         self.snapshot(reply);
     }
@@ -103,7 +103,7 @@ fn serve(peers: &Peers, id: u64, directory: PathBuf, beginning: Beginning) -> Re
 fn add(peers: Peers, more: u64) -> Result<(), Failure> {
     let endpoint = Rc::new(Endpoint::new(AnyTransport::for_peer(&peers[0].1)?, EndpointConfig::default())?);
     let client = Client::new(&endpoint, peers, ClientConfig::default());
-    // Executed once, whichever replicas fail meanwhile.
+    // Executes once, whichever replicas fail meanwhile.
     let sum = endpoint.block_on(client.execute(&more.to_le_bytes()))?;
     println!("the sum is {}", u64::from_le_bytes(sum[..].try_into()?));
     Ok(())
@@ -121,7 +121,7 @@ fn main() -> Result<(), Failure> {
         "serve" => serve(&peers, number.parse()?, next()?.into(), Beginning::Join),
         "found" => {
             let directory = next()?.into();
-            // A replica that has lost its log must not found a cluster again: this fails if the directory is there.
+            // A replica that lost its log must not found the cluster again: this fails if the directory exists.
             std::fs::create_dir(&directory)?;
             serve(&peers, number.parse()?, directory, Beginning::First(peers.clone()))
         }

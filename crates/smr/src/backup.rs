@@ -1,4 +1,4 @@
-//! Copies of the state of a cluster, kept outside of it, from which another cluster is founded.
+//! Backups: copies of a cluster's state, kept outside of it, from which another cluster can be founded.
 //!
 //! A copy is a file: a header, then each group's state in the order of groups. All numbers are little-endian.
 //!
@@ -6,27 +6,27 @@
 //! |---|---|
 //! | 8 | `\x89DNLBK\r\n` |
 //! | 4 | version of the format: 1 |
-//! | 4 | how many groups there are |
+//! | 4 | number of groups |
 //! | 8 | number of the cluster |
-//! | 8 | when the copy was made: seconds since 1970 |
+//! | 8 | time of the copy: seconds since 1970 |
 //! | 4 | CRC-32C of the above |
 //! | 4 | 0 |
 //!
 //! | Bytes | Group |
 //! |---|---|
-//! | 8 | its last entry whose effect the state has |
-//! | 8 | the term of that |
-//! | 8 | bytes of the state |
+//! | 8 | index of the last entry applied to the state |
+//! | 8 | term of that entry |
+//! | 8 | length of the state, in bytes |
 //! | 4 | CRC-32C of the state |
-//! | 4 | CRC-32C of the number of the group in four bytes, and of the above |
-//! | | the state: a snapshot as replicas have it (`docs/log-format.md`), sessions of clients among it |
+//! | 4 | CRC-32C of the group's number (four bytes) and of the fields above |
+//! | | the state: a snapshot in the replicas' format (`docs/log-format.md`), which includes the clients' sessions |
 //!
-//! The state of a group is of one instant, after all that was acknowledged before the copy was begun; those of several
-//! groups are of different instants.
+//! The state of each group is of one instant, and contains all writes that were acknowledged before the copy began. The
+//! states of different groups are of different instants.
 //!
-//! The new cluster has a number of its own, one member, and no sessions: commands of clients of the old cluster are not
-//! recognised there, and are refused since they name the old number. Its entries are numbered behind the last one, so that
-//! versions which rise with entries go on rising.
+//! The new cluster has a number of its own, one member, and no sessions. It rejects commands from clients of the old
+//! cluster, since they name the old number. Its entries are numbered after the last entry of the copy, so versions
+//! derived from entry numbers keep rising.
 
 use std::io::{self, Read, Write};
 
@@ -38,51 +38,52 @@ use crate::cluster_id::ClusterId;
 use crate::log::{Batch, LogError, LogStore, Urgency};
 use crate::machine::RestoreError;
 use crate::state::{Origin, machine_part, refounded};
+use crate::wal::format::{u32_at, u64_at};
 
 const MAGIC: [u8; 8] = *b"\x89DNLBK\r\n";
 const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 40;
 const GROUP_HEADER_BYTES: usize = 32;
-/// Longest state of a group that is read: as long as replicas take snapshots by default.
+/// Longest state of a group that is accepted: the replicas' default limit for snapshots.
 const STATE_BYTES_MAX: u64 = 4 << 30;
-/// Bytes that are read at a time: a length that is a lie reserves no more memory than this.
+/// Bytes read at a time: a false length cannot reserve more memory than this.
 const READ_BYTES: u64 = 1 << 20;
 
-/// What a copy says of itself.
+/// What the header of a copy says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct About {
-    /// The cluster that it is of.
+    /// The cluster that was copied.
     pub cluster: ClusterId,
-    /// How many groups it has.
+    /// The number of groups.
     pub groups: u16,
-    /// When it was made: seconds since 1970.
+    /// The time of the copy: seconds since 1970.
     pub made: u64,
 }
 
 /// The state of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupState {
-    /// Its last entry whose effect the state has.
+    /// The last entry applied to the state.
     pub index: u64,
-    /// The term of that.
+    /// The term of that entry.
     pub term: u64,
-    /// The state as replicas have it in snapshots.
+    /// The state, in the format of replicas' snapshots.
     pub snapshot: Bytes,
 }
 
 impl GroupState {
-    /// The cluster that it is of.
+    /// Returns the cluster that the state is of.
     ///
     /// # Errors
-    /// If it is no state.
+    /// If the bytes are not a valid state.
     pub fn cluster(&self) -> Result<ClusterId, RestoreError> {
         Origin::of_snapshot(&self.snapshot).map(|origin| origin.cluster)
     }
 
-    /// What the state machine has of it, as [`crate::StateMachine::restore`] takes it.
+    /// Returns the state machine's part, as [`crate::StateMachine::restore`] takes it.
     ///
     /// # Errors
-    /// If it is no state.
+    /// If the bytes are not a valid state.
     pub fn of_machine(&self) -> Result<&[u8], RestoreError> {
         machine_part(&self.snapshot)
     }
@@ -92,24 +93,24 @@ impl GroupState {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackupError {
-    /// It cannot be read.
+    /// The copy cannot be read.
     #[error("it cannot be read: {0}")]
     Io(#[from] io::Error),
-    /// It is not as it was written.
+    /// The copy is corrupt.
     #[error("{0}")]
     Damaged(String),
-    /// It is of another version.
+    /// The copy has an unsupported version.
     #[error("it is of version {found} of the format, which this program does not read: use the program that wrote it")]
     Version {
-        /// Which.
+        /// The version found.
         found: u32,
     },
-    /// What is in it is no state.
+    /// The bytes of a group are not a valid state.
     #[error("group {group}: {error}")]
     State {
-        /// Of which group.
+        /// The group.
         group: u16,
-        /// Why.
+        /// The reason.
         error: RestoreError,
     },
 }
@@ -123,10 +124,10 @@ pub struct BackupWriter<W> {
 }
 
 impl<W: Write> BackupWriter<W> {
-    /// Begins one.
+    /// Begins a copy.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// I/O errors of `out`.
     pub fn begin(mut out: W, about: About) -> io::Result<BackupWriter<W>> {
         let mut header = Vec::with_capacity(HEADER_BYTES);
         header.extend_from_slice(&MAGIC);
@@ -143,10 +144,10 @@ impl<W: Write> BackupWriter<W> {
     /// Adds the next group.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// I/O errors of `out`.
     ///
     /// # Panics
-    /// If all groups are there.
+    /// If all groups have been added.
     pub fn add(&mut self, state: &GroupState) -> io::Result<()> {
         assert!(self.next < self.about.groups, "a copy has as many groups as it says");
         let header = group_header(self.next, state.index, state.term, &state.snapshot);
@@ -155,7 +156,7 @@ impl<W: Write> BackupWriter<W> {
         self.out.write_all(&state.snapshot)
     }
 
-    /// Gives back what was written to.
+    /// Returns the writer.
     ///
     /// # Panics
     /// If groups are missing.
@@ -180,7 +181,7 @@ fn header_checksum(group: u16, header: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&u32::from(group).to_le_bytes()), header)
 }
 
-/// Reads a copy, whatever somebody has made of it.
+/// Reads a copy, which may be corrupt or forged.
 #[derive(Debug)]
 pub struct BackupReader<R> {
     from: R,
@@ -189,7 +190,7 @@ pub struct BackupReader<R> {
 }
 
 impl<R: Read> BackupReader<R> {
-    /// Begins to read one.
+    /// Begins to read a copy.
     ///
     /// # Errors
     /// [`BackupError`].
@@ -213,15 +214,15 @@ impl<R: Read> BackupReader<R> {
         Ok(BackupReader { from, about: About { cluster, groups, made: u64_at(&header, 24) }, next: 0 })
     }
 
-    /// What it says of itself.
+    /// Returns what the header says.
     pub fn about(&self) -> About {
         self.about
     }
 
-    /// The state of the next group; `None` after the last one.
+    /// Returns the state of the next group; `None` after the last one.
     ///
     /// # Errors
-    /// [`BackupError`]; that something follows the last group is one.
+    /// [`BackupError`], also if anything follows the last group.
     pub fn next_group(&mut self) -> Result<Option<GroupState>, BackupError> {
         let group = self.next;
         if group == self.about.groups {
@@ -236,7 +237,7 @@ impl<R: Read> BackupReader<R> {
             return Err(damaged(&format!("the header of group {group} is not as it was written")));
         }
         let (index, term, len) = (u64_at(&header, 0), u64_at(&header, 8), u64_at(&header, 16));
-        // There must be entries behind it.
+        // There must be room for entries after it.
         if index == 0 || term == 0 || index > 1 << 62 || term > 1 << 61 || len > STATE_BYTES_MAX {
             return Err(damaged(&format!("group {group} is of no log that there can be")));
         }
@@ -265,58 +266,44 @@ fn damaged(what: &str) -> BackupError {
 fn read_array<const N: usize>(from: &mut impl Read, what: &str) -> Result<[u8; N], BackupError> {
     let mut array = [0; N];
     match from.read_exact(&mut array) {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(damaged(&format!("it ends before {what} does"))),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            Err(damaged(&format!("it ends before {what} does")))
+        }
         read => Ok(read.map(|()| array)?),
     }
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes([0, 1, 2, 3].map(|byte| bytes[at + byte]))
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
-}
-
-/// A cluster that is founded with the state of another.
+/// A new cluster that is founded with the state of another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewCluster {
     origin: Origin,
 }
 
 impl NewCluster {
-    /// One with a number that is drawn now, so many groups, and this replica as its only member.
+    /// Draws a number for a cluster with this many groups and this replica as its only member.
     ///
     /// # Errors
-    /// If the system has no random number.
+    /// If the system cannot provide a random number.
     pub fn draw(id: u64, addr: &Addr, groups: u16) -> io::Result<NewCluster> {
-        let mut failure = None;
-        // Whatever it is then, nobody gets to know it.
-        let cluster = ClusterId::draw(|| {
-            getrandom::u64().unwrap_or_else(|error| {
-                failure = Some(io::Error::other(error.to_string()));
-                1
-            })
-        });
-        let origin = Origin { cluster, groups, founders: [(id, addr.to_string())].into() };
-        failure.map_or(Ok(NewCluster { origin }), Err)
+        let cluster = ClusterId::draw_afresh().map_err(|error| io::Error::other(error.to_string()))?;
+        Ok(NewCluster { origin: Origin { cluster, groups, founders: [(id, addr.to_string())].into() } })
     }
 
-    /// Its number.
+    /// Returns the number of the cluster.
     pub fn number(&self) -> ClusterId {
         self.origin.cluster
     }
 
-    /// Begins empty logs, one for each group in order, with the states of another cluster: all of them, or none if a crash
-    /// comes between. It returns when that is durable.
+    /// Writes the states of another cluster into empty logs, one for each group in order: into all of them, or into
+    /// none if a crash intervenes. Returns when that is durable.
     ///
     /// # Errors
-    /// [`LogError`]: a state is none, or a log cannot be written.
+    /// [`LogError`]: a state is invalid, or a log cannot be written.
     pub fn begin<L: LogStore>(&self, logs: &mut [L], states: &[GroupState]) -> Result<(), LogError> {
         let batches = states.iter().map(|state| self.first_batch(state)).collect::<Result<Vec<Batch>, _>>();
         let mut batches = batches.map_err(|error| LogError { why: error.to_string() })?;
         if let Some(last) = batches.last_mut() {
-            // Logs that share a disk write all that was collected with this one.
+            // Logs that share a disk write everything collected so far with this batch.
             last.urgency = Urgency::Urgent;
         }
         for (log, batch) in logs.iter_mut().zip(batches) {
@@ -345,7 +332,7 @@ mod tests {
     use crate::state::{Outcome, Replicated};
     use crate::wire::command::{Command, Kind};
 
-    /// Commands, one after the other.
+    /// Records commands, one after the other.
     #[derive(Debug, Default)]
     struct Tape(Vec<u8>);
 
@@ -416,7 +403,7 @@ mod tests {
         for len in 0..whole.len() {
             assert!(read(&whole[..len]).is_err(), "{len} bytes of it");
         }
-        // The last word of the header is for later.
+        // The last word of the header is reserved.
         for byte in (0..whole.len()).filter(|byte| !(36..40).contains(byte)) {
             let mut changed = whole.clone();
             changed[byte] ^= 1 << (byte % 8);
@@ -447,7 +434,10 @@ mod tests {
         new.begin(&mut logs, &states).unwrap();
         for (group, log) in logs.iter().enumerate() {
             let metadata = log.base().get_metadata();
-            assert_eq!((metadata.index, metadata.term, log.hard_state().commit), (3 + group as u64, 4, 3 + group as u64));
+            assert_eq!(
+                (metadata.index, metadata.term, log.hard_state().commit),
+                (3 + group as u64, 4, 3 + group as u64)
+            );
             assert_eq!(metadata.get_conf_state().voters, [8]);
             let state = GroupState { index: 1, term: 1, snapshot: log.base().data.clone() };
             assert_eq!(state.cluster().unwrap(), new.number());

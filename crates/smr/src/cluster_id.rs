@@ -1,18 +1,19 @@
-//! The number by which a cluster is told from all others.
+//! The number that distinguishes a cluster from all others.
 
 use std::fmt;
 use std::num::NonZeroU64;
 use std::str::FromStr;
 
-/// The number of a cluster: random, drawn when the cluster is founded, and kept in the state that all of its logs begin with. It stands in every message, so
-/// that a replica or a client that reaches another cluster by mistake notices. It is no secret, and protects against nobody who forges it.
+/// The number of a cluster: random, drawn when the cluster is founded, and stored in the initial state of all of its
+/// logs. Every message contains it, so that a replica or client that reaches another cluster by mistake notices. It is
+/// no secret and does not protect against forgery.
 ///
-/// Written as 16 hexadecimal digits.
+/// It is displayed as 16 hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClusterId(NonZeroU64);
 
 impl ClusterId {
-    /// Draws a number from a source of random ones.
+    /// Draws a number from a random source.
     pub(crate) fn draw(mut random: impl FnMut() -> u64) -> ClusterId {
         loop {
             if let Some(id) = ClusterId::from_bits(random()) {
@@ -21,24 +22,37 @@ impl ClusterId {
         }
     }
 
-    /// The number with these bits; `None` if no cluster has it: where it is written in 64 or in 32 bits, 0 stands for no number.
+    /// Draws a number from the system's random source.
+    ///
+    /// # Errors
+    /// If the system cannot provide one.
+    pub(crate) fn draw_afresh() -> Result<ClusterId, getrandom::Error> {
+        loop {
+            if let Some(id) = ClusterId::from_bits(getrandom::u64()?) {
+                return Ok(id);
+            }
+        }
+    }
+
+    /// Returns the number with these bits; `None` if that is no valid number: neither its 64 bits nor its short form of
+    /// 32 bits may be 0, which stands for no number.
     pub fn from_bits(bits: u64) -> Option<ClusterId> {
         let id = ClusterId(NonZeroU64::new(bits)?);
         (id.short() != 0).then_some(id)
     }
 
-    /// Its bits.
+    /// Returns its bits.
     pub fn bits(self) -> u64 {
         self.0.get()
     }
 
-    /// It in 32 bits, as requests of clients have it.
+    /// Returns its short form of 32 bits, as used in clients' requests.
     pub(crate) fn short(self) -> u32 {
         (self.bits() ^ self.bits() >> 32) as u32
     }
 }
 
-/// The bits of a number, 0 for none.
+/// Returns the bits of a number, 0 for none.
 pub(crate) fn bits(cluster: Option<ClusterId>) -> u64 {
     cluster.map_or(0, ClusterId::bits)
 }
@@ -49,7 +63,7 @@ impl fmt::Display for ClusterId {
     }
 }
 
-/// A text that is no [`ClusterId`].
+/// A text that is not a [`ClusterId`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no number of a cluster: write its 16 hexadecimal digits, as `dunlin raft status` shows them")]
 pub struct NoClusterId;

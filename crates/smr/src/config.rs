@@ -11,117 +11,132 @@ use crate::probe::Probe;
 /// How a leader answers reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Reads {
-    /// It asks a majority whether it still leads: a round trip, shared by all reads that wait. Right whatever clocks do (Raft dissertation,
-    /// section 6.4).
+    /// It asks a majority whether it still leads: one round trip, shared by all waiting reads. Correct whatever clocks
+    /// do (Raft dissertation, section 6.4).
     #[default]
     ReadIndex,
-    /// It answers alone while no other can have been elected, by its own clock (section 6.4.1): for three quarters of the election timeout after it
-    /// sent what a majority answered. Right as long as no clock runs a fifth faster than another.
+    /// It answers alone while no other leader can have been elected, by its own clock (section 6.4.1): for three
+    /// quarters of the election timeout after it sent what a majority acknowledged. Correct as long as no clock runs a
+    /// fifth faster than another.
     Lease,
 }
 
-/// When a leader whose log is on disk gives it the commands that come.
+/// When a leader writes incoming commands to its log on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Batching {
-    /// While others are on their way, and their clients may come back, it waits: up to one and a half times as long as a flush takes, and 100 ms at
-    /// most. Most for a flush then, and so the highest rate.
+    /// While other commands are in flight, whose clients may send again soon, it waits: up to one and a half times as
+    /// long as a flush takes, and at most 100 ms. Each flush then holds the most commands, so the rate is highest.
     #[default]
     Gathered,
-    /// At once, whatever the disk is at.
+    /// At once, whatever the disk is doing.
     Immediate,
 }
 
-/// A clock: nanoseconds from any beginning, never going back, read afresh each time, and going on while the machine is suspended. Clocks of different machines are never compared.
+/// A clock: nanoseconds from any origin, never going back, read afresh each time, and running while the machine is
+/// suspended. Clocks of different machines are never compared.
 pub type Clock = Rc<dyn Fn() -> u64>;
 
-/// The clock of the operating system that goes on while the machine is suspended: a lease ([`Reads::Lease`]) ends for others meanwhile.
+/// Returns the operating system's clock that runs while the machine is suspended: the other replicas end a lease
+/// ([`Reads::Lease`]) during that time.
 pub fn system_clock() -> Clock {
     let begin = dunlin_net::clock::boot_nanos();
     Rc::new(move || dunlin_net::clock::boot_nanos() - begin)
 }
 
-/// Settings of a replica. Those of one cluster agree in all but `id`, `seed`, `clock` and `probe`.
+/// Settings of a replica. All replicas of a cluster must agree on them, except for `id`, `seed`, `clock` and `probe`.
 #[derive(Clone)]
 pub struct NodeConfig {
-    /// Its name: above 0, unique, and never used again for another, nor for one that lost its log.
+    /// Its id: above 0, unique, and never reused for another replica, nor for this one after it lost its log.
     pub id: u64,
-    /// The number of the cluster, if it is known before: a replica that waits to be added joins no other, and one whose log is of another does not start. A new cluster
-    /// draws its own. Default `None`.
+    /// The number of the cluster, if it is known: a replica that waits to be added joins no other cluster, and one
+    /// whose log belongs to another cluster does not start. A new cluster draws its own number. Default `None`.
     pub cluster: Option<ClusterId>,
     /// The unit of time. 1 ms to 1 s; default 10 ms.
     pub tick: Duration,
-    /// A leader is heard so often at least, in ticks. Default 5.
+    /// A leader sends heartbeats at least this often, in ticks. Default 5.
     pub heartbeat_ticks: u32,
-    /// Who hears nothing of a leader for one to two times as long asks to be elected, in ticks: at least four heartbeats. Default 50.
+    /// A replica that hears nothing from a leader for one to two times this long stands for election, in ticks: at
+    /// least four heartbeats. Default 50.
     pub election_ticks: u32,
-    /// A write or flush of the log that takes longer than so many election timeouts is of a disk that hangs: a leader then gives way, and no such replica is
-    /// elected, until the disk comes back. 1 to 1000; default 3.
+    /// If a write or flush of the log takes longer than this many election timeouts, the disk counts as hung: a leader
+    /// steps aside, and such a replica is not elected, until the disk responds again. 1 to 1000; default 3.
     pub flush_elections_max: u32,
-    /// A group that had nothing to do for so many ticks rests: it takes neither time nor messages until something comes, and a leader is missed when
-    /// nothing comes from its process any more. `None`: it never rests. Default `None`.
+    /// A group that is idle for this many ticks rests: it uses neither time nor messages until there is work, and it
+    /// misses its leader only when nothing comes from the leader's process any more. `None`: it never rests. Default
+    /// `None`.
     pub idle_ticks: Option<u32>,
-    /// Which commands go to the disk together. Default [`Batching::Gathered`].
+    /// Which commands are flushed together. Default [`Batching::Gathered`].
     pub batching: Batching,
     /// How reads are answered. Default [`Reads::ReadIndex`].
     pub reads: Reads,
-    /// Commands that wait to be committed, beyond which clients are told [`crate::wire::response::Response::Busy`]. Default 4096.
+    /// Commands that may wait to be committed; beyond that clients get [`crate::wire::response::Response::Busy`].
+    /// Default 4096.
     pub proposals_max: usize,
-    /// Bytes of these. Default 64 MiB.
+    /// Total bytes of these commands. Default 64 MiB.
     pub proposal_bytes_max: usize,
-    /// Bytes of one command. At most 4 MiB; default 2 MiB.
+    /// Longest command, in bytes. At most 4 MiB; default 2 MiB.
     pub command_bytes_max: usize,
-    /// Reads that wait. As many more may if they are [urgent](crate::StateMachine::is_urgent). Default 4096.
+    /// Reads that may wait. The same number again may wait if they are [urgent](crate::StateMachine::is_urgent), and
+    /// the same number again of followers' questions for the commit index. Default 4096.
     pub reads_max: usize,
-    /// Bytes of these, and as many more of urgent ones. Default 64 MiB.
+    /// Total bytes of these reads, and the same again for urgent ones. Default 64 MiB.
     pub read_bytes_max: usize,
-    /// Questions that are kept until there is an answer ([`crate::StateMachine::ask`]); at the limit clients are told
-    /// [`crate::wire::response::Response::Busy`]. With the commands and reads that wait, no more than
+    /// Queries that may be kept until there is an answer ([`crate::StateMachine::ask`]); at the limit clients get
+    /// [`crate::wire::response::Response::Busy`]. Together with the commands and reads that may wait, no more than
     /// [`dunlin_rpc::EndpointConfig::deferred_requests_max`]. Default 4096.
     pub kept_questions_max: usize,
     /// Bytes of entries in one append, unless a single one is longer. Default 256 KiB.
     pub append_bytes_max: u64,
-    /// Appends to one replica that may be on their way. Default 64.
+    /// Appends to one replica that may be in flight. Default 64.
     pub appends_in_flight_max: usize,
-    /// A snapshot is taken each time when so many entries were executed; when, differs by id, so that replicas do not take theirs at the same time. Default
-    /// 1,000,000.
+    /// A snapshot is taken each time this many entries have been executed. The exact entry depends on the id, so that
+    /// replicas do not take theirs at the same time. Default 1,000,000.
     pub snapshot_entries: u64,
-    /// Bytes of entries at which the next snapshot is taken at the latest, and twice those that are kept before it. Default 256 MiB.
+    /// Bytes of log entries that trigger the next snapshot at the latest; at most half as many are kept before a
+    /// snapshot. Default 256 MiB.
     pub snapshot_log_bytes: u64,
     /// Bytes of the state machine that go into a snapshot, or are restored from one, in one turn of the event loop,
-    /// about. The sessions are copied in the first turn, all at once: as many bytes as `session_reply_bytes_max` at
-    /// most, and 28 for each session. 1 byte or more; default 32 KiB.
+    /// approximately. The sessions are copied in the first turn, all at once: at most `session_reply_bytes_max` bytes,
+    /// and 28 for each session. At least 1 byte; default 32 KiB.
     pub snapshot_step_bytes: usize,
-    /// Entries before a snapshot that are kept, so that a replica that is a little behind needs none. Default 10,000.
+    /// The shortest time between two snapshots taken for copies of the state ([`crate::Client::backup`]); a client that
+    /// asks for one earlier waits. Default 1 minute.
+    pub copy_snapshot_pause: Duration,
+    /// Entries before a snapshot that are kept, so that a replica that is slightly behind needs no snapshot. Default
+    /// 10,000.
     pub keep_entries: u64,
     /// Largest snapshot that is accepted, in bytes. Default 4 GiB.
     pub snapshot_bytes_max: u64,
     /// Memory of all snapshots together: the log's, one that is taken or written, one that comes, and older ones that
-    /// are sent. At the limit, the replica refuses a leader's snapshot, gives up one that has come in part when it takes
-    /// its own, and delays its own while older ones are sent. If the log has no more room, it stops sending those. So
+    /// are sent. At the limit, the replica refuses a leader's snapshot, gives up one that has come in part when it
+    /// takes its own, and delays its own while older ones are sent. One that has come in part from no member's address
+    /// is also given up when a member sends one. If the log has no more room, the replica stops sending older ones. So
     /// two of the own state are always allowed: the log's, and the next. No less than twice `snapshot_bytes_max`;
     /// default 12 GiB. The state that is restored from a leader's snapshot is not counted: it and the present one are
     /// both in memory until it is installed.
     pub snapshot_memory_max: u64,
-    /// Bytes of a piece in which a snapshot is sent. At most 4 MiB; default 256 KiB.
+    /// Bytes of one piece of a snapshot that is sent. At most 4 MiB; default 256 KiB.
     pub chunk_bytes: usize,
-    /// Sessions of clients. One more ends the one that was used longest ago, to about a second. Default 65,536.
+    /// Sessions of clients. Opening one more ends the least recently used one, to within about a second. Default
+    /// 65,536.
     pub sessions_max: usize,
-    /// A session that was not used for so long may end, when others are opened. Default 10 minutes.
+    /// A session that was unused for this long may be ended when others are opened. Default 10 minutes.
     pub session_idle_max: Duration,
-    /// Bytes of the replies that sessions keep, each with 32 more. Beyond that those sessions end that were used longest ago, of those that keep some. Default
-    /// 64 MiB.
+    /// Bytes of the replies that sessions keep, plus 32 for each. Beyond that, the least recently used sessions that
+    /// keep replies are ended. Default 64 MiB.
     pub session_reply_bytes_max: u64,
-    /// Seed of election timeouts, and of the number of a cluster that this replica founds: for simulations only, since clusters with the same seed have the same number.
-    /// `None` takes timeouts from the id and the clock, and the number from the operating system.
+    /// Seed of election timeouts, and of the number of a cluster that this replica founds. For simulations only, since
+    /// clusters with the same seed have the same number. With `None`, timeouts derive from the id and the clock, and
+    /// the number comes from the operating system.
     pub seed: Option<u64>,
-    /// The clock. Default that of the operating system.
+    /// The clock. Default: the operating system's.
     pub clock: Clock,
-    /// Is told what the replica works on, for measurements. Default nobody.
+    /// Receives the stages of the replica's work, for measurements. Default none.
     pub probe: Option<Rc<dyn Probe>>,
 }
 
 impl NodeConfig {
-    /// Defaults, for this id.
+    /// Returns the defaults, for this id.
     pub fn new(id: u64) -> NodeConfig {
         NodeConfig {
             id,
@@ -144,6 +159,7 @@ impl NodeConfig {
             snapshot_entries: 1_000_000,
             snapshot_log_bytes: 256 << 20,
             snapshot_step_bytes: 32 << 10,
+            copy_snapshot_pause: Duration::from_secs(60),
             keep_entries: 10_000,
             snapshot_bytes_max: 4 << 30,
             snapshot_memory_max: 12 << 30,
@@ -160,7 +176,7 @@ impl NodeConfig {
     /// Checks every setting.
     ///
     /// # Errors
-    /// [`NodeError::Setting`], the first one out of range.
+    /// [`NodeError::Setting`] for the first one out of range.
     pub fn check(&self) -> Result<(), NodeError> {
         let fail = |name, allowed| Err(NodeError::Setting { name, allowed });
         if self.id == 0 {
@@ -169,8 +185,12 @@ impl NodeConfig {
         if self.tick < Duration::from_millis(1) || self.tick > Duration::from_secs(1) {
             return fail("tick", "choose 1 ms to 1 s");
         }
-        if self.heartbeat_ticks == 0 || self.election_ticks / 4 < self.heartbeat_ticks || self.election_ticks > 100_000 {
-            return fail("heartbeat_ticks, election_ticks", "choose 1 or more, and four times as many, at most 100,000");
+        if self.heartbeat_ticks == 0 || self.election_ticks / 4 < self.heartbeat_ticks || self.election_ticks > 100_000
+        {
+            return fail(
+                "heartbeat_ticks, election_ticks",
+                "choose 1 or more, and four times as many, at most 100,000",
+            );
         }
         if !(1..=1000).contains(&self.flush_elections_max) {
             return fail("flush_elections_max", "choose 1 to 1000");
@@ -202,8 +222,9 @@ impl NodeConfig {
         Ok(())
     }
 
-    /// How long a lease lasts, counted from the sending of what a majority answered, in nanoseconds. Who answered votes for nobody else for
-    /// `election_ticks`, of which the first may be cut short, and none is shorter than 15/16 of a tick by its own clock.
+    /// Returns how long a lease lasts, in nanoseconds, counted from sending what a majority acknowledged. A replica
+    /// that acknowledged it votes for no other for `election_ticks`. The first of these ticks may be cut short; none of
+    /// the others is shorter than 15/16 of a tick by its own clock.
     pub(crate) fn lease_nanos(&self) -> u64 {
         self.tick.as_nanos() as u64 * u64::from(self.election_ticks - 1) * 3 / 4
     }
@@ -216,74 +237,74 @@ pub enum NodeError {
     /// A setting is out of range.
     #[error("setting {name} is out of range: {allowed}")]
     Setting {
-        /// Which.
+        /// The setting.
         name: &'static str,
-        /// What it may be.
+        /// The values allowed.
         allowed: &'static str,
     },
-    /// The first members of a cluster are not such.
+    /// The list of first members is invalid.
     #[error("these cannot be the first members: {why}")]
     Members {
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// First members were given the number of a cluster.
+    /// First members were given together with the number of a cluster, which a new cluster draws itself.
     #[error("a new cluster draws its own number: give none")]
     Drawn,
-    /// The log is of another cluster.
+    /// The log belongs to another cluster.
     #[error(
         "the log is of cluster {ours}, not of cluster {asked}: start it without a number, or give the other replica a directory of its own"
     )]
     OtherCluster {
-        /// That of the log.
+        /// The log's cluster.
         ours: ClusterId,
-        /// That it should be of: the one that was asked for, or that the groups before are of.
+        /// The expected cluster: as configured, or that of the groups before.
         asked: ClusterId,
     },
-    /// There are no random numbers to draw that of a new cluster.
+    /// The system has no random numbers to draw the number of a new cluster from.
     #[error("the system has no random number for the new cluster: {why}")]
     Random {
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// The log was not written.
+    /// Writing the log failed.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// A leader remembers entries of this replica that it does not have, and has confirmed it.
+    /// A leader remembers that this replica acknowledged entries that it does not have, and has confirmed this.
     #[error(
         "replica {id} has lost entries that it had acknowledged; remove it from the cluster, and add it again under a new id, with an empty directory"
     )]
     LogLost {
-        /// Which.
+        /// The replica.
         id: u64,
     },
-    /// It was closed.
+    /// The replica was closed.
     #[error("this replica was closed")]
     Closed,
-    /// A process has one group at least, and no more than can be numbered.
+    /// A process has at least one group, and no more than can be numbered.
     #[error("{groups} groups cannot be served: choose 1 to 65,535")]
     Groups {
-        /// So many were given.
+        /// The number of groups given.
         groups: usize,
     },
-    /// The members of the cluster have another number of groups.
+    /// The members of the cluster have a different number of groups.
     #[error("this process has {ours} groups, and the members of the cluster have {theirs}: start it with that number")]
     OtherGroups {
-        /// How many this process was given.
+        /// The number that this process was given.
         ours: u16,
-        /// How many the cluster was founded with.
+        /// The number that the cluster was founded with.
         theirs: u16,
     },
     /// A snapshot could not be restored.
     #[error(transparent)]
     Restore(#[from] RestoreError),
-    /// The library refused something.
+    /// The Raft library rejected an operation.
     #[error("the Raft library refused it: {why}")]
     Library {
-        /// What it says.
+        /// The library's message.
         why: String,
     },
-    /// The endpoint has handlers for these request types already.
+    /// The endpoint already has handlers for these request types.
     #[error(transparent)]
     Register(#[from] dunlin_rpc::RegisterError),
 }

@@ -1,4 +1,4 @@
-//! Freeing large memory beside the event loop: the system takes 4 to 6 ms for each 100 MB.
+//! Frees large memory outside of the event loop: the system takes 4 to 6 ms for each 100 MB.
 
 use std::collections::VecDeque;
 use std::sync::OnceLock;
@@ -8,14 +8,15 @@ use bytes::Bytes;
 use dunlin_serve::side;
 use raft::eraftpb::Entry;
 
-/// Memory from so many bytes on is freed by the thread. Less is freed at once, which takes about as long as to hand it over.
+/// The thread frees memory of at least this many bytes. Smaller memory is freed at once, which takes about as long as
+/// handing it over.
 const LARGE_BYTES: usize = 1 << 20;
-/// What waits to be freed. More is freed at once: memory that is not free yet is bounded.
+/// Blocks that may wait to be freed. Beyond that, memory is freed at once, so the amount not yet freed is bounded.
 const WAITING_MAX: usize = 64;
 
 type Garbage = Box<dyn Send>;
 
-/// Drops a snapshot, or what was received or taken of one. If others share the memory, the last of them frees it.
+/// Drops a snapshot, or a part of one. If the memory is shared, the last owner frees it.
 pub(crate) fn discard(memory: impl Into<Bytes>) {
     let memory: Bytes = memory.into();
     if memory.len() >= LARGE_BYTES {
@@ -23,7 +24,7 @@ pub(crate) fn discard(memory: impl Into<Bytes>) {
     }
 }
 
-/// Drops entries that take so many bytes together.
+/// Drops entries that take this many bytes together.
 pub(crate) fn discard_entries(entries: VecDeque<Entry>, bytes: u64) {
     if bytes >= LARGE_BYTES as u64 {
         free_later(entries);
@@ -39,12 +40,12 @@ pub(crate) fn free_later(garbage: impl Send + 'static) {
         side::start("free", run).is_ok().then_some(sender)
     });
     if let Some(freeing) = freeing {
-        // What it does not take comes back, and is freed here.
+        // If the queue is full, the memory comes back and is freed here.
         let _ = freeing.try_send(Box::new(garbage));
     }
 }
 
-/// What the thread does, as long as the process runs.
+/// The body of the thread, which runs as long as the process.
 fn free_all(receiver: &Receiver<Garbage>) {
     receiver.iter().for_each(drop);
 }
@@ -59,7 +60,7 @@ mod tests {
     use super::*;
     use crate::log::{Batch, LogStore, MemoryLog};
 
-    /// Memory that tells who frees it.
+    /// Memory that reports which thread frees it.
     struct Told(Vec<u8>, Sender<ThreadId>);
 
     impl AsRef<[u8]> for Told {
@@ -74,7 +75,7 @@ mod tests {
         }
     }
 
-    /// A log that takes one snapshot after the other.
+    /// Installs one snapshot after the other in a log.
     fn install(log: &mut MemoryLog, index: u64, data: Bytes) {
         log.append(Batch { snapshot: Some(snapshot(index, data)), ..Batch::default() }).unwrap();
     }
@@ -108,7 +109,8 @@ mod tests {
             Entry { index, term: 1, data, ..Entry::default() }
         };
         let mut log = MemoryLog::new();
-        log.append(Batch { entries: (1..=1000).map(|index| entry(index, 10_000)).collect(), ..Batch::default() }).unwrap();
+        log.append(Batch { entries: (1..=1000).map(|index| entry(index, 10_000)).collect(), ..Batch::default() })
+            .unwrap();
         install(&mut log, 1000, Bytes::new());
         let threads: Vec<ThreadId> = freed.iter().take(1000).collect();
         assert!(threads.iter().all(|thread| *thread == threads[0] && *thread != thread::current().id()));

@@ -1,13 +1,15 @@
 //! State machine replication: an existing Raft library, unmodified, over Dunlin's RPC.
 //!
-//! A [`Node`] is one replica. It joins TiKV's `raft` (which has no threads, no clock, no disk and no network) with an endpoint of
-//! [`dunlin_rpc`], a log ([`LogStore`]) and a [`StateMachine`] of the user's. It does its work in the endpoint's event loop, in handlers and
-//! continuations; nothing polls a loop of its own. A [`Client`] finds the leader and has commands executed, once each.
+//! A [`Node`] is one replica. It joins TiKV's `raft` (which has no threads, clock, disk or network) with an endpoint of
+//! [`dunlin_rpc`], a log ([`LogStore`]) and the user's [`StateMachine`]. It does its work in the endpoint's event loop,
+//! in handlers and continuations; nothing polls a loop of its own. A [`Client`] finds the leader and has commands
+//! executed, once each.
 //!
-//! - Committed commands are executed by all replicas in one order, and what a client was told of is never lost while a majority lives.
-//! - A command of a session is executed once, however often it is sent, across changes of leaders.
+//! - - All replicas execute committed commands in one order; acknowledged writes are never lost while a majority lives.
+//! - - A command of a session is executed once, however often it is sent, even across changes of leader.
 //! - Reads are linearizable, by read index or by lease.
-//! - A process serves many groups on one endpoint ([`Host`]), which share links, heartbeats and one log; idle groups rest.
+//! - A process serves many groups on one endpoint ([`Host`]), which share links, heartbeats and one log; idle groups
+//!   rest.
 //! - Replicas join as learners, get votes, and leave, one at a time, under load.
 //! - Every queue has a limit; at the limit there is an error.
 //!
@@ -40,6 +42,6 @@ pub use log::{DurableLog, LogStore, MemoryLog, Room};
 pub use machine::StateMachine;
 pub use node::{Beginning, Counters, Host, Node};
 pub use probe::{Probe, Stage};
-/// The library, for whoever writes a log of their own.
+/// The library, for callers that implement their own log.
 pub use raft;
 pub use sessions::COMMANDS_PER_SESSION_MAX;

@@ -1,24 +1,25 @@
-//! Bugs on purpose, to see that the fault hunt finds them; as those of [`dunlin_rpc::mutation`]. They exist only with the feature `mutations`.
+//! Deliberate bugs, to check that the fault hunt finds them; like those of [`dunlin_rpc::mutation`]. They exist only
+//! with the feature `mutations`.
 
 dunlin_rpc::mutations! {
-    /// A command that is sent again is executed again.
+    /// A retried command is executed again.
     CommandRunsAgain,
     /// A snapshot forgets the sessions of clients.
     SessionsNotInSnapshot,
-    /// A replica says that it has what would not survive its crash.
+    /// A replica acknowledges entries that would not survive its crash.
     SaidBeforeDurable,
-    /// A vote is given and not written down, and a replica that was restarted believes that it gave none.
+    /// A vote is given but not written down, so a restarted replica believes that it gave none.
     VoteForgotten,
-    /// A frame of the log that a crash tore is taken for whole.
+    /// A log frame torn by a crash is taken for whole.
     TornFrameAccepted,
-    /// A change of members begins while another is under way.
+    /// A membership change begins while another is under way.
     TwoChangesAtOnce,
-    /// Entries are forgotten when their snapshot is handed over, and not when it is durable.
+    /// Entries are forgotten when their snapshot is handed over, not when it is durable.
     ForgottenBeforeDurable,
-    /// A lease lasts longer than those who granted it keep to it.
+    /// A lease outlasts the promise of the replicas that granted it.
     LeaseTooLong,
-    /// A follower answers reads with what it has executed, and asks nobody.
+    /// A follower answers reads from its executed state without asking the leader.
     FollowerReadsAtOnce,
-    /// Messages of other clusters are taken for those of the own one.
+    /// Messages of other clusters are accepted.
     ForeignBelieved,
 }

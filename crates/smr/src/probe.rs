@@ -1,30 +1,30 @@
-//! What a replica works on, told to whoever measures it.
+//! Reports the stages of a replica's work, for measurements.
 
 /// A kind of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Stage {
-    /// Reading what a client sent.
+    /// Parsing a client's request.
     Request,
-    /// Reading what a replica sent.
+    /// Parsing a replica's message.
     Parse,
-    /// The library takes a message or proposals.
+    /// Giving the library a message or proposals.
     Step,
-    /// The library says what is to be done, and is told that it was.
+    /// Fetching the library's `Ready`, and reporting it done.
     Ready,
-    /// Entries go to the log.
+    /// Writing entries to the log.
     Log,
-    /// The state machine executes a command or answers a question.
+    /// The state machine executes a command or answers a query.
     Machine,
-    /// The state machine asks for memory that commands will need.
+    /// The state machine prefetches memory for commands.
     Prefetch,
-    /// Writing messages and handing them to their sessions.
+    /// Encoding messages and handing them to their sessions.
     Send,
-    /// Everything from when a replica is entered until it is left: all of the above, and what is between them.
+    /// The whole visit of a replica: all of the above, and the work between them.
     Visit,
 }
 
 impl Stage {
-    /// All of them.
+    /// All stages.
     pub const ALL: [Stage; 9] = [
         Stage::Request,
         Stage::Parse,
@@ -38,10 +38,11 @@ impl Stage {
     ];
 }
 
-/// Is told when work of a kind begins and ends. All work stands inside a [`Stage::Visit`]; else kinds do not nest.
+/// Is called when a stage of work begins and ends. All stages are inside a [`Stage::Visit`]; otherwise they do not
+/// nest.
 pub trait Probe {
-    /// It begins.
+    /// A stage begins.
     fn begin(&self, stage: Stage);
-    /// It ends.
+    /// A stage ends.
     fn end(&self, stage: Stage);
 }

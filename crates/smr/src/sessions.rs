@@ -1,83 +1,87 @@
-//! Sessions of clients: what makes a command that is sent again be executed once (Raft dissertation, section 6.3). They are part of the replicated
-//! state: every replica has the same, and they are in every snapshot.
+//! Sessions of clients, which make a retried command execute only once (Raft dissertation, section 6.3). They are part
+//! of the replicated state: identical on all replicas, and in every snapshot.
 
 use std::collections::{BTreeSet, HashMap};
 
 use crate::wire::WireError;
 use crate::wire::bytes::{Reader, Writer};
 
-/// Commands of one session whose replies are kept, because the client may still ask for them. A client has no more in progress at once.
+/// Commands of one session whose replies are kept because the client may still ask for them. A client has at most this
+/// many in progress.
 pub const COMMANDS_PER_SESSION_MAX: usize = 64;
 
-/// What one client has done.
+/// The record of one client.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Session {
-    /// The time of the cluster when it was used last, in nanoseconds.
+    /// When it was last used, by the cluster's time in nanoseconds.
     used: u64,
     /// Commands with a lower number are never asked for again.
     waits_from: u64,
-    /// Replies to those that may be, by number.
+    /// Replies that the client may still ask for, by number.
     replies: Vec<(u64, Box<[u8]>)>,
-    /// Whether it is among those that keep some.
+    /// Whether it is in the set of sessions that keep replies.
     keeps: bool,
 }
 
-/// When a session was used last, to about a second, and its id: its place in the order in which sessions end. A session that is in use seldom moves.
+/// A session's place in the order in which sessions end: when it was last used, to about a second, and its id. A
+/// session in use seldom moves.
 type Place = (u64, u64);
 
 /// All sessions.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Sessions {
     by_id: HashMap<u64, Session>,
-    /// All of them in the order in which they end, so that no command looks at all to find the first.
+    /// All sessions in the order in which they end, so that no command has to scan them for the first.
     by_use: BTreeSet<Place>,
-    /// The same of those that keep replies.
+    /// The same, for sessions that keep replies.
     keeping: BTreeSet<Place>,
-    /// What all replies count.
+    /// Total size of the replies, with overhead.
     reply_bytes: u64,
 }
 
-/// What a reply counts beyond its own bytes.
+/// What a reply counts for beyond its own bytes.
 const REPLY_OVERHEAD: u64 = 32;
-/// Idle sessions that end when one is opened, at most. More are idle until the next ones are.
+/// Idle sessions that end when one is opened, at most. Further ones end when the next ones are opened.
 const IDLE_ENDED_MAX: usize = 16;
 
-/// Limits, the same at all replicas.
+/// Limits, identical at all replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Sessions at once. One more ends the one that was used longest ago, to about a second; so it is wherever that is said here.
+    /// Sessions at once. Opening one more ends the least recently used one, to within about a second, as everywhere
+    /// here.
     pub sessions_max: usize,
-    /// A session that was not used for so long ends when others are opened, in nanoseconds.
+    /// A session that was unused for this long ends when others are opened, in nanoseconds.
     pub idle_max: u64,
-    /// Bytes of the replies that are kept, each with [`REPLY_OVERHEAD`]. More end the sessions that were used longest ago, of those that keep some.
+    /// Bytes of the replies that are kept, plus [`REPLY_OVERHEAD`] for each. Beyond that, the least recently used
+    /// sessions that keep replies end.
     pub reply_bytes_max: u64,
 }
 
-/// What is to be done with a command.
+/// What to do with a command.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Admission<'a> {
-    /// It is new: it is to be executed, and its reply noted.
+    /// It is new: execute it and record its reply.
     New,
-    /// It was executed: its reply.
+    /// It was already executed: this is its reply.
     Done(&'a [u8]),
-    /// There is no such session.
+    /// The session does not exist.
     NoSession,
-    /// The client has said that it waits for it no longer.
+    /// The client has said that it no longer waits for it.
     Old,
-    /// More would wait for replies than a session may have.
+    /// More commands would wait for replies than a session may have.
     TooMany,
 }
 
 impl Sessions {
-    /// How many.
+    /// Returns the number of sessions.
     pub fn len(&self) -> usize {
         self.by_id.len()
     }
 
-    /// Opens session `id`. Others end, those that were used longest ago first, if they were not used for long, or if there are too many.
+    /// Opens session `id`. Ends the least recently used ones if they were idle for too long, or if there are too many.
     pub fn open(&mut self, id: u64, time: u64, limits: Limits) {
         for _ in 0..IDLE_ENDED_MAX {
-            // Ids are unique, so that all replicas choose the same.
+            // Ids are unique, so all replicas choose the same one.
             let Some((_, oldest)) = self.by_use.first().copied() else { break };
             let is_full = self.by_id.len() >= limits.sessions_max.max(1);
             let used = self.by_id.get(&oldest).map_or(0, |session| session.used);
@@ -110,14 +114,16 @@ impl Sessions {
         }
     }
 
-    /// Notes that a session is in use, and forgets replies that the client does not wait for any more; says whether there is one.
+    /// Records that a session is in use, and forgets replies that the client no longer waits for; returns whether the
+    /// session exists.
     pub fn keep(&mut self, id: u64, time: u64, waits_from: u64) -> bool {
         let is_there = self.touch(id, time, waits_from);
         self.settle(id);
         is_there
     }
 
-    /// The same, but that [`Sessions::settle`] is to follow, or the next reply, so that a session does not leave those that keep some with each command.
+    /// Like [`Sessions::keep`], but [`Sessions::settle`] or the next reply must follow, so that a session does not
+    /// leave the set of those that keep replies with each command.
     fn touch(&mut self, id: u64, time: u64, waits_from: u64) -> bool {
         let Some(session) = self.by_id.get_mut(&id) else { return false };
         let before = session.place(id);
@@ -134,7 +140,7 @@ impl Sessions {
         true
     }
 
-    /// Notes that a session keeps no reply any more.
+    /// Records that a session no longer keeps replies.
     fn settle(&mut self, id: u64) {
         if let Some(session) = self.by_id.get_mut(&id)
             && session.keeps
@@ -145,7 +151,7 @@ impl Sessions {
         }
     }
 
-    /// Looks whether a command is to be executed.
+    /// Decides whether to execute a command.
     pub fn admit(&mut self, id: u64, sequence: u64, waits_from: u64, time: u64) -> Admission<'_> {
         self.touch(id, time, waits_from);
         let Some(session) = self.by_id.get(&id) else { return Admission::NoSession };
@@ -162,8 +168,8 @@ impl Sessions {
         }
     }
 
-    /// Notes the reply to a command that was executed. If too much is kept, those sessions end that were used longest ago, of those that keep replies; this one
-    /// too, if it is among them.
+    /// Records the reply to an executed command. If the kept replies exceed the limit, the least recently used sessions
+    /// that keep replies end, possibly this one too.
     pub fn note(&mut self, id: u64, sequence: u64, reply: &[u8], limits: Limits) {
         if let Some(session) = self.by_id.get_mut(&id) {
             session.replies.push((sequence, reply.into()));
@@ -179,13 +185,13 @@ impl Sessions {
         }
     }
 
-    /// Bytes that they take in a snapshot.
+    /// Returns their length in a snapshot.
     pub fn encoded_len(&self) -> usize {
         let replies = |session: &Session| session.replies.iter().map(|(_, reply)| 12 + reply.len()).sum::<usize>();
         4 + self.by_id.values().map(|session| 28 + replies(session)).sum::<usize>()
     }
 
-    /// Writes them, in an order that is the same at all replicas.
+    /// Encodes them, in an order that is identical at all replicas.
     pub fn encode(&self, writer: &mut Writer<'_>) {
         let mut ids: Vec<u64> = self.by_id.keys().copied().collect();
         ids.sort_unstable();
@@ -201,7 +207,7 @@ impl Sessions {
         }
     }
 
-    /// Takes the next one of a snapshot, in which their number comes first.
+    /// Restores the next session of a snapshot, which starts with their number.
     pub fn restore_one(&mut self, reader: &mut Reader<'_>) -> Result<(), WireError> {
         let (id, used, waits_from) = (reader.u64()?, reader.u64()?, reader.u64()?);
         let replies = reader.u32()?;
@@ -214,7 +220,7 @@ impl Sessions {
         Ok(())
     }
 
-    /// Passes over the next one of a snapshot.
+    /// Skips the next session of a snapshot.
     pub fn skip_one(reader: &mut Reader<'_>) -> Result<(), WireError> {
         reader.take(3 * size_of::<u64>())?;
         for _ in 0..reader.u32()? {
@@ -234,7 +240,7 @@ impl Session {
         (self.used >> 30, id)
     }
 
-    /// Forgets replies that the client does not wait for any more; gives what they counted.
+    /// Forgets replies that the client no longer waits for; returns the size freed.
     fn advance(&mut self, time: u64, waits_from: u64) -> u64 {
         self.used = self.used.max(time);
         if waits_from <= self.waits_from {
@@ -255,7 +261,7 @@ impl Session {
 mod tests {
     use super::*;
 
-    /// Reads all of them.
+    /// Parses all sessions.
     fn parse(reader: &mut Reader<'_>) -> Result<Sessions, WireError> {
         let (count, mut sessions) = (reader.u32()?, Sessions::default());
         (0..count).try_for_each(|_| sessions.restore_one(reader))?;
@@ -270,18 +276,21 @@ mod tests {
         static STEPS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
     }
 
-    /// A session ended.
+    /// Counts a session that ended.
     pub fn step() {
         STEPS.set(STEPS.get() + 1);
     }
 
-    /// As many sessions as there may be, whatever was done with them: one command more looks at few of them.
+    /// The maximum number of sessions, whatever their state: the next command examines few of them.
     #[test]
     fn no_command_takes_a_look_at_all_sessions() {
         const SESSIONS: u64 = 65_536;
         let reply = [7; 68];
-        let limits =
-            Limits { sessions_max: SESSIONS as usize, idle_max: 10 * SESSIONS * S, reply_bytes_max: SESSIONS / 2 * 100 };
+        let limits = Limits {
+            sessions_max: SESSIONS as usize,
+            idle_max: 10 * SESSIONS * S,
+            reply_bytes_max: SESSIONS / 2 * 100,
+        };
         let (mut sessions, mut time, mut most) = (Sessions::default(), 0, 0);
         let mut done = |sessions: &mut Sessions, command: &dyn Fn(&mut Sessions, u64)| {
             time += S;
@@ -291,7 +300,7 @@ mod tests {
         };
         let all = || 1..=SESSIONS;
         all().for_each(|id| done(&mut sessions, &|sessions, time| sessions.open(id, time, limits)));
-        // All were used since they were opened; half of them keep a reply, which is as much as all may.
+        // All were used since they were opened, and half of them keep a reply, which fills the limit.
         all().for_each(|id| done(&mut sessions, &|sessions, time| assert!(sessions.keep(id, time, 1))));
         let half = || (1..=SESSIONS).filter(|id| id % 2 == 0);
         half().for_each(|id| done(&mut sessions, &|sessions, _| sessions.note(id, 1, &reply, limits)));
@@ -305,14 +314,14 @@ mod tests {
         assert!(sessions.len() as u64 >= SESSIONS - 3 * IDLE_ENDED_MAX as u64);
     }
 
-    /// Who ends is who would end if all were looked at, also after a snapshot.
+    /// The sessions that end are those that a full scan would choose, also after a snapshot.
     #[test]
     fn the_oldest_session_ends_first() {
         let mut random = dunlin_net::random::Random::new(3);
         let limits = Limits { sessions_max: 20, idle_max: 60 * S, reply_bytes_max: 3000 };
         let (mut sessions, mut used, mut time) = (Sessions::default(), std::collections::BTreeMap::new(), 0);
         for id in 1..20_000 {
-            // Many at the same time.
+            // Many sessions share the same time.
             time += random.below(3) / 2 * random.below(8) * S;
             match random.below(4) {
                 0 => {
@@ -341,7 +350,10 @@ mod tests {
                     used.entry(of).and_modify(|used| *used = time);
                 }
             }
-            assert!(used.keys().all(|id| sessions.by_id.contains_key(id)) && used.len() == sessions.len(), "command {id}");
+            assert!(
+                used.keys().all(|id| sessions.by_id.contains_key(id)) && used.len() == sessions.len(),
+                "command {id}"
+            );
             assert_eq!(sessions.by_use.len(), sessions.len());
             let keeping = sessions.by_id.values().filter(|session| !session.replies.is_empty()).count();
             assert_eq!((sessions.keeping.len(), sessions.reply_bytes), (keeping, kept(&sessions)));
@@ -358,7 +370,7 @@ mod tests {
         assert_eq!(sessions.admit(5, 2, 1, 2), Admission::New);
         sessions.note(5, 2, b"two", LIMITS);
         assert_eq!(sessions.admit(5, 1, 1, 3), Admission::Done(b"one"));
-        // The client has the first.
+        // The client has received the first.
         assert_eq!(sessions.admit(5, 2, 2, 4), Admission::Done(b"two"));
         assert_eq!(sessions.admit(5, 1, 1, 5), Admission::Old);
         assert_eq!(sessions.admit(5, 4, 2, 6), Admission::New, "one in between may come later, or never");
@@ -390,7 +402,7 @@ mod tests {
         assert_eq!(sessions.len(), 2);
     }
 
-    /// What is kept, counted anew.
+    /// Returns the kept bytes, recounted.
     fn kept(sessions: &Sessions) -> u64 {
         sessions.by_id.values().map(Session::reply_bytes).sum()
     }
@@ -406,13 +418,13 @@ mod tests {
                 sessions.note(id, sequence, &[7; 100], limits);
             }
         }
-        // What a client has got counts no more.
+        // Replies that the client has received no longer count.
         assert!(sessions.keep(2, 30 * S, 3));
         assert_eq!((sessions.reply_bytes, kept(&sessions)), (4 * 132, 4 * 132));
         (3..=6).for_each(|sequence| sessions.note(2, sequence, &[7; 100], limits));
         assert_eq!((sessions.len(), sessions.reply_bytes), (4, 8 * 132), "as much as may be");
         sessions.note(2, 7, b"", limits);
-        // The first one was used longest ago of those that keep something: the fourth, which keeps nothing, stays.
+        // The first is the least recently used session that keeps replies; the fourth keeps none and stays.
         assert!(
             !sessions.keep(1, 40 * S, 1)
                 && sessions.keep(3, 41 * S, 1)
@@ -420,7 +432,7 @@ mod tests {
                 && sessions.keep(2, 43 * S, 1)
         );
         assert_eq!((sessions.reply_bytes, kept(&sessions)), (6 * 132 + 32, 6 * 132 + 32));
-        // One reply that is too much alone ends all that keep some, with its own.
+        // A reply that alone exceeds the limit ends all sessions that keep replies, including its own.
         sessions.note(2, 8, &[7; 9 * 132], limits);
         assert_eq!((sessions.len(), sessions.reply_bytes), (1, 0));
         sessions.note(4, 1, b"reply", limits);

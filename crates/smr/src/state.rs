@@ -1,4 +1,4 @@
-//! All that is replicated: the user's machine, the sessions of its clients, and where the replicas are.
+//! The whole replicated state: the user's machine, the sessions of its clients, and the members' addresses.
 
 use crate::cluster_id::ClusterId;
 use crate::config::NodeError;
@@ -10,14 +10,14 @@ use crate::wire::bytes::{Reader, Writer};
 use crate::wire::command::{Command, Kind};
 use crate::wire::members::{self, Members};
 
-/// Begins every snapshot.
+/// The first bytes of every snapshot.
 const MAGIC: u64 = u64::from_le_bytes(*b"dunlnsm3");
-/// Began those that did not say how many groups there are.
+/// The first bytes of snapshots without the number of groups.
 const MAGIC_WITHOUT_GROUPS: u64 = u64::from_le_bytes(*b"dunlnsm2");
-/// Began those of a time when clusters had no numbers of their own.
+/// The first bytes of snapshots from before clusters had numbers.
 const MAGIC_WITHOUT_CLUSTER: u64 = u64::from_le_bytes(*b"dunlnsm1");
 
-/// So many sessions are worth a thread to free them.
+/// From this many sessions on, a thread frees them.
 const MANY_SESSIONS: usize = 1024;
 
 /// The replicated state.
@@ -26,28 +26,28 @@ pub(crate) struct Replicated<M> {
     pub origin: Option<Origin>,
     pub sessions: Sessions,
     pub members: Members,
-    /// The time of the cluster, in nanoseconds: the latest of all entries.
+    /// The cluster's time, in nanoseconds: the latest time in any entry.
     pub time: u64,
     limits: Limits,
     /// The reply to the last command, if it was executed.
     reply: Vec<u8>,
 }
 
-/// What tells a cluster from others, as long as it is.
+/// The identity of a cluster, which never changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub cluster: ClusterId,
-    /// How many groups its processes have; 0 if it was founded by a version that did not note it.
+    /// The number of groups of its processes; 0 if it was founded by a version that did not record it.
     pub groups: u16,
-    /// The first members, with the addresses that they had: who of them has no number yet is told it by the others.
+    /// The first members, with their initial addresses: those that have the number tell it to those that do not.
     pub founders: Members,
 }
 
 impl Origin {
-    /// That of the state that a snapshot holds.
+    /// Returns the origin recorded in a snapshot.
     ///
     /// # Errors
-    /// If it is no snapshot.
+    /// If the bytes are not a snapshot.
     pub fn of_snapshot(snapshot: &[u8]) -> Result<Origin, RestoreError> {
         Origin::parse(&mut Reader::new(snapshot))
     }
@@ -97,18 +97,18 @@ impl Origin {
     }
 }
 
-/// The members in the state that a snapshot holds, of which nothing else is restored.
+/// Returns the members recorded in a snapshot, without restoring the rest.
 ///
 /// # Errors
-/// If it is no snapshot.
+/// If the bytes are not a snapshot.
 pub(crate) fn members_of_snapshot(snapshot: &[u8]) -> Result<Members, RestoreError> {
     members::parse(&mut past_sessions(snapshot)?.1).map_err(wrong)
 }
 
-/// What the machine has of the state that a snapshot holds.
+/// Returns the machine's part of a snapshot.
 ///
 /// # Errors
-/// If it is no snapshot.
+/// If the bytes are not a snapshot.
 pub(crate) fn machine_part(snapshot: &[u8]) -> Result<&[u8], RestoreError> {
     past_sessions(snapshot).and_then(|(_, mut reader)| {
         members::parse(&mut reader).map_err(wrong)?;
@@ -116,10 +116,11 @@ pub(crate) fn machine_part(snapshot: &[u8]) -> Result<&[u8], RestoreError> {
     })
 }
 
-/// The state that a snapshot holds, as another cluster begins with it: without sessions, and with its first members.
+/// Converts a snapshot into the initial state of another cluster: without sessions, and with that cluster's first
+/// members.
 ///
 /// # Errors
-/// If it is no snapshot.
+/// If the bytes are not a snapshot.
 pub(crate) fn refounded(snapshot: &[u8], origin: &Origin) -> Result<Vec<u8>, RestoreError> {
     let ((time, _), machine) = (past_sessions(snapshot)?, machine_part(snapshot)?);
     let none = Sessions::default();
@@ -134,7 +135,7 @@ pub(crate) fn refounded(snapshot: &[u8], origin: &Origin) -> Result<Vec<u8>, Res
     Ok(out)
 }
 
-/// The time of the cluster, and what follows its sessions: members and machine.
+/// Returns the cluster's time, and a reader of the part after the sessions: members and machine.
 fn past_sessions(snapshot: &[u8]) -> Result<(u64, Reader<'_>), RestoreError> {
     let mut reader = Reader::new(snapshot);
     Origin::parse(&mut reader)?;
@@ -144,7 +145,7 @@ fn past_sessions(snapshot: &[u8]) -> Result<(u64, Reader<'_>), RestoreError> {
     Ok((time, reader))
 }
 
-/// How a command went.
+/// The outcome of a command.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Outcome<'a> {
     Reply(&'a [u8]),
@@ -158,7 +159,7 @@ impl<M: StateMachine> Replicated<M> {
         Replicated { machine, origin: None, sessions: Sessions::default(), members, time: 0, limits, reply: Vec::new() }
     }
 
-    /// Executes the command of an entry. Bytes that are none were never sent by a replica, and change nothing.
+    /// Executes the command of an entry. Malformed bytes change nothing; a replica never sends them.
     pub fn apply(&mut self, index: u64, entry: &[u8]) -> Outcome<'_> {
         self.reply.clear();
         let Ok(command) = Command::parse(entry) else { return Outcome::Reply(&[]) };
@@ -166,7 +167,7 @@ impl<M: StateMachine> Replicated<M> {
         match command.kind {
             Kind::Apply => self.execute(index, &command),
             Kind::OpenSession => {
-                // The index is as unique as an id can be.
+                // The index is unique, as an id must be.
                 self.sessions.open(index, self.time, self.limits);
                 self.reply.extend_from_slice(&index.to_le_bytes());
                 Outcome::Reply(&self.reply)
@@ -204,21 +205,21 @@ impl<M: StateMachine> Replicated<M> {
         Outcome::Reply(reply)
     }
 
-    /// All of it as bytes.
+    /// Returns the whole state as bytes.
     pub fn snapshot(&self) -> Vec<u8> {
         let mut out = self.own_part();
         self.machine.snapshot(&mut out);
         out
     }
 
-    /// Begins a snapshot, of which this is the first piece.
+    /// Begins a snapshot, and returns its first piece.
     pub fn begin_snapshot(&mut self) -> Vec<u8> {
         let mut out = self.own_part();
         self.machine.begin_snapshot(&mut out);
         out
     }
 
-    /// All but the machine as bytes.
+    /// Returns everything but the machine as bytes.
     fn own_part(&self) -> Vec<u8> {
         let none = Sessions::default();
         let sessions = if is_planted(Mutation::SessionsNotInSnapshot) { &none } else { &self.sessions };
@@ -232,12 +233,12 @@ impl<M: StateMachine> Replicated<M> {
         out
     }
 
-    /// An empty one with the settings of this one.
+    /// Returns an empty state with the settings of this one.
     pub fn fresh(&self) -> Result<Replicated<M>, RestoreError> {
         Ok(Replicated::new(self.machine.fresh()?, self.limits, Members::default()))
     }
 
-    /// Frees it, beside the event loop if it is large.
+    /// Frees it, outside of the event loop if it is large.
     pub fn discard(self) {
         if self.sessions.len() >= MANY_SESSIONS {
             free_beside(self.sessions);
@@ -249,17 +250,17 @@ impl<M: StateMachine> Replicated<M> {
 /// A state that is being restored from a snapshot.
 pub(crate) struct Restore<M> {
     state: Replicated<M>,
-    /// Bytes of the snapshot that it has.
+    /// Bytes of the snapshot restored so far.
     at: usize,
     part: Part,
 }
 
-/// What comes next of a snapshot.
+/// The next part of a snapshot.
 enum Part {
     Head,
-    /// So many sessions, and the members.
+    /// This many sessions, then the members.
     Sessions(u32),
-    /// The machine, from this byte on.
+    /// The machine, from this offset on.
     Machine(usize),
     Nothing,
 }
@@ -270,10 +271,10 @@ impl<M: StateMachine> Restore<M> {
         Restore { state, at: 0, part: Part::Head }
     }
 
-    /// Takes so many bytes more, or a little more than that.
+    /// Restores about `bytes` more, possibly slightly more.
     ///
     /// # Errors
-    /// If it is no snapshot of such a state. No further piece can be taken then.
+    /// If the bytes are not a snapshot of such a state. No further piece may follow then.
     pub fn take_piece(&mut self, snapshot: &[u8], bytes: usize) -> Result<Piece, RestoreError> {
         let end = self.at.saturating_add(bytes);
         loop {
@@ -289,7 +290,7 @@ impl<M: StateMachine> Restore<M> {
         }
     }
 
-    /// The state, of which all pieces were taken.
+    /// Returns the state, once all pieces are restored.
     pub fn into_state(self) -> Replicated<M> {
         self.state
     }

@@ -1,4 +1,5 @@
-//! A partition of 16 B keys and 32 B values: what an operation costs in each layout, in bursts and one at a time, and what a hash costs.
+//! A partition of 16 B keys and 32 B values: the cost of an operation in each layout, in bursts and one at a time, and
+//! the cost of a hash.
 //!
 //!     cargo bench -p dunlin-store -- get
 
@@ -9,7 +10,7 @@ use dunlin_store::{Layout, Mode, Partition, PartitionConfig, Prefault, Put, Stor
 const ITEMS: [u64; 2] = [1 << 20, 1 << 22];
 const LAYOUTS: [Layout; 2] = [Layout::Inline, Layout::Log];
 const BURST: usize = 16;
-/// Operations of a sample: short enough that the fastest was not interrupted.
+/// Operations of a sample: few enough that the fastest sample was not interrupted.
 const OPERATIONS: usize = 1 << 12;
 const VALUE: [u8; 32] = [7; 32];
 
@@ -102,7 +103,7 @@ for_cases!(put_in_bursts, |partition, burst| {
     }
 });
 
-/// What a hash of 16 bytes costs, and the noise of making keys.
+/// The cost of hashing 16 bytes, and the noise of making keys.
 #[divan::bench]
 fn hash(bencher: Bencher<'_, '_>) {
     let partition = Partition::new(PartitionConfig::new(Mode::Cache, 1 << 20)).expect("a MiB");

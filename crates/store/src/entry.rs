@@ -1,8 +1,9 @@
-//! An item in the log, byte by byte: a head of 24 bytes, key, value, and up to 7 bytes to the next multiple of 8.
+//! The byte layout of an item in the log: a header of 24 bytes, key, value, and up to 7 bytes of padding to a multiple
+//! of 8.
 
 use crate::record::{Fields, Record, marks_of_bits, marks_to_bits};
 
-/// Bytes of the head.
+/// Bytes of the header.
 pub(crate) const ENTRY_HEAD_BYTES: usize = 24;
 
 const KEY_SHIFT: u32 = 24;
@@ -11,13 +12,13 @@ const HOT: u64 = 1 << 33;
 const MARKS_SHIFT: u32 = 34;
 const MINUTES_SHIFT: u32 = 37;
 
-/// Bytes of an item with key and value of these lengths.
+/// Returns the bytes of an item with key and value of these lengths.
 #[inline]
 pub(crate) fn entry_bytes(key_bytes: usize, value_bytes: usize) -> usize {
     (ENTRY_HEAD_BYTES + key_bytes + value_bytes).next_multiple_of(8)
 }
 
-/// Sizes of the item that begins here, and whether it is dead.
+/// The sizes of an item, and whether it is dead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sizes {
     pub key: usize,
@@ -26,7 +27,7 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// Of the item at the start of these bytes.
+    /// Reads them from the item at the start of these bytes.
     #[inline]
     pub(crate) fn of(bytes: &[u8]) -> Sizes {
         let head = head(bytes);
@@ -57,14 +58,14 @@ fn set_head(bytes: &mut [u8], head: u64) {
     bytes[..8].copy_from_slice(&head.to_le_bytes());
 }
 
-/// The key of the item at the start of these bytes.
+/// Returns the key of the item at the start of these bytes.
 #[inline(always)]
 pub(crate) fn entry_key(bytes: &[u8]) -> &[u8] {
     let len = (head(bytes) >> KEY_SHIFT) as usize & 0xff;
     &bytes[ENTRY_HEAD_BYTES..ENTRY_HEAD_BYTES + len]
 }
 
-/// The item at the start of these bytes.
+/// Returns the item at the start of these bytes.
 #[inline]
 pub(crate) fn read_entry(bytes: &[u8]) -> Record<'_> {
     let head = head(bytes);
@@ -90,7 +91,7 @@ pub(crate) fn write_entry(bytes: &mut [u8], key: &[u8], value: &[u8], fields: &F
     rest[key.len()..key.len() + value.len()].copy_from_slice(value);
 }
 
-/// Writes the head of an item.
+/// Writes the header of an item.
 #[inline]
 pub(crate) fn write_fields(bytes: &mut [u8], key_bytes: usize, value_bytes: usize, fields: &Fields) {
     let head = value_bytes as u64
@@ -104,13 +105,13 @@ pub(crate) fn write_fields(bytes: &mut [u8], key_bytes: usize, value_bytes: usiz
     bytes[20..24].copy_from_slice(&fields.expires.to_le_bytes());
 }
 
-/// Nothing points to this item any more.
+/// Marks the item as dead: nothing points to it any more.
 pub(crate) fn kill_entry(bytes: &mut [u8]) {
     let head = head(bytes) | DEAD;
     set_head(bytes, head);
 }
 
-/// Notes that the item was read. Writes only if that is news.
+/// Records that the item was read. Writes only if something changes.
 #[inline]
 pub(crate) fn note_entry_read(bytes: &mut [u8], minutes: u32) {
     let head = head(bytes);
@@ -120,7 +121,7 @@ pub(crate) fn note_entry_read(bytes: &mut [u8], minutes: u32) {
     }
 }
 
-/// Makes it an item that was not read since eviction passed by.
+/// Marks the item as not read since eviction last passed by.
 pub(crate) fn cool_entry(bytes: &mut [u8]) {
     let head = head(bytes) & !HOT;
     set_head(bytes, head);

@@ -1,16 +1,16 @@
-//! Why an operation was not done.
+//! Why an operation was rejected.
 
 use thiserror::Error;
 
 use crate::key::KEY_BYTES_MAX;
 
-/// A key that no item can have.
+/// An invalid key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum KeyError {
-    /// No bytes at all.
+    /// It is empty.
     #[error("the key is empty")]
     Empty,
-    /// More than [`KEY_BYTES_MAX`] bytes.
+    /// It is longer than [`KEY_BYTES_MAX`] bytes.
     #[error("the key has {len} bytes, more than {KEY_BYTES_MAX}")]
     TooLong {
         /// Its length.
@@ -22,21 +22,21 @@ pub enum KeyError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Refused {
-    /// There is no such item, and the operation needs one.
+    /// The item does not exist, and the operation needs one.
     #[error("there is no item with this key")]
     NotFound,
-    /// There is an item, and the operation adds only new ones.
+    /// The item exists, and the operation adds only new ones.
     #[error("there is an item with this key already")]
     Exists,
     /// The item was changed since the CAS token was given.
     #[error("the item was changed meanwhile")]
     Changed,
-    /// The value would be longer than a value may be.
+    /// The value would be too long.
     #[error("the value would have {len} bytes, more than {max}")]
     TooLarge {
         /// Its length.
         len: usize,
-        /// The longest allowed here.
+        /// The maximum allowed here.
         max: usize,
     },
     /// The value is not a decimal number below 2^64.
@@ -47,7 +47,7 @@ pub enum Refused {
     Full,
 }
 
-/// Refuses a value that is longer than a store takes.
+/// Rejects a value that is longer than a store accepts.
 pub(crate) fn check_len(len: usize, max: usize) -> Result<(), Refused> {
     if len > max { Err(Refused::TooLarge { len, max }) } else { Ok(()) }
 }

@@ -1,17 +1,17 @@
-//! Which line of the index a hash calls home, also while the index grows.
+//! Maps a hash to its home line in the index, also while the index grows.
 //!
-//! Lines are in the order of the hashes they are home to: home `i` of `n` has the hashes from `i * 2^64 / n` on. So an index of more lines
-//! has every item at the same place or behind it, and one that grows can be rewritten in place from its end to its start. The frontier is
-//! how far that came: homes below it are counted by the old number of lines, all others by the new one.
+//! Lines are in hash order: home `i` of `n` has the hashes from `i * 2^64 / n` on. So in an index with more lines,
+//! every item is at the same place or behind it, and a growing index can be rewritten in place from its end to its
+//! start. The frontier marks the progress: homes below it use the old number of lines, all others the new one.
 
-/// Number of lines, now and soon.
+/// The number of lines, now and after growing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Geometry {
-    /// Lines while not growing, or before.
+    /// Lines before growing, or while not growing.
     pub lines: usize,
     /// Lines after growing; the same while not growing.
     pub lines_next: usize,
-    /// Homes below it are still where the old number of lines puts them.
+    /// Homes below it are still placed by the old number of lines.
     pub frontier: usize,
 }
 
@@ -41,7 +41,7 @@ impl Geometry {
         self.lines_next = lines_next;
     }
 
-    /// Moves the frontier down by a home: it belongs to the new number of lines now. At 0 growing has ended.
+    /// Moves the frontier down by one home, which now uses the new number of lines. At 0, growing has ended.
     pub(crate) fn advance(&mut self) {
         self.frontier -= 1;
         if self.frontier == 0 {
@@ -49,15 +49,15 @@ impl Geometry {
         }
     }
 
-    /// The homes that hashes of one old home may have in the new number of lines.
+    /// Returns the homes that hashes of one old home may have with the new number of lines.
     pub(crate) fn homes_next(&self, old_home: usize) -> std::ops::RangeInclusive<usize> {
         let scaled = |home: usize| (home as u128 * self.lines_next as u128 / self.lines as u128) as usize;
         scaled(old_home)..=scaled(old_home + 1).min(self.lines_next - 1)
     }
 
-    /// The homes of a range of hashes: those still in their old place, then the others.
+    /// Returns the homes of a range of hashes: those placed by the old number of lines, then the others.
     pub(crate) fn homes(&self, first: u64, last: u64) -> [std::ops::Range<usize>; 2] {
-        // The first hash that is beyond the frontier.
+        // The first hash beyond the frontier.
         let split = ((self.frontier as u128) << 64).div_ceil(self.lines as u128);
         let old = if u128::from(first) < split {
             let last = last.min((split - 1) as u64);

@@ -1,6 +1,6 @@
-//! The keyed hash of a partition's keys: whoever does not know the secret cannot choose keys that meet in one place of the index.
+//! The keyed hash of a partition's keys: without the secret, nobody can choose keys that collide in the index.
 //!
-//! `docs/store.md` says what each function promises, and against whom.
+//! `docs/store.md` says what each function guarantees, and against whom.
 
 mod multilinear;
 
@@ -25,21 +25,21 @@ enum Function {
 }
 
 impl std::fmt::Debug for KeyHasher {
-    /// Without the secret.
+    /// Omits the secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("KeyHasher")
     }
 }
 
 impl KeyHasher {
-    /// With a random secret.
+    /// Creates one with a random secret.
     pub(crate) fn random(function: KeyFunction) -> Result<KeyHasher, PartitionError> {
         let no_secret = |cause| PartitionError::NoSecret { cause };
         let (a, b) = (getrandom::u64().map_err(no_secret)?, getrandom::u64().map_err(no_secret)?);
         Ok(KeyHasher::with_secret(function, [a, b]))
     }
 
-    /// With this secret: tests repeat themselves.
+    /// Creates one with this secret, for reproducible tests.
     pub(crate) fn with_secret(function: KeyFunction, secret: [u64; 2]) -> KeyHasher {
         let sip = SipHasher13::new_with_keys(secret[0], secret[1]);
         let function = match function {
@@ -49,18 +49,21 @@ impl KeyHasher {
         KeyHasher { function, secret }
     }
 
-    /// What it hashes under.
+    /// Returns its secret.
     pub(crate) fn secret(&self) -> [u64; 2] {
         self.secret
     }
 
-    /// One with another secret, which follows from this one's.
+    /// Returns one with another secret, derived from this one's.
     pub(crate) fn successor(&self) -> KeyHasher {
         let function = match self.function {
             Function::Multilinear(_) => KeyFunction::Multilinear,
             Function::SipHash(_) => KeyFunction::SipHash,
         };
-        KeyHasher::with_secret(function, [self.hash(b"successor, first half").0, self.hash(b"successor, second half").0])
+        KeyHasher::with_secret(
+            function,
+            [self.hash(b"successor, first half").0, self.hash(b"successor, second half").0],
+        )
     }
 
     #[inline(always)]

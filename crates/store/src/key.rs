@@ -5,11 +5,12 @@ use crate::error::KeyError;
 /// Longest key, in bytes: memcached's limit.
 pub const KEY_BYTES_MAX: usize = 250;
 
-/// A hash of a key under the secret of one partition. Means nothing to another partition.
+/// The hash of a key under the secret of one partition; meaningless to another partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyHash(pub u64);
 
-/// A key of 1 to [`KEY_BYTES_MAX`] bytes, any bytes, with its hash: made once by [`crate::Store::key`], used by prefetches and the operation.
+/// A key of 1 to [`KEY_BYTES_MAX`] arbitrary bytes, with its hash: computed once by [`crate::Store::key`], then used by
+/// prefetches and the operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key<'k> {
     bytes: &'k [u8],
@@ -17,7 +18,7 @@ pub struct Key<'k> {
 }
 
 impl<'k> Key<'k> {
-    /// Checks the length and keeps the hash.
+    /// Checks the length and computes the hash.
     ///
     /// # Errors
     /// [`KeyError`] if it is empty or too long.
@@ -30,13 +31,13 @@ impl<'k> Key<'k> {
         }
     }
 
-    /// Its bytes.
+    /// Returns its bytes.
     #[inline]
     pub fn bytes(&self) -> &'k [u8] {
         self.bytes
     }
 
-    /// Its hash.
+    /// Returns its hash.
     #[inline]
     pub fn hash(&self) -> KeyHash {
         self.hash

@@ -1,8 +1,9 @@
-//! Data structures without a network: a key-value partition for one thread, as a lossy cache or as a store that loses nothing.
+//! Data structures without a network: a key-value partition for one thread, as a lossy cache or as a lossless store.
 //!
-//! Everything a service needs of either is the trait [`Store`]; [`Model`] is the smallest thing that keeps its promises, for tests.
+//! The trait [`Store`] has everything that a service needs of either; [`Model`] is the simplest implementation, for
+//! tests.
 //!
-//! Start reading at `partition/mod.rs`; `docs/store.md` draws the memory of a partition byte by byte.
+//! Start reading at `partition/mod.rs`; `docs/store.md` shows the memory layout of a partition.
 #![deny(unsafe_code)]
 
 mod config;

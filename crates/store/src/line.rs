@@ -1,17 +1,17 @@
-//! A line of the index, byte by byte: free, an item that stands inline, or up to seven pointers into the log.
+//! The byte layout of an index line: free, an inline item, or up to seven pointers into the log.
 //!
-//! `docs/store.md` draws it. The first four bytes are the same for all kinds: how the chain goes on, and what the line is.
+//! `docs/store.md` shows it. The first four bytes are the same for all kinds: the chain link, and the kind.
 
 use std::ops::Range;
 
 use crate::memory::Line;
 use crate::record::{Fields, Record, marks_of_bits, marks_to_bits};
 
-/// Bytes for fields that only some items have, key and value.
+/// Bytes for optional fields, key and value.
 pub(crate) const CELL_BYTES: usize = 64 - CELL_HEAD_BYTES;
 /// Pointers of a line.
 pub(crate) const POINTERS: usize = 7;
-/// Bits of a pointer that say where in the log, in units of 8 bytes.
+/// Bits of a pointer that are the place in the log, in units of 8 bytes.
 const PLACE_BITS: u32 = 44;
 
 const CELL_HEAD_BYTES: usize = 12;
@@ -29,10 +29,10 @@ const WIDE_CAS: u32 = 1 << 17;
 const KEY_SHIFT: u32 = 18;
 const VALUE_SHIFT: u32 = 24;
 const MINUTES_HIGH_SHIFT: u32 = 30;
-/// What of the first word belongs to the chain, not to the item.
+/// The part of the first word that belongs to the chain, not to the item.
 const CHAIN: u32 = 0xff | HEAD;
 
-/// What a line holds.
+/// The content of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Free,
@@ -88,13 +88,13 @@ impl Line {
         }
     }
 
-    /// True if the chain of its own home starts here.
+    /// True if it is the head of its own home's chain.
     #[inline(always)]
     pub(crate) fn is_head(&self) -> bool {
         self.u32(0) & HEAD != 0
     }
 
-    /// Where the chain goes on, in lines from its home; 0 if it ends.
+    /// Returns the next line of the chain, as an offset from its home; 0 if the chain ends.
     #[inline(always)]
     pub(crate) fn link(&self) -> i8 {
         self.0[0] as i8
@@ -104,12 +104,12 @@ impl Line {
         self.0[0] = link as u8;
     }
 
-    /// Becomes a line of a chain, with nothing in it yet.
+    /// Makes it an empty line of a chain.
     pub(crate) fn enchain(&mut self, is_head: bool, link: i8) {
         self.set_u32(0, u32::from(link as u8) | if is_head { HEAD } else { 0 });
     }
 
-    /// Takes over content and link of another line, and says itself whether it is the head.
+    /// Copies content and link of another line; `is_head` is set separately.
     pub(crate) fn copy_from(&mut self, other: &Line, is_head: bool) {
         *self = *other;
         let head = self.u32(0) & !HEAD | if is_head { HEAD } else { 0 };
@@ -130,7 +130,7 @@ impl Line {
         self.set_u32(0, head);
     }
 
-    /// The key of an item.
+    /// Returns the item's key.
     #[inline(always)]
     pub(crate) fn key(&self) -> &[u8] {
         let head = self.u32(0);
@@ -139,14 +139,14 @@ impl Line {
         &self.0[start..start + len]
     }
 
-    /// The item.
+    /// Returns the item.
     #[inline]
     pub(crate) fn record(&self) -> Record<'_> {
         let (fields, key, value) = self.parts();
         Record { key: &self.0[key], value: &self.0[value], fields }
     }
 
-    /// What is kept of the item, and where its key and value are.
+    /// Returns the item's fields, and the ranges of its key and value.
     #[inline]
     pub(crate) fn parts(&self) -> (Fields, Range<usize>, Range<usize>) {
         let head = self.u32(0);
@@ -179,7 +179,7 @@ impl Line {
         (fields, at..key_end, key_end..value_end)
     }
 
-    /// Puts an item into a line of a chain. It fits ([`fits`]).
+    /// Stores an item in a line of a chain. The item must fit ([`fits`]).
     #[inline]
     pub(crate) fn set_record(&mut self, key: &[u8], value: &[u8], fields: &Fields) {
         let optional = optional_bits(fields);
@@ -212,7 +212,7 @@ impl Line {
         self.0[at..at + value.len()].copy_from_slice(value);
     }
 
-    /// Notes that the item was read. Writes only if that is news, so that a line that is read often stays clean.
+    /// Records that the item was read. Writes only if something changes, so that a frequently read line stays clean.
     #[inline]
     pub(crate) fn note_read(&mut self, minutes: u32) {
         let head = self.u32(0);
@@ -225,7 +225,7 @@ impl Line {
         }
     }
 
-    /// Becomes a line of pointers, none yet; what it is to its chain stays.
+    /// Makes it a line of pointers, still without any; its role in its chain stays.
     pub(crate) fn clear_pointers(&mut self) {
         let head = self.u32(0) & CHAIN | KIND_POINTERS;
         self.0 = [0; 64];
@@ -245,27 +245,27 @@ impl Line {
         (0..POINTERS).find(|&slot| self.pointer(slot) == Pointer::NONE)
     }
 
-    /// The first pointer. A line of pointers has one, but for moments inside one operation.
+    /// Returns the first pointer. A line of pointers always has one, except temporarily inside an operation.
     pub(crate) fn first_pointer(&self) -> Option<Pointer> {
         (0..POINTERS).map(|slot| self.pointer(slot)).find(|&pointer| pointer != Pointer::NONE)
     }
 }
 
-/// Where an item stands in the log, and 20 bits of the hash of its key.
+/// The place of an item in the log, and 20 bits of its key's hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pointer(u64);
 
 impl Pointer {
-    /// No pointer: no item stands at the start of memory.
+    /// No pointer: no item is at the start of memory.
     pub(crate) const NONE: Pointer = Pointer(0);
 
-    /// To an item `at` bytes into the memory, a multiple of 8.
+    /// Points to an item `at` bytes into the memory, a multiple of 8.
     #[inline]
     pub(crate) fn new(hash: u64, at: usize) -> Pointer {
         Pointer((hash << PLACE_BITS) | (at as u64 / 8))
     }
 
-    /// True if the bits of the hash are those.
+    /// True if its hash bits are those of this hash.
     #[inline(always)]
     pub(crate) fn is_like(self, hash: u64) -> bool {
         (self.0 ^ hash << PLACE_BITS) >> PLACE_BITS == 0 && self != Pointer::NONE

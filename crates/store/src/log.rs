@@ -1,34 +1,36 @@
-//! The log: segments of the memory that fill from start to end, and their books. The items themselves are in the memory.
+//! The log: segments of the memory that are filled from start to end, and their accounting. The items themselves are in
+//! the memory.
 
-/// Segments that the log keeps when the index grows: one that fills, one to clean, one to clean into.
+/// Segments that the log keeps when the index grows: one to fill, one to clean, one to clean into.
 pub(crate) const SEGMENTS_MIN: usize = 3;
-/// Largest segment unless the configuration names another: cleaning a whole one, the longest pause there is, takes 2 to 5 ms.
+/// Largest segment unless the configuration sets another: cleaning a whole one, the longest pause possible, takes 2 to
+/// 5 ms.
 pub(crate) const SEGMENT_BYTES_MAX: usize = 8 << 20;
 
 /// What a segment is used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
-    /// By the index.
+    /// For the index.
     Index,
-    /// Not at all.
+    /// For nothing.
     Free,
-    /// By items; it may be the one that fills.
+    /// For items; it may be the active one.
     Used,
 }
 
-/// The books of one segment.
+/// The accounting of one segment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Segment {
     pub state: State,
-    /// Bytes of items, dead or alive.
+    /// Bytes of items, dead or live.
     pub fill: usize,
-    /// Bytes of those that are alive.
+    /// Bytes of live items.
     pub live: usize,
-    /// Bytes that are kept for items to come.
+    /// Bytes that are reserved for planned items.
     pub reserved: usize,
-    /// The number of segments that were opened before it: its age.
+    /// The number of segments opened before it, which gives its age.
     pub order: u64,
-    /// The count of items stored when it began to fill.
+    /// The number of items stored when it began to be filled.
     pub began: u64,
 }
 
@@ -36,9 +38,9 @@ pub(crate) struct Segment {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Victim {
     pub segment: usize,
-    /// Bytes of it that were looked at.
+    /// Bytes of it that were examined.
     pub done: usize,
-    /// What is not lost.
+    /// Which items are kept.
     pub rescue: Rescue,
 }
 
@@ -47,7 +49,8 @@ pub(crate) struct Victim {
 pub(crate) enum Rescue {
     /// All, as far as there is room.
     All,
-    /// Those that were read since they were written, up to so many bytes, and any others up to so many more. The rest is evicted.
+    /// Items that were read since they were written, up to `hot` bytes, and other items, up to `any` more bytes. The
+    /// rest is evicted.
     Some { hot: usize, any: usize },
 }
 
@@ -56,21 +59,21 @@ pub(crate) struct Log {
     /// A power of two.
     pub segment_bytes: usize,
     segments: Vec<Segment>,
-    /// The one that fills.
+    /// The segment being filled.
     pub active: Option<usize>,
     pub victim: Option<Victim>,
     /// Free segments.
     pub free: usize,
-    /// Segments that are not the index's.
+    /// Segments that do not belong to the index.
     pub count: usize,
     /// Bytes of all live items.
     pub live: usize,
-    /// Segments that were opened.
+    /// Segments opened so far.
     opened: u64,
 }
 
 impl Log {
-    /// Over a memory of this size, of which the index has the first segment.
+    /// Creates the log of a memory of this size, whose first segment belongs to the index.
     pub(crate) fn new(memory_bytes: usize, segment_bytes: usize) -> Log {
         let free = Segment { state: State::Free, fill: 0, live: 0, reserved: 0, order: 0, began: 0 };
         let count = memory_bytes / segment_bytes;
@@ -88,7 +91,7 @@ impl Log {
         log
     }
 
-    /// Forgets all items; the index has the first segment again.
+    /// Forgets all items; only the first segment belongs to the index again.
     pub(crate) fn reset(&mut self) {
         *self = Log::new(self.segments.len() * self.segment_bytes, self.segment_bytes);
     }
@@ -106,7 +109,7 @@ impl Log {
         &self.segments
     }
 
-    /// Bytes that are left in the segment that fills.
+    /// Returns the bytes left in the segment being filled.
     pub(crate) fn room(&self) -> usize {
         self.active.map_or(0, |active| self.room_in(&self.segments[active]))
     }
@@ -115,13 +118,13 @@ impl Log {
         self.segment_bytes - segment.fill - segment.reserved
     }
 
-    /// Keeps so many bytes of a segment that is empty.
+    /// Reserves bytes of an empty segment.
     pub(crate) fn reserve(&mut self, segment: usize, bytes: usize) {
         debug_assert!(bytes <= self.segment_bytes);
         self.segments[segment].reserved = bytes;
     }
 
-    /// Gives so many bytes free that are kept in a segment. False if they are not kept any more.
+    /// Releases reserved bytes of a segment. False if they are no longer reserved.
     pub(crate) fn release_reserved(&mut self, segment: usize, bytes: usize) -> bool {
         let reserved = &mut self.segments[segment].reserved;
         let is_kept = *reserved >= bytes;
@@ -129,7 +132,7 @@ impl Log {
         is_kept
     }
 
-    /// Keeps nothing any more.
+    /// Drops all reservations.
     pub(crate) fn drop_reservations(&mut self) {
         for at in 0..self.segments.len() {
             let segment = &mut self.segments[at];
@@ -139,7 +142,7 @@ impl Log {
         }
     }
 
-    /// Takes bytes at the end of the segment that fills, as live ones.
+    /// Takes bytes at the end of the segment being filled, as live ones.
     pub(crate) fn bump(&mut self, bytes: usize) -> Option<usize> {
         let active = self.active.filter(|_| bytes <= self.room())?;
         let segment = &mut self.segments[active];
@@ -150,7 +153,7 @@ impl Log {
         Some(at)
     }
 
-    /// Takes a free segment to be filled, when so many items were stored; the highest, since the index grows from below.
+    /// Opens a free segment when `stored` items have been stored; the highest one, since the index grows from below.
     pub(crate) fn open(&mut self, stored: u64) -> Option<usize> {
         let next = self.segments.iter().rposition(|segment| segment.state == State::Free)?;
         self.segments[next] =
@@ -161,7 +164,7 @@ impl Log {
         Some(next)
     }
 
-    /// Goes on filling the first full segment that has so many bytes left at its end. False if there is none.
+    /// Continues to fill the first full segment with this many bytes left at its end. False if there is none.
     pub(crate) fn reopen(&mut self, bytes: usize) -> bool {
         let has_room = |segment: &Segment| segment.state == State::Used && bytes <= self.room_in(segment);
         let victim = self.victim.map(|victim| victim.segment);
@@ -170,7 +173,7 @@ impl Log {
         found.is_some()
     }
 
-    /// The bytes of an item are dead now.
+    /// Counts the bytes of an item as dead.
     pub(crate) fn kill(&mut self, at: usize, bytes: usize) {
         let segment = self.segment_of(at);
         debug_assert!(bytes <= self.segments[segment].live && bytes <= self.live, "an item is killed once");
@@ -178,17 +181,17 @@ impl Log {
         self.live = self.live.saturating_sub(bytes);
     }
 
-    /// Whether at least half of the log is filled anew before a segment is the oldest.
+    /// Whether at least half of the log will be refilled before this segment is the oldest.
     pub(crate) fn is_young(&self, segment: usize) -> bool {
         self.opened.saturating_sub(self.segments[segment].order) <= (self.count / 2) as u64
     }
 
-    /// The segment that fills is full enough.
+    /// Stops filling the active segment.
     pub(crate) fn seal(&mut self) {
         self.active = None;
     }
 
-    /// A segment without live items is free again.
+    /// Frees a segment without live items.
     pub(crate) fn release(&mut self, segment: usize) {
         assert_eq!(self.segments[segment].live, 0, "a segment with live items cannot be free");
         (self.segments[segment].state, self.segments[segment].reserved) = (State::Free, 0);
@@ -201,12 +204,12 @@ impl Log {
         }
     }
 
-    /// How many segments the index has: it has the first ones.
+    /// Returns how many segments the index has: always the first ones.
     pub(crate) fn index_segments(&self) -> usize {
         self.segments.len() - self.count
     }
 
-    /// The segment behind those of the index becomes the index's, if it is free. False if it is not.
+    /// Gives the index the segment behind its own, if that is free. False if it is not.
     pub(crate) fn give_to_index(&mut self) -> bool {
         let next = self.index_segments();
         let is_free = self.segments.get(next).is_some_and(|segment| segment.state == State::Free);
@@ -218,7 +221,7 @@ impl Log {
         is_free
     }
 
-    /// The index gives back all segments but the first ones. It has nothing in them.
+    /// Takes all but the first `kept` segments back from the index, which must not use them.
     pub(crate) fn take_from_index(&mut self, kept: usize) {
         while self.index_segments() > kept {
             let last = self.index_segments() - 1;
@@ -235,23 +238,24 @@ impl Log {
         self.segments.iter().enumerate().filter(is_sealed)
     }
 
-    /// The full segment that was begun first.
+    /// Returns the full segment that was opened first.
     pub(crate) fn oldest(&self) -> Option<usize> {
         self.sealed().min_by_key(|(_, segment)| segment.order).map(|(at, _)| at)
     }
 
-    /// The full segment with the fewest live bytes.
+    /// Returns the full segment with the fewest live bytes.
     pub(crate) fn emptiest(&self) -> Option<usize> {
         self.sealed().min_by_key(|(_, segment)| segment.live).map(|(at, _)| at)
     }
 
-    /// Bytes of live items that a log of this many segments takes in store mode: seven eighths of them, but for one that fills and one
-    /// that is cleaned into. So there is always a segment that is worth cleaning, for items up to an eighth of a segment.
+    /// Returns the bytes of live items that a log of this many segments accepts in store mode: seven eighths, without
+    /// the segment being filled and the one being cleaned into. So there is always a segment worth cleaning, for items
+    /// up to an eighth of a segment.
     pub(crate) fn live_max(&self, segments: usize) -> usize {
         segments.saturating_sub(2) * (self.segment_bytes / 8 * 7)
     }
 
-    /// Bytes of memory that hold items, dead or alive.
+    /// Returns the bytes of memory that hold items, dead or live.
     pub(crate) fn used_bytes(&self) -> usize {
         self.segments.iter().filter(|segment| segment.state == State::Used).map(|segment| segment.fill).sum()
     }

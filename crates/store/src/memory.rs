@@ -23,13 +23,13 @@ pub(crate) struct Memory {
     bytes: usize,
 }
 
-// SAFETY: it owns its memory and nothing else refers to it; sharing gives reads only.
+// SAFETY: it owns its memory, and nothing else refers to it; sharing permits reads only.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Takes `bytes`, a multiple of 4096 above zero, from the system.
+    /// Allocates `bytes` from the system, a multiple of 4096 above zero.
     pub(crate) fn new(bytes: usize, prefault: Prefault) -> io::Result<Memory> {
         assert!(bytes > 0 && bytes.is_multiple_of(4096), "memory comes in pages");
         let memory = Memory { start: system::take(bytes)?, bytes };
@@ -41,8 +41,8 @@ impl Memory {
 
     #[inline(always)]
     pub(crate) fn lines(&self) -> &[Line] {
-        // SAFETY: `start` is aligned to 64 and has that many bytes, initialized (zeroed at first, then written through these views); the
-        // borrow of self keeps writers away. A line may be any bytes.
+        // SAFETY: `start` is aligned to 64, and this many bytes behind it are initialized (zeroed at first, then
+        // written through these views); the borrow of self excludes writers. Any bytes are a valid line.
         unsafe { std::slice::from_raw_parts(self.start.cast().as_ptr(), self.bytes / LINE_BYTES) }
     }
 
@@ -54,7 +54,7 @@ impl Memory {
 
     #[inline(always)]
     pub(crate) fn words(&self) -> &[u64] {
-        // SAFETY: as for `lines`; a word may be any bytes.
+        // SAFETY: as for `lines`; any bytes are a valid word.
         unsafe { std::slice::from_raw_parts(self.start.cast().as_ptr(), self.bytes / 8) }
     }
 
@@ -76,7 +76,7 @@ impl Memory {
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
     }
 
-    /// Asks for the cache line at an offset. Has no other effect.
+    /// Prefetches the cache line at an offset. Has no other effect.
     #[inline(always)]
     pub(crate) fn prefetch(&self, offset: usize) {
         let address = self.start.as_ptr().wrapping_add(offset);
@@ -98,7 +98,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: `take` gave it for this number of bytes, and nothing refers to it any more.
+        // SAFETY: `take` returned it for this number of bytes, and nothing refers to it any more.
         unsafe { system::give_back(self.start, self.bytes) };
     }
 }
@@ -110,32 +110,33 @@ mod system {
 
     pub(super) fn take(bytes: usize) -> io::Result<NonNull<u8>> {
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new private mapping, anywhere, touches nothing that exists.
+        // SAFETY: a new private mapping at any address touches nothing that exists.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, prot, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the range is this mapping; advice changes no contents, and where there are no huge pages it only fails.
+        // SAFETY: the range is this mapping; advice does not change contents, and only fails if there are no huge
+        // pages.
         unsafe { libc::madvise(start, bytes, libc::MADV_HUGEPAGE) };
         NonNull::new(start.cast()).ok_or_else(|| io::Error::other("the mapping starts at address zero"))
     }
 
-    /// Takes all pages now.
+    /// Allocates all pages now.
     pub(super) fn prefault(start: NonNull<u8>, bytes: usize) {
-        // SAFETY: the range is a mapping of `take`; populating changes no contents.
+        // SAFETY: the range is a mapping of `take`; populating does not change contents.
         if unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_POPULATE_WRITE) } == 0 {
             return;
         }
         for offset in (0..bytes).step_by(4096) {
-            // SAFETY: inside the mapping; it is new, so that a page is all zeros and stays so.
+            // SAFETY: inside the mapping, which is new, so all its pages are zeros and stay so.
             unsafe { start.as_ptr().add(offset).write_volatile(0) };
         }
     }
 
     /// # Safety
-    /// `take` gave it for the same number of bytes, and nothing refers to it any more.
+    /// `take` returned it for the same number of bytes, and nothing refers to it any more.
     pub(super) unsafe fn give_back(start: NonNull<u8>, bytes: usize) {
-        // SAFETY: as the caller promises.
+        // SAFETY: as the caller guarantees.
         unsafe { libc::munmap(start.as_ptr().cast(), bytes) };
     }
 }
@@ -154,10 +155,10 @@ mod system {
     pub(super) fn prefault(_: NonNull<u8>, _: usize) {}
 
     /// # Safety
-    /// `take` gave it for the same number of bytes, and nothing refers to it any more.
+    /// `take` returned it for the same number of bytes, and nothing refers to it any more.
     pub(super) unsafe fn give_back(start: NonNull<u8>, bytes: usize) {
         if let Ok(layout) = layout(bytes) {
-            // SAFETY: as the caller promises, with the layout that `take` used.
+            // SAFETY: as the caller guarantees, with the layout that `take` used.
             unsafe { dealloc(start.as_ptr(), layout) };
         }
     }

@@ -1,4 +1,4 @@
-//! The smallest [`Store`]: a map without limits. What tests compare the real ones with, and protocol tests run on.
+//! The simplest [`Store`]: a map without limits. Tests compare the real stores with it, and protocol tests run on it.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -12,7 +12,7 @@ use crate::shape::Shape;
 use crate::store::{Store, StoreStats, VALUE_BYTES_MAX};
 use crate::sweep::{Sweep, Visit, Watch};
 
-/// A store that is a `HashMap`. Never evicts; memory is not bounded.
+/// A store that is a `HashMap`. Never evicts; its memory is not bounded.
 #[derive(Debug, Default)]
 pub struct Model {
     items: HashMap<Vec<u8>, Entry>,
@@ -47,7 +47,7 @@ impl Entry {
 }
 
 impl Model {
-    /// An empty one.
+    /// Creates an empty one.
     pub fn new() -> Model {
         Model::default()
     }

@@ -1,34 +1,34 @@
-//! The time that a partition is told, beside the time of day.
+//! The partition's time, and its relation to the wall clock.
 
 use crate::item::UnixSeconds;
 
-/// A time as a partition is told it, and how far the wall clock is ahead of that.
+/// A point in partition time, and how far the wall clock is ahead of it.
 ///
-/// Expiry hangs on a time that only passes: a server counts seconds from its start, beginning at the wall clock's. If the wall clock is set, the
-/// difference changes, and no item expires sooner or later for it. What leaves the server or comes from outside as a time of day is converted
-/// with the difference of that moment.
+/// Expiry uses a monotonic time: a server counts seconds from its start, beginning at the wall clock's value. If the
+/// wall clock is set, only the difference changes, and no item expires sooner or later because of it. Times of day that
+/// leave or enter the server are converted with the difference at that moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Moment {
-    /// The time that partitions are told ([`crate::Store::set_now`]).
+    /// The partition time ([`crate::Store::set_now`]).
     pub now: UnixSeconds,
-    /// Seconds that the wall clock is ahead of it; below zero if it is behind.
+    /// Seconds that the wall clock is ahead of it; negative if it is behind.
     pub wall_ahead: i64,
 }
 
 impl From<UnixSeconds> for Moment {
-    /// A time at which the wall clock shows the same.
+    /// Creates a moment at which the wall clock shows the partition time.
     fn from(now: UnixSeconds) -> Moment {
         Moment { now, wall_ahead: 0 }
     }
 }
 
 impl Moment {
-    /// What the wall clock shows at a time of partitions: at least 1, since zero is never.
+    /// Converts a partition time to the wall clock's: at least 1, since zero means never.
     pub fn to_wall(self, at: UnixSeconds) -> UnixSeconds {
         shift(at, self.wall_ahead)
     }
 
-    /// The time of partitions at which the wall clock shows this: at least 1.
+    /// Converts a wall-clock time to the partition's: at least 1.
     pub fn from_wall(self, at: UnixSeconds) -> UnixSeconds {
         shift(at, self.wall_ahead.saturating_neg())
     }
@@ -39,7 +39,7 @@ fn shift(at: UnixSeconds, by: i64) -> UnixSeconds {
         return at;
     }
     let shifted = i64::from(at).saturating_add(by).clamp(1, i64::from(UnixSeconds::MAX));
-    // Just clamped to that.
+    // It was just clamped to this range.
     shifted as UnixSeconds
 }
 

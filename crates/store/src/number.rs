@@ -3,7 +3,7 @@
 use crate::error::Refused;
 use crate::item::Delta;
 
-/// The number a value begins with, as `strtoull` reads it and memcached checks it.
+/// Returns the number that a value begins with, as `strtoull` reads it and memcached checks it.
 pub(crate) fn number(value: &[u8]) -> Result<u64, Refused> {
     let is_space = |byte: u8| byte == b' ' || (b'\t'..=b'\r').contains(&byte);
     let text = &value[value.iter().take_while(|&&byte| is_space(byte)).count()..];
@@ -16,7 +16,7 @@ pub(crate) fn number(value: &[u8]) -> Result<u64, Refused> {
     text[..len].iter().try_fold(0, digit).ok_or(Refused::NotANumber)
 }
 
-/// What it becomes.
+/// Returns the changed number.
 pub(crate) fn count(before: u64, delta: Delta) -> u64 {
     match delta {
         Delta::Up(by) => before.wrapping_add(by),

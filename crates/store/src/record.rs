@@ -1,13 +1,13 @@
-//! What is kept of an item beside key and value, in memory.
+//! The metadata of an item besides key and value, in memory.
 
 use crate::item::{Item, Marks, UnixSeconds};
 
-/// Bits of the time of the last access, in minutes since the partition began.
+/// Bits of the last access time, in minutes since the partition began.
 pub(crate) const MINUTES_BITS: u32 = 22;
-/// Longest time that it can say: eight years. Later accesses look as old.
+/// Latest representable time: eight years. Later accesses appear as old as that.
 pub(crate) const MINUTES_MAX: u32 = (1 << MINUTES_BITS) - 1;
 
-/// All of it. Expiry 0 is never: an item that expires at or before the present is not stored.
+/// All fields. Expiry 0 means never: an item that expires at or before the present is not stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fields {
     pub flags: u32,
@@ -19,7 +19,7 @@ pub(crate) struct Fields {
     pub is_hot: bool,
 }
 
-/// An item where it stands.
+/// An item at its place.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Record<'a> {
     pub key: &'a [u8],
@@ -59,7 +59,7 @@ pub(crate) fn marks_of_bits(bits: u32) -> Marks {
     Marks { is_fetched: bits & 1 != 0, is_stale: bits & 2 != 0, is_won: bits & 4 != 0 }
 }
 
-/// The time as it was told, and as items keep it.
+/// The current time, in seconds and in the form that items keep.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Clock {
     pub now: UnixSeconds,
@@ -67,19 +67,19 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// The first time told is when the partition began.
+    /// Sets the time. The first call defines when the partition began.
     pub(crate) fn set(&mut self, now: UnixSeconds) {
         self.now = now;
         self.began.get_or_insert(now);
     }
 
-    /// The present, as items keep it.
+    /// Returns the present in the form that items keep.
     #[inline]
     pub(crate) fn minutes(&self) -> u32 {
         (self.now.saturating_sub(self.began.unwrap_or(0)) / 60).min(MINUTES_MAX)
     }
 
-    /// What an item kept.
+    /// Converts back the time that an item keeps.
     #[inline]
     pub(crate) fn seconds(&self, minutes: u32) -> UnixSeconds {
         self.began.unwrap_or(0).saturating_add(minutes.saturating_mul(60))

@@ -1,12 +1,14 @@
-//! What decides whether items fit a partition, beside the items.
+//! The properties of a partition, besides its items, that decide whether the items fit.
 
 use crate::config::{KeyFunction, Layout, Mode, PartitionConfig, PartitionError};
 
-/// What a partition must have in common with another so that it has place for whatever that one holds: the secret of its hash, and how index
-/// and log share the memory. Under another secret other keys meet in one stretch of the index, and a full store may then refuse some.
+/// The properties that a partition must share with another to have room for all of its items: the secret of its hash,
+/// and how index and log share the memory. Under another secret, other keys crowd the index, and a full store may then
+/// reject some.
 ///
-/// A snapshot keeps it of each partition ([`crate::snapshot::Origin`]), and [`crate::Partition::with_shape`] makes a partition of it. Whoever knows
-/// the secret can make keys that slow the partition down: keep it from clients.
+/// A snapshot records it for each partition ([`crate::snapshot::Origin`]), and [`crate::Partition::with_shape`] creates
+/// a partition from it. An attacker who knows the secret can choose keys that slow the partition down: keep it from
+/// clients.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Shape {
     pub(crate) secret: [u64; 2],
@@ -21,7 +23,8 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Returns whether a partition with this configuration can take this shape. If not, it can still hold the items, as far as it has room.
+    /// Returns whether a partition with this configuration can take this shape. If not, it can still hold the items as
+    /// far as it has room.
     ///
     /// # Errors
     /// [`PartitionError`] if no partition can have this configuration.
@@ -30,14 +33,14 @@ impl Shape {
         Ok(is_same_memory && self.kind == kind(config))
     }
 
-    /// Bytes of memory of the partition, index included.
+    /// Returns the bytes of memory of the partition, including the index.
     pub fn memory_bytes(&self) -> u64 {
         self.memory
     }
 }
 
 impl std::fmt::Debug for Shape {
-    /// Without the secret.
+    /// Omits the secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Shape { secret: _, memory, segment, lines, kind } = self;
         f.debug_struct("Shape")
@@ -49,7 +52,8 @@ impl std::fmt::Debug for Shape {
     }
 }
 
-/// Mode, layout and hash function in one byte: bit 0 a store; bit 1 all items in the log; bit 2 SipHash. Never zero.
+/// Encodes mode, layout and hash function in one byte: bit 0 for a store; bit 1 for all items in the log; bit 2 for
+/// SipHash. Never zero.
 pub(crate) fn kind(config: &PartitionConfig) -> u8 {
     const KNOWN: u8 = 1 << 7;
     KNOWN

@@ -1,8 +1,9 @@
-//! Looking at all items while they are served: what a point-in-time snapshot is made of.
+//! Visits all items while they are served: the basis of point-in-time snapshots.
 //!
-//! Items are ordered by the hash of their key, and so is the memory of a partition: a range of hashes is a stretch of memory, whatever the
-//! size of the index, and stays the same range when the index grows. A snapshot goes through the ranges one by one ([`Visit`]). What is
-//! about to change in a range that it has not reached is announced first ([`Watch`]), so that it can take that range out of turn.
+//! Items are ordered by the hash of their key, and so is the memory of a partition: a range of hashes is a range of
+//! memory, whatever the size of the index, and remains the same range of hashes when the index grows. A snapshot visits
+//! the ranges one by one ([`Visit`]). Changes in a range that it has not reached are announced first ([`Watch`]), so
+//! that it can copy that range out of turn.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -14,26 +15,34 @@ use crate::key::KeyHash;
 use crate::shape::Shape;
 use crate::store::Store;
 
-/// A look at items by the hash of their key.
+/// Visits items by the hash of their key.
 pub trait Visit {
-    /// The number of bits for which 2^bits ranges of equal length hold about a bucket each.
+    /// Returns the number of bits for which 2^bits ranges of equal length hold about a bucket each.
     fn range_bits(&self) -> u32;
 
-    /// Shows every item whose hash is in a range, once, in no order. Expired items are left out. Costs time in proportion to the range.
+    /// Passes every item whose hash is in a range to `each`, once, in no particular order. Expired items are left out.
+    /// Takes time proportional to the range.
     fn visit(&self, hashes: RangeInclusive<u64>, each: &mut dyn FnMut(KeyHash, &[u8], &Item<'_>));
 }
 
 /// Is told of changes before they happen.
 pub trait Watch: Any + Debug + Send {
-    /// The item of a key with this hash is about to be stored, changed, deleted or evicted, or else one may be: it may be called when
-    /// nothing happens in the end, and more than once for one change. Not called for what only reading changes (time of the last access,
-    /// marks of `get`), nor when an item that expired is dropped.
+    /// An operation is about to store, change or delete the item of a key with this hash, or else it may: this may be
+    /// called when nothing happens in the end. Not called for what only reading changes (time of the last access, marks
+    /// of `get`), nor when an item that expired is dropped.
     fn before_change(&mut self, items: &dyn Visit, hash: KeyHash);
+
+    /// An operation whose own change was announced is about to evict this item to make room. One operation may evict
+    /// thousands, each from another range: copy the item rather than its range.
+    fn before_eviction(&mut self, items: &dyn Visit, hash: KeyHash, _key: &[u8], _item: &Item<'_>) {
+        self.before_change(items, hash);
+    }
 
     /// Everything is about to be deleted.
     fn before_flush(&mut self, items: &dyn Visit);
 
-    /// Returns how long changes have waited in [`Watch::before_change`], all together, in this turn of the event loop. See [`Store::stalled`].
+    /// Returns how long changes have waited in [`Watch::before_change`], all together, in this turn of the event loop.
+    /// See [`Store::stalled`].
     fn stalled(&self) -> Duration {
         Duration::ZERO
     }
@@ -41,12 +50,13 @@ pub trait Watch: Any + Debug + Send {
 
 /// A store that can be swept while it is in use.
 pub trait Sweep: Store + Visit {
-    /// Tells this watch of changes from now on, instead of the one before, which is given back.
+    /// Reports changes to this watch from now on; returns the previous one.
     fn watch(&mut self, watch: Box<dyn Watch>) -> Option<Box<dyn Watch>>;
 
-    /// What another store must have so that it has place for what this one holds, as far as `docs/store.md` promises it.
+    /// Returns the properties that another store must have to hold all items of this one, as far as `docs/store.md`
+    /// guarantees it.
     fn shape(&self) -> Shape;
 
-    /// Tells nobody any more, and gives the watch back.
+    /// Stops reporting changes, and returns the watch.
     fn unwatch(&mut self) -> Option<Box<dyn Watch>>;
 }

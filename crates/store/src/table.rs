@@ -1,40 +1,41 @@
 //! The index: lines, chained by home.
 //!
-//! All items whose hash calls a line home are in one chain of lines, which starts in that line (its head) and goes on in lines close by. A
-//! line that lies in another's home gives way to the item that comes home (Brent's variation, as in Lua's tables). So whoever looks for a
-//! key needs the home line alone, unless two items share it; even at full load that is 1.5 lines on average.
+//! All items with the same home line are in one chain of lines, which starts in that line (its head) and continues in
+//! lines nearby. If another chain's line occupies the home of a new item, it gives way (Brent's variation, as in Lua's
+//! tables). So a lookup needs the home line alone, unless items share it; even at full load that is 1.5 lines on
+//! average.
 //!
-//! Which lines are free is written in a map of bits at the start of memory. A word of it is 64 lines, a page of memory: chains stay inside the
-//! page of their home, or else the one before or behind.
+//! A bitmap at the start of memory says which lines are free. A word of it covers 64 lines, a page of memory: chains
+//! stay inside the page of their home, or the one before or after it.
 
 use crate::geometry::Geometry;
 use crate::hasher::KeyHasher;
 use crate::line::Kind;
 use crate::memory::{LINE_BYTES, LINE_WORDS, Line, Memory};
 
-/// Lines of an index that is new or flushed.
+/// Lines of a new or flushed index.
 pub(crate) const LINES_MIN: usize = 1024;
 /// How far, in pages, a free line may be from the home that needs it ([`Table::bring_free_line`]).
 pub(crate) const REACH_WORDS: usize = 64;
-/// The same while a full store is loaded, which may have had hardly a free line.
+/// The same while a full store is loaded, which may have had almost no free lines.
 pub(crate) const REACH_WORDS_LOADING: usize = 4096;
-/// Lines of a word of the map.
+/// Lines of a word of the bitmap.
 pub(crate) const WORD_LINES: usize = 64;
 
-/// The lines of the index and which of them are free. The lines themselves are in the memory.
+/// The lines of the index, and which of them are free. The lines themselves are in the memory.
 #[derive(Debug)]
 pub(crate) struct Table {
-    /// Where line 0 is in the memory, in lines.
+    /// The offset of line 0 in the memory, in lines.
     base: usize,
     pub geometry: Geometry,
     /// While growing: lines from the old end up to this one are not cleared yet.
     cleared: usize,
-    /// Free lines, among those that are cleared.
+    /// Free lines among those that are cleared.
     pub free: usize,
 }
 
 impl Table {
-    /// An empty one, behind the map at the start of memory.
+    /// Creates an empty index, behind the bitmap at the start of memory.
     pub(crate) fn new(memory: &mut Memory) -> Table {
         let map_lines = (memory.lines().len() / WORD_LINES).div_ceil(LINE_WORDS);
         let base = map_lines.next_multiple_of(WORD_LINES);
@@ -43,12 +44,12 @@ impl Table {
         table
     }
 
-    /// Forgets everything, in a time that does not depend on how much that is.
+    /// Forgets everything, in time independent of the amount.
     pub(crate) fn reset(&mut self, memory: &mut Memory) {
         self.resize(memory, LINES_MIN);
     }
 
-    /// Becomes an empty index of this many lines, for which there is memory.
+    /// Makes it an empty index of this many lines, for which there is memory.
     pub(crate) fn resize(&mut self, memory: &mut Memory, lines: usize) {
         self.geometry = Geometry::new(lines);
         self.cleared = lines;
@@ -56,18 +57,18 @@ impl Table {
         self.clear(memory, 0..lines);
     }
 
-    /// Where line `line` begins in the memory, in bytes.
+    /// Returns the offset of a line in the memory, in bytes.
     #[inline(always)]
     pub(crate) fn offset(&self, line: usize) -> usize {
         (self.base + line) * LINE_BYTES
     }
 
-    /// Bytes of memory up to the end of the table.
+    /// Returns the bytes of memory up to the end of the table.
     pub(crate) fn end(&self) -> usize {
         self.offset(self.geometry.lines_next)
     }
 
-    /// Lines if the table ended at this many bytes into the memory.
+    /// Returns the number of lines if the table ended at this offset of the memory.
     pub(crate) fn lines_until(&self, end: usize) -> usize {
         (end / LINE_BYTES - self.base) / WORD_LINES * WORD_LINES
     }
@@ -82,7 +83,7 @@ impl Table {
         &mut memory.lines_mut()[self.base + line]
     }
 
-    /// Where a chain goes on.
+    /// Returns the next line of a chain.
     #[inline(always)]
     pub(crate) fn next(&self, memory: &Memory, home: usize, line: usize) -> Option<usize> {
         match self.line(memory, line).link() {
@@ -91,7 +92,7 @@ impl Table {
         }
     }
 
-    /// The chain of a home, from its head.
+    /// Iterates over the chain of a home, from its head.
     pub(crate) fn chain<'m>(&'m self, memory: &'m Memory, home: usize) -> impl Iterator<Item = usize> + 'm {
         let head = self.line(memory, home);
         let first = (head.kind() != Kind::Free && head.is_head()).then_some(home);
@@ -112,7 +113,7 @@ impl Table {
         self.cleared = lines;
     }
 
-    /// Clears what homes of the new table that an old home moves to need around them.
+    /// Clears the lines needed around the new homes that an old home's items move to.
     pub(crate) fn clear_for(&mut self, memory: &mut Memory, old_home: usize) {
         let first = self.geometry.homes_next(old_home).start() / WORD_LINES * WORD_LINES;
         let from = first.saturating_sub(WORD_LINES).max(self.geometry.lines);
@@ -122,26 +123,26 @@ impl Table {
         }
     }
 
-    /// The bits of free lines of a word of the map.
+    /// Returns the bits of the free lines of a word.
     #[inline]
     pub(crate) fn free_word(&self, memory: &Memory, word: usize) -> u64 {
         if self.is_cleared(word) { memory.words()[word] } else { 0 }
     }
 
-    /// Whether the lines of a word of the map are lines of the index already.
+    /// Whether the lines of a word already belong to the index.
     #[inline]
     pub(crate) fn is_cleared(&self, word: usize) -> bool {
         word < self.geometry.lines / WORD_LINES
             || word >= self.cleared / WORD_LINES && word < self.geometry.lines_next / WORD_LINES
     }
 
-    /// How many lines a chain from this home could take.
+    /// Returns how many free lines a chain from this home could take.
     pub(crate) fn count_near(&self, memory: &Memory, home: usize) -> usize {
         let word = home / WORD_LINES;
         (word.saturating_sub(1)..=word + 1).map(|word| self.free_word(memory, word).count_ones() as usize).sum()
     }
 
-    /// A free line for the chain of this home, the closest of its page if there is one.
+    /// Returns a free line for the chain of this home: the closest of its page, if there is one.
     pub(crate) fn free_near(&self, memory: &Memory, home: usize) -> Option<usize> {
         let (word, bit) = (home / WORD_LINES, home % WORD_LINES);
         let own = self.free_word(memory, word);
@@ -168,7 +169,7 @@ impl Table {
         self.free += 1;
     }
 
-    /// The home of what a line that is not free holds.
+    /// Returns the home of the contents of a line that is not free.
     pub(crate) fn home_of(&self, memory: &Memory, hasher: &KeyHasher, line: usize) -> usize {
         if self.line(memory, line).is_head() {
             line
@@ -177,8 +178,8 @@ impl Table {
         }
     }
 
-    /// The home whose chain needs a free line close by so that this home gets one: itself, or that of the line that lies in its place.
-    /// `None` if its place is free.
+    /// Returns the home whose chain needs a free line nearby so that this home gets one: itself, or that of the line in
+    /// its place. `None` if its place is free.
     pub(crate) fn blocked_home(&self, memory: &Memory, hasher: &KeyHasher, home: usize) -> Option<usize> {
         match self.line(memory, home).kind() {
             Kind::Free => None,
@@ -186,7 +187,7 @@ impl Table {
         }
     }
 
-    /// Adds a line to the chain of a home, to be filled at once. `None` if no line close by is free.
+    /// Adds a line to the chain of a home, to be filled at once. `None` if no line nearby is free.
     pub(crate) fn open(&mut self, memory: &mut Memory, hasher: &KeyHasher, home: usize) -> Option<usize> {
         let Some(owner) = self.blocked_home(memory, hasher, home) else {
             self.take(memory, home);
@@ -210,9 +211,16 @@ impl Table {
         Some(home)
     }
 
-    /// Brings a free line that is too far from a home close to it: lines of chains between them move by a page each, away from the home, into
-    /// the line that is free and so on. False if there is none within `reach` pages, or nothing between may move.
-    pub(crate) fn bring_free_line(&mut self, memory: &mut Memory, hasher: &KeyHasher, home: usize, reach: usize) -> bool {
+    /// Brings a free line that is too far from a home close to it: lines of chains in between move by a page each, away
+    /// from the home, the first into the free line, the next into its place, and so on. False if there is none within
+    /// `reach` pages, or if a line in between cannot move.
+    pub(crate) fn bring_free_line(
+        &mut self,
+        memory: &mut Memory,
+        hasher: &KeyHasher,
+        home: usize,
+        reach: usize,
+    ) -> bool {
         let own = home / WORD_LINES;
         for distance in 2..=reach.min(self.geometry.lines_next / WORD_LINES) {
             for is_behind in [true, false] {
@@ -233,7 +241,7 @@ impl Table {
         false
     }
 
-    /// Moves a line of a chain from one word to a free line of the next, if the chain reaches there.
+    /// Moves a line of a chain from one word to a free line of the next, if the chain may reach there.
     fn shift(&mut self, memory: &mut Memory, hasher: &KeyHasher, from: usize, to: usize) -> bool {
         let free = to * WORD_LINES + self.free_word(memory, to).trailing_zeros() as usize;
         for line in from * WORD_LINES..(from + 1) * WORD_LINES {
@@ -255,14 +263,14 @@ impl Table {
         false
     }
 
-    /// The line before `line`, which is not the head, in the chain of a home.
+    /// Returns the line before `line`, which is not the head, in the chain of a home.
     fn before(&self, memory: &Memory, home: usize, line: usize) -> usize {
         self.chain(memory, home)
             .find(|&before| self.next(memory, home, before) == Some(line))
             .expect("a line is in the chain of its home")
     }
 
-    /// Takes a line out of the chain of its home. The line behind the head becomes the head if that goes.
+    /// Removes a line from the chain of its home. If it is the head, the line after it becomes the head.
     pub(crate) fn close(&mut self, memory: &mut Memory, home: usize, line: usize) {
         let next = self.next(memory, home, line);
         if line != home {
@@ -280,7 +288,7 @@ impl Table {
     }
 }
 
-/// The hash of a key in a line that is not free.
+/// Returns the hash of a key in a line that is not free.
 pub(crate) fn owner_hash(memory: &Memory, line: &Line, hasher: &KeyHasher) -> u64 {
     match line.kind() {
         Kind::Item => hasher.hash(line.key()).0,

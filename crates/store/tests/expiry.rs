@@ -1,4 +1,4 @@
-//! Items that expired are room, whether or not anybody asks for them again.
+//! Expired items make room, whether or not they are accessed again.
 
 use dunlin_store::{Layout, Mode, Partition, PartitionConfig, Put, Refused, Store};
 
@@ -51,7 +51,7 @@ fn a_store_takes_what_fits_beside_items_that_live_on() {
     for layout in LAYOUTS {
         for bytes in [20, 100, 1000] {
             let mut store = partition(Mode::Store, layout);
-            // Every other one expires, so that no line, page or segment is free of others.
+            // Every other item expires, so that no line, page or segment has only expired ones.
             let items = fill(&mut store, 0, bytes, |number| (number % 2 == 0).then_some(NOW + 10));
             store.set_now(NOW + 10);
             let again = fill(&mut store, 1 << 32, bytes, |_| None);
@@ -87,7 +87,7 @@ fn an_idle_store_finds_what_expired() {
     }
 }
 
-/// With as many new items as expired, a cache need not evict any.
+/// With as many new items as expired ones, a cache need not evict any.
 #[test]
 fn a_cache_evicts_no_live_item_in_place_of_an_expired_one() {
     for layout in LAYOUTS {
@@ -105,7 +105,7 @@ fn a_cache_evicts_no_live_item_in_place_of_an_expired_one() {
                 put(&mut cache, number, bytes, (number % 2 == 0).then_some(NOW + 10)).expect("a cache is never full");
             }
             cache.set_now(NOW + 10);
-            // A core calls it now and then.
+            // A core calls it regularly.
             for number in 0..items * 4 / 10 {
                 put(&mut cache, 1 << 32 | number, bytes, None).expect("a cache is never full");
                 if number % 100 == 0 {
@@ -113,14 +113,14 @@ fn a_cache_evicts_no_live_item_in_place_of_an_expired_one() {
                 }
             }
             let lost = (0..items).filter(|&number| number % 2 == 1 && !has(&cache, number)).count() as u64;
-            // Where each item has its pointer in the index, that grows meanwhile and takes segments of the log.
+            // Where each item has its pointer in the index, which grows meanwhile and takes segments of the log.
             let percent = if layout == Layout::Inline { 1 } else { 10 };
             assert!(lost * 100 <= items * percent, "{layout:?} {bytes}: {lost} of {items}: {:?}", cache.stats());
         }
     }
 }
 
-/// One item in 50,000 expired: a store of many items finds it in as many seconds as a small one.
+/// If one item in 50,000 has expired, a store of many items finds it in as many seconds as a small one.
 #[test]
 fn a_large_store_finds_few_expired_items_among_many_within_a_minute() {
     /// Calls are counted in tenths of a second.
@@ -146,23 +146,23 @@ fn a_large_store_finds_few_expired_items_among_many_within_a_minute() {
     }
 }
 
-/// What is about to be refused looks on where a stretch of the index has nothing that expired.
+/// An item about to be rejected makes the search continue past a part of the index where nothing has expired.
 #[test]
 fn an_item_finds_room_behind_many_that_live_on() {
     for layout in LAYOUTS {
         let mut store = partition(Mode::Store, layout);
-        // The sweep has looked at some items already, and what comes next may all live on.
+        // The sweep has examined some items already, and the next ones may all be live.
         let items = fill(&mut store, 0, 200, |number| number.is_multiple_of(6_000).then_some(NOW + 10));
         store.set_now(NOW + 10);
         put(&mut store, 1 << 32, 200, None).unwrap_or_else(|why| panic!("{layout:?}: {why}, {items} items"));
     }
 }
 
-/// Wherever few items among many are about to expire there may be room, and each item that is refused looks for it.
+/// If a few of many items are about to expire, there may be room anywhere, and each rejected item searches for it.
 #[test]
 fn a_burst_of_refused_items_looks_at_a_bounded_number_of_others() {
     const BURST: u64 = 512;
-    /// 16,384 in vain, and 64 for each of those that had expired.
+    /// 16,384 without success, and 64 for each expired one.
     const SWEPT_MAX: u64 = 16_384 + 3 * 4_096;
     for layout in LAYOUTS {
         let config = PartitionConfig { layout, ..PartitionConfig::new(Mode::Store, 32 * MIB) };
@@ -176,7 +176,7 @@ fn a_burst_of_refused_items_looks_at_a_bounded_number_of_others() {
             let refused = (first..first + BURST).filter(|&number| put(&mut store, number, 8, None).is_err()).count();
             let (swept, expired) = (store.stats().swept - before.swept, store.stats().expired - before.expired);
             assert!(refused > 100, "{layout:?}: {refused} of {BURST} were refused");
-            // Each new item has eight others looked at besides.
+            // Each new item also makes the sweep examine eight others.
             assert!(swept <= SWEPT_MAX + 8 * BURST + 64 * expired, "{layout:?}: {swept} items, {expired} had expired");
             assert!(swept > 10_000, "{layout:?}: with each call from outside it looks again");
             store.expire_some();

@@ -1,4 +1,4 @@
-//! What a partition holds, at its limits and one past them.
+//! A partition at its limits, and one step past them.
 
 use dunlin_store::{
     KEY_BYTES_MAX, KeyError, Layout, MEMORY_BYTES_MAX, MEMORY_BYTES_MIN, Marks, Mode, Partition, PartitionConfig,
@@ -81,7 +81,7 @@ fn the_longest_value_is_kept_whole_and_one_byte_more_is_refused() {
 #[test]
 fn a_cache_loses_next_to_nothing_at_90_percent_and_counts_it() {
     for layout in LAYOUTS {
-        // How many small items fit is what is left when nothing more does.
+        // The number of small items that fit is found by filling the partition.
         let mut full = partition(Mode::Cache, layout, 4 * MIB);
         (0..200_000).for_each(|number| put(&mut full, number, &[7; 32]).expect("a cache is never full"));
         assert!(evicted(full.stats()) > 100_000 && full.stats().items < 80_000);
@@ -104,7 +104,8 @@ fn a_store_is_overwritten_for_ever_once_it_is_full() {
     for layout in LAYOUTS {
         for value_bytes in [10, 100, 1000, 7000] {
             let mut store = partition(Mode::Store, layout, 2 * MIB);
-            let items = (0..).find(|&number| put(&mut store, number, &vec![0; value_bytes]).is_err()).expect("it fills");
+            let items =
+                (0..).find(|&number| put(&mut store, number, &vec![0; value_bytes]).is_err()).expect("it fills");
             assert_eq!(store.stats().items, items);
             // Other sizes up to that one, so that nothing is overwritten in place.
             for round in 0..4 * items {
@@ -124,7 +125,8 @@ fn a_store_is_overwritten_for_ever_once_it_is_full() {
 fn what_is_deleted_makes_room() {
     for layout in LAYOUTS {
         let mut store = partition(Mode::Store, layout, MIB);
-        let fill = |store: &mut Partition| (0..).find(|&number| put(store, number, &[1; 500]).is_err()).expect("it fills");
+        let fill =
+            |store: &mut Partition| (0..).find(|&number| put(store, number, &[1; 500]).is_err()).expect("it fills");
         let items = fill(&mut store);
         assert_eq!(put(&mut store, items, &[1; 500]), Err(Refused::Full));
         for number in (0..items).step_by(2) {
@@ -146,7 +148,7 @@ fn what_is_deleted_makes_room() {
 fn a_full_store_says_so_when_an_item_has_no_room_for_an_expiry() {
     for change in [Change::Touch, Change::Mark] {
         let mut store = partition(Mode::Store, Layout::Inline, MIB);
-        // Key and value fill a line, so that whatever an item is given beside them has no place there.
+        // Key and value fill a line, so that there is no room in it for further fields.
         let value = [5; 36];
         let items = (0..).find(|&number| put(&mut store, number, &value).is_err()).expect("it fills");
         let before: Vec<_> = (0..items).map(|number| seen(&store, number)).collect();
@@ -164,7 +166,7 @@ fn a_full_store_says_so_when_an_item_has_no_room_for_an_expiry() {
         assert!((0..items).all(|number| has(&store, number, &value)));
         let none = key(items);
         assert_eq!(store.touch(&store.key(&none).expect("16 bytes"), None), Err(Refused::NotFound));
-        // Room is all it takes.
+        // Room is all that is needed.
         for number in (0..items).filter(|&number| number != refused[0]).step_by(2) {
             store.delete(&store.key(&key(number)).expect("16 bytes"), None).expect("it is there");
         }
@@ -173,7 +175,7 @@ fn a_full_store_says_so_when_an_item_has_no_room_for_an_expiry() {
     }
 }
 
-/// What needs more bytes than an item had.
+/// A change that needs more bytes than the item had.
 #[derive(Debug, Clone, Copy)]
 enum Change {
     Touch,
@@ -193,7 +195,7 @@ impl Change {
         }
     }
 
-    /// What [`seen`] shows of an item that was changed.
+    /// Returns what [`seen`] shows of a changed item.
     fn expected(self) -> (Option<u32>, bool) {
         match self {
             Change::Touch => (Some(Change::EXPIRES), false),
@@ -202,7 +204,7 @@ impl Change {
     }
 }
 
-/// The expiry of an item that is there, and whether its token is the wide one.
+/// Returns the expiry of an existing item, and whether its token is the wide one.
 fn seen(store: &Partition, number: u64) -> (Option<u32>, bool) {
     let item = store.peek(&store.key(&key(number)).expect("16 bytes")).expect("it is there");
     (item.expires, item.cas == Change::WIDE_TOKEN)
@@ -229,7 +231,7 @@ fn what_was_visited_comes_back_after_a_flush() {
         for number in 0..ITEMS {
             put(&mut store, number, &vec![9; value_bytes]).expect("there is room");
         }
-        // In the order of hashes, as a dump has them.
+        // In hash order, as a dump has them.
         let mut visited = Vec::new();
         store.visit(0..=u64::MAX, &mut |_, key, item| visited.push((key.to_vec(), item.value.to_vec())));
         assert_eq!(visited.len() as u64, ITEMS);
@@ -247,7 +249,8 @@ fn what_was_visited_comes_back_after_a_flush() {
 
 #[test]
 fn a_stretch_of_the_index_that_is_crowded_is_no_full_store() {
-    // Secrets under which some place of the index had no free line in reach, of which it had thousands elsewhere: twice in 4000.
+    // Secrets under which some place of the index had no free line within reach, although there were thousands
+    // elsewhere: two of 4000.
     for seed in [2429, 4380] {
         let config = PartitionConfig::new(Mode::Store, 128 * MIB);
         let mut store = Partition::with_secret(config, [mix(seed), mix(seed ^ 77)]).expect("some MiB");
@@ -294,11 +297,13 @@ fn an_item_that_was_just_rewritten_is_not_evicted_first() {
     for layout in LAYOUTS {
         for value_bytes in [20, 100, 400] {
             let mut cache = partition(Mode::Cache, layout, 2 * MIB);
-            // Full, so that the next items evict others.
+            // Full, so that further items evict others.
             let items = 60_000;
-            (0..items).for_each(|number| put(&mut cache, number, &vec![1; value_bytes]).expect("a cache is never full"));
+            (0..items)
+                .for_each(|number| put(&mut cache, number, &vec![1; value_bytes]).expect("a cache is never full"));
             let held: Vec<u64> = (0..items).filter(|&number| has(&cache, number, &vec![1; value_bytes])).collect();
-            // One in a hundred is rewritten again and again, beginning with the oldest, while a quarter of all items comes anew.
+            // One in a hundred is rewritten again and again, beginning with the oldest, while new items amount to a
+            // quarter of all.
             let rewritten = &held[..held.len() / 100];
             let mut lost = 0;
             for (at, new) in (items..items + held.len() as u64 / 4).enumerate() {

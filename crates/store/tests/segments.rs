@@ -1,4 +1,4 @@
-//! Partitions of hundreds of segments: those of a usual segment size have that many from a gigabyte on.
+//! Partitions of hundreds of segments: with the default segment size, that is from a gigabyte on.
 
 use dunlin_store::{
     Layout, MEMORY_BYTES_MIN, Mode, Partition, PartitionConfig, PartitionError, Put, Refused, SEGMENT_BYTES_MIN, Store,
@@ -47,7 +47,8 @@ fn a_segment_is_a_power_of_two_and_a_sixteenth_of_the_memory_at_most() {
     }
 }
 
-/// What the index takes for a growth that is then declined it must give back: it meets the same segments at the next attempt.
+/// The index must give back what it takes for a growth that is then declined: it meets the same segments at the next
+/// attempt.
 #[test]
 fn an_index_grows_past_segments_that_it_could_not_use_before() {
     let mixes = [(400, 10), (400, 20), (400, 50), (1000, 20), (1000, 100), (1000, 200), (3500, 20), (3500, 200)];
@@ -56,7 +57,8 @@ fn an_index_grows_past_segments_that_it_could_not_use_before() {
     {
         for (large, one_in) in mixes {
             for layout in [Layout::Inline, Layout::Log] {
-                let config = PartitionConfig { layout, segment: Some(segment), ..PartitionConfig::new(Mode::Cache, memory) };
+                let config =
+                    PartitionConfig { layout, segment: Some(segment), ..PartitionConfig::new(Mode::Cache, memory) };
                 let mut cache = Partition::with_secret(config, [1, 2]).expect("a few MiB");
                 for number in 0..memory as u64 / 50 {
                     let bytes = if mix(number).is_multiple_of(one_in) { large } else { 16 };
@@ -70,7 +72,7 @@ fn an_index_grows_past_segments_that_it_could_not_use_before() {
     }
 }
 
-/// A store near full, in which some items make room by turns.
+/// A nearly full store in which different items are deleted in turn.
 #[test]
 fn a_store_grows_its_index_after_deletes_near_full() {
     for seed in 0..6 {
@@ -104,7 +106,8 @@ fn a_store_grows_its_index_after_deletes_near_full() {
     }
 }
 
-/// The index takes a hundred segments of the usual size; the log begins above them, beyond what 32 bits count. About 450 MB are touched.
+/// The index takes a hundred segments of the default size; the log begins above them, past 32-bit offsets. Touches
+/// about 450 MB.
 #[test]
 fn a_store_of_four_gibibytes_grows_and_finds_everything() {
     const ITEMS: u64 = 3_000_000;

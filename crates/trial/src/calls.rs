@@ -1,4 +1,4 @@
-//! What endpoints do: they open and close sessions, and issue and give up calls of every kind.
+//! The actions of endpoints: they open and close sessions, and issue and cancel calls of every kind.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,7 +14,7 @@ use crate::ledger::{Behaviour, Record, Roughness};
 use crate::messages::{self, NAMED_BYTES_MIN};
 use crate::random::Random;
 
-/// Handlers that wait for each other's slots would wait for ever; so nested calls give up after this time.
+/// Handlers that wait for each other's slots would wait forever, so nested calls give up after this time.
 const NESTED_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// How a call ended.
@@ -23,7 +23,7 @@ pub struct Outcome {
     request: Payload,
 }
 
-/// A call by its number, and what gives it up.
+/// A call by its number, and the handle that cancels it.
 pub type Cancel = (u64, CancelHandle<Outcome>);
 
 /// Opens a session to the endpoint with number `to`. In a steady run it must open, or be refused for a reason.
@@ -45,7 +45,7 @@ pub fn connect<T: Transport>(endpoint: &Endpoint<T>, local: &Rc<Local>, to: usiz
     });
 }
 
-/// As [`connect`], with a handle to give it up.
+/// As [`connect`], with a handle to cancel it.
 pub fn connect_in_doubt<T: Transport>(
     endpoint: &Endpoint<T>,
     local: &Rc<Local>,
@@ -65,7 +65,7 @@ pub fn connect_in_doubt<T: Transport>(
     handle
 }
 
-/// Closes a session, whoever opened it.
+/// Closes a session, whichever side opened it.
 pub fn close<T: Transport>(endpoint: &Endpoint<T>, local: &Rc<Local>, random: &mut Random) {
     let Some(session) = random_session(local, random) else { return };
     let local = local.clone();
@@ -87,7 +87,7 @@ fn random_session(local: &Local, random: &mut Random) -> Option<Session> {
     random.pick(from).cloned()
 }
 
-/// Issues a call on one of the endpoint's sessions, if it has any. Some calls may be given up by what is returned.
+/// Issues a call on one of the endpoint's sessions, if it has any. The returned handle may cancel it.
 pub fn call<T: Transport>(
     endpoint: &Endpoint<T>,
     local: &Rc<Local>,
@@ -127,7 +127,7 @@ pub fn call<T: Transport>(
     random.chance(40).then_some((number, handle))
 }
 
-/// Gives up one to four of these calls.
+/// Cancels one to four of these calls.
 pub fn cancel(local: &Local, random: &mut Random, cancels: &mut Vec<Cancel>) {
     for _ in 0..random.between(1, 4) {
         if cancels.is_empty() {
@@ -151,7 +151,7 @@ fn random_len(random: &mut Random, packet: usize, max: usize) -> usize {
     len.min(max)
 }
 
-/// Writes a call into the ledger, and makes its request.
+/// Records a call in the ledger, and makes its request.
 fn plan(local: &Local, random: &mut Random, req_type: u8, packet: usize, max: usize, deadline: bool) -> (u64, Vec<u8>) {
     let len = random_len(random, packet, max);
     let response_len = random_len(random, packet, max);
@@ -197,10 +197,11 @@ fn start<B: RequestBuffer + 'static>(
     })
 }
 
-/// Checks how a call ended.
+/// Checks the outcome of a call.
 pub fn finish(local: &Local, number: u64, result: Result<MsgBuf, CallError>, request: &Payload) {
     if std::thread::panicking() {
-        // The run has failed. What ends with its endpoints is no news, and a second panic would hide the first.
+        // The run has failed. Calls that end with their endpoints are expected, and a second panic would hide the
+        // first.
         return;
     }
     let mut ledger = local.ledger.borrow_mut();
@@ -213,7 +214,7 @@ pub fn finish(local: &Local, number: u64, result: Result<MsgBuf, CallError>, req
     }
 }
 
-/// A call from inside a handler, for no longer than its own caller waits.
+/// A call from inside a handler, no longer than its own caller waits.
 pub async fn nested_call(local: &Rc<Local>, session: &Session, time_left: Option<Duration>) {
     let Some(stats) = session.stats() else { return };
     let (number, bytes) = {

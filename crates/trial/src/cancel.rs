@@ -17,7 +17,7 @@ pub struct Cancellable<O>(Rc<RefCell<Inner<O>>>);
 /// Drops the future. Outlives the task, and even the endpoint.
 pub struct CancelHandle<O>(Rc<RefCell<Inner<O>>>);
 
-/// Makes a future that can be given up by the handle.
+/// Wraps a future so that the handle can cancel it.
 pub fn cancellable<O>(future: impl Future<Output = O> + 'static) -> (Cancellable<O>, CancelHandle<O>) {
     let inner = Rc::new(RefCell::new(Inner { future: Some(Box::pin(future)), waker: None }));
     (Cancellable(inner.clone()), CancelHandle(inner))
@@ -43,7 +43,7 @@ impl<O> Future for Cancellable<O> {
 }
 
 impl<O> CancelHandle<O> {
-    /// Drops the future now, if it still runs; says whether it did.
+    /// Drops the future now, if it still runs; returns whether it did.
     pub fn cancel(&self) -> bool {
         let (future, waker) = {
             let mut inner = self.0.borrow_mut();

@@ -1,5 +1,5 @@
-//! What answers requests: one handler of each kind. An `unwrap` here is a check of the run: it fails if an endpoint refuses a first handler of a
-//! type, or if a worker's job has panicked.
+//! Request handlers, one of each kind. An `unwrap` here is a check of the run: it fails if an endpoint refuses the
+//! first handler of a type, or if a worker's job has panicked.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -17,26 +17,26 @@ use crate::random::Random;
 
 /// Dispatch mode, response written in place.
 pub const DISPATCH: u8 = 1;
-/// All of a burst at once.
+/// A whole burst at once.
 pub const BURST: u8 = 2;
 /// Asynchronous: calls another endpoint first.
 pub const NESTED: u8 = 3;
 /// Asynchronous: calls its caller back first.
 pub const CALL_BACK: u8 = 4;
-/// Kept, and answered or dropped by the workload later.
+/// Held, and answered or dropped by the workload later.
 pub const DEFERRED: u8 = 5;
-/// Of a burst, some kept, some dropped, some answered.
+/// A burst: some held, some dropped, some answered.
 pub const BURST_MIXED: u8 = 6;
-/// Dispatch mode, response from a buffer of its own.
+/// Dispatch mode, response in a buffer of its own.
 pub const OWNED: u8 = 7;
-/// Dispatch mode, no response: an error of the application's, or nothing.
+/// Dispatch mode, no response: an application error, or nothing.
 pub const DROPPED: u8 = 8;
 /// Worker mode, on a pool that the workload runs by hand.
 pub const WORKER: u8 = 9;
-/// Nobody handles it.
+/// No handler.
 pub const MISSING: u8 = 99;
 
-/// Every request type, with what callers may expect.
+/// Every request type, with the behaviour that callers may expect.
 pub const TYPES: [(u8, Behaviour); 10] = [
     (DISPATCH, Behaviour::Responds),
     (BURST, Behaviour::Responds),
@@ -53,29 +53,29 @@ pub const TYPES: [(u8, Behaviour); 10] = [
 /// Largest response of a worker.
 pub const WORKER_RESPONSE_MAX: usize = 8 << 20;
 
-/// What handlers, tasks and the workload of one endpoint share.
+/// State shared by the handlers, tasks and workload of one endpoint.
 pub struct Local {
     /// Number of the endpoint.
     pub index: usize,
-    /// How many others had this number before.
+    /// How many earlier endpoints had this number.
     pub incarnation: u32,
-    /// What became of every call of the run.
+    /// The outcome of every call of the run.
     pub ledger: Rc<RefCell<Ledger>>,
-    /// Sessions opened here that are open as far as was looked last.
+    /// Sessions opened here that were open at the last check.
     pub outbound: RefCell<Vec<Session>>,
-    /// All that were ever opened here, with the node at the other end.
+    /// All sessions ever opened here, with the node at the other end.
     pub opened: RefCell<Vec<(usize, Session)>>,
-    /// Sessions that requests came on.
+    /// Sessions on which requests came.
     pub inbound: RefCell<Vec<Session>>,
     /// Requests that wait for [`Local::settle_deferred`].
     pub deferred: RefCell<Vec<(DeferredRequest, Named)>>,
     /// Runs only in [`Local::run_workers`].
     pub workers: WorkerPool,
-    /// Requests that workers ran, until the ledger has them.
+    /// Requests that workers ran, not yet in the ledger.
     pub worked: Arc<Mutex<Vec<Vec<u8>>>>,
-    /// What handlers draw from.
+    /// The random source of handlers.
     pub random: RefCell<Random>,
-    /// Sessions asked for whose future has not ended.
+    /// Sessions being opened whose future has not ended.
     pub connecting: Cell<u32>,
     /// Sessions being closed, likewise.
     pub closing: Cell<u32>,
@@ -83,8 +83,14 @@ pub struct Local {
 }
 
 impl Local {
-    /// Of the endpoint with a number, of which `incarnation` others had the same number before.
-    pub fn new(index: usize, incarnation: u32, ledger: &Rc<RefCell<Ledger>>, workers: WorkerPool, random: Random) -> Local {
+    /// For the endpoint with this number, of which `incarnation` earlier endpoints had the same number.
+    pub fn new(
+        index: usize,
+        incarnation: u32,
+        ledger: &Rc<RefCell<Ledger>>,
+        workers: WorkerPool,
+        random: Random,
+    ) -> Local {
         Local {
             index,
             incarnation,
@@ -102,12 +108,12 @@ impl Local {
         }
     }
 
-    /// What runs when calls with callbacks end. Exists once [`register`] has run.
+    /// The continuation of calls with callbacks. Exists once [`register`] has run.
     pub fn continuation(&self) -> ContinuationId {
         self.continuation.get().expect("handlers are registered before the first call")
     }
 
-    /// A session has opened.
+    /// Records a session that has opened.
     pub fn open(&self, to: usize, session: Session) {
         self.opened.borrow_mut().push((to, session.clone()));
         self.outbound.borrow_mut().push(session);
@@ -124,7 +130,7 @@ impl Local {
         }
     }
 
-    /// Takes a request that waits for its answer, out of the middle.
+    /// Takes a deferred request, from a random place.
     pub fn take_deferred(&self) -> Option<(DeferredRequest, Named)> {
         let mut deferred = self.deferred.borrow_mut();
         if deferred.is_empty() {
@@ -134,7 +140,7 @@ impl Local {
         Some(deferred.swap_remove(at))
     }
 
-    /// Answers a request that waits, or drops it.
+    /// Answers or drops a deferred request.
     pub fn settle_deferred(&self) -> bool {
         let Some((request, named)) = self.take_deferred() else { return false };
         if self.random.borrow_mut().chance(80) {
@@ -145,7 +151,7 @@ impl Local {
         true
     }
 
-    /// Lets the workers do what waits for them; says whether anything did.
+    /// Runs the workers' waiting jobs; returns whether there were any.
     pub fn run_workers(&self) -> bool {
         let ran = self.workers.run_queued();
         for payload in self.worked.lock().unwrap().drain(..) {
@@ -165,7 +171,7 @@ impl Local {
 /// Registers all handlers at a new endpoint.
 ///
 /// # Panics
-/// If some are registered already.
+/// If some are already registered.
 pub fn register<T: Transport>(endpoint: &Endpoint<T>, local: &Rc<Local>) {
     let at = local.clone();
     let continuation = endpoint.register_continuation(move |completion: Completion| {
@@ -216,7 +222,7 @@ pub fn register<T: Transport>(endpoint: &Endpoint<T>, local: &Rc<Local>) {
                 let named = at.ran(deferred.request().payload());
                 at.deferred.borrow_mut().push((deferred, named));
             }
-            // Too many are held, and nothing ran.
+            // Too many are held, and the handler did not run.
             Err(request) => request.push_back(),
         }
     };
@@ -224,13 +230,13 @@ pub fn register<T: Transport>(endpoint: &Endpoint<T>, local: &Rc<Local>) {
 
     let at = local.clone();
     let mixed = move |burst: &mut dunlin_rpc::RequestBurst<'_>| {
-        // From the end, and not all: the order of answers is the handler's choice.
+        // From the end, and not all: the handler chooses the order of answers.
         for i in (0..burst.len()).rev() {
             let choice = at.random.borrow_mut().between(0, 2);
             match choice {
                 0 => {
                     let named = at.ran(burst.payload(i));
-                    // With too many held already, its caller hears that it may have run.
+                    // If too many are held already, the caller is told that the request may have run.
                     if let Ok(deferred) = burst.defer(i) {
                         at.deferred.borrow_mut().push((deferred, named));
                     }
@@ -249,7 +255,7 @@ pub fn register<T: Transport>(endpoint: &Endpoint<T>, local: &Rc<Local>) {
     let owned = move |request: dunlin_rpc::Request<'_>| {
         let named = at.ran(request.payload());
         let response = at.response(named);
-        // An orphan is counted by the endpoint.
+        // The endpoint counts a response without a caller.
         let _ = request.respond_from(response);
     };
     endpoint.register(OWNED, owned).unwrap();
@@ -260,7 +266,7 @@ pub fn register<T: Transport>(endpoint: &Endpoint<T>, local: &Rc<Local>) {
         worked.lock().unwrap().push(request.to_vec());
         let named = messages::parse(request).ok().flatten();
         let named = named.unwrap_or(Named { number: 0, response_len: request.len() });
-        // A corrupted request may ask for anything.
+        // A corrupted request may ask for any length.
         let mut response = vec![0; named.response_len.min(WORKER_RESPONSE_MAX)];
         messages::fill_response(named.number, &mut response);
         response

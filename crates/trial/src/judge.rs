@@ -1,4 +1,4 @@
-//! What must hold once the network has healed.
+//! Conditions that must hold once the network has healed.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,15 +11,15 @@ use crate::ledger::{Ledger, Roughness};
 
 /// One endpoint at one moment.
 pub struct View<'a> {
-    /// What its handlers and tasks share.
+    /// State shared by its handlers and tasks.
     pub local: Rc<Local>,
     /// Its settings.
     pub config: &'a EndpointConfig,
-    /// What it counts.
+    /// Its counters.
     pub stats: EndpointStats,
 }
 
-/// Answers what waits for an answer at an endpoint; says whether anything did.
+/// Answers all deferred requests of an endpoint; returns whether there were any.
 pub fn settle(local: &Local) -> bool {
     let mut settled = false;
     while local.settle_deferred() {
@@ -28,15 +28,15 @@ pub fn settle(local: &Local) -> bool {
     local.run_workers() || settled
 }
 
-/// Whether nothing is on its way of opening, closing or being called.
+/// Whether no session is being opened or closed and no call is open.
 pub fn nothing_pends<'a>(locals: impl IntoIterator<Item = &'a Rc<Local>>, ledger: &RefCell<Ledger>) -> bool {
     locals.into_iter().all(|local| local.connecting.get() == 0 && local.closing.get() == 0)
         && ledger.borrow().open().is_empty()
 }
 
-/// How long the packets of all open calls may take, one after the other, in nanoseconds: congestion control may have slowed its sessions
-/// down to their least rate while the network was ill. `packet_bytes` is the least data of a packet, `round_trip_ns` the round trip of the
-/// idle network.
+/// How long the packets of all open calls may take, one after the other, in nanoseconds: while the network was faulty,
+/// congestion control may have slowed sessions down to their minimum rate. `packet_bytes` is the least data of a
+/// packet, `round_trip_ns` the round trip of the idle network.
 pub fn time_to_send(ledger: &Ledger, configs: &[EndpointConfig], packet_bytes: usize, round_trip_ns: u64) -> u64 {
     let paced = |rate_min: u64| packet_bytes as u64 * 8 * 1_000_000_000 / rate_min;
     let windowed = |swift: &SwiftConfig| (round_trip_ns as f64 / swift.window_min) as u64;
@@ -53,7 +53,7 @@ pub fn time_to_send(ledger: &Ledger, configs: &[EndpointConfig], packet_bytes: u
     packets * configs.iter().map(packet_ns).max().unwrap_or(0)
 }
 
-/// The story of a run that did not end: calls that are left, and each endpoint.
+/// A report on a run that did not end: open calls, and each endpoint.
 pub fn describe(views: &[View<'_>], ledger: &Ledger) -> String {
     let open = ledger.open();
     let mut text = format!("{} calls are left", open.len());
@@ -62,7 +62,8 @@ pub fn describe(views: &[View<'_>], ledger: &Ledger) -> String {
     }
     for View { local, stats, .. } in views {
         let (connecting, closing) = (local.connecting.get(), local.closing.get());
-        text += &format!("\nendpoint {}.{}: {connecting} connecting, {closing} closing", local.index, local.incarnation);
+        text +=
+            &format!("\nendpoint {}.{}: {connecting} connecting, {closing} closing", local.index, local.incarnation);
         for session in local.outbound.borrow().iter().chain(local.inbound.borrow().iter()).filter(|s| s.is_open()) {
             text += &format!("\n{session:?}: {:?}", session.stats());
         }
@@ -71,7 +72,7 @@ pub fn describe(views: &[View<'_>], ledger: &Ledger) -> String {
     text
 }
 
-/// Whether every session has its other end, whoever opened it.
+/// Whether every session has its other end, whichever side opened it.
 pub fn sessions_are_paired(views: &[View<'_>]) -> bool {
     let is_open = |session: &&Session| session.is_open();
     let opened: usize = views.iter().map(|view| view.local.outbound.borrow().iter().filter(is_open).count()).sum();
@@ -79,10 +80,10 @@ pub fn sessions_are_paired(views: &[View<'_>]) -> bool {
     known == 2 * opened
 }
 
-/// Whether both ends of all sessions count the same credits, and each its own places for them.
+/// Whether both ends of all sessions agree on the credits, and each has counted its own places for them.
 pub fn books_agree(views: &[View<'_>]) -> bool {
     if views.iter().any(|view| view.config.credit_sharing == Switch::Off) {
-        // Who does not share keeps places for credits that the other end has no places for.
+        // An endpoint that does not share keeps places for credits for which the other end has none.
         return true;
     }
     let of_sessions = |view: &View<'_>| -> usize {
@@ -94,17 +95,17 @@ pub fn books_agree(views: &[View<'_>]) -> bool {
     views.iter().map(places).sum::<usize>() == 2 * views.iter().map(of_sessions).sum::<usize>()
 }
 
-/// Whether no session is alone, no response is kept that has arrived, and all count the same credits. It takes some seconds until it is
-/// so: ends of sessions that were lost are found by pings.
+/// Whether no session lacks its other end, no delivered response is still held, and all ends agree on the credits. That
+/// takes some seconds: pings must find the ends of lost sessions.
 pub fn is_settled(views: &[View<'_>], roughness: Roughness) -> bool {
-    // A corrupted number may belong to a request that never was, and that nobody releases.
+    // A corrupted number may belong to a request that never existed, so that its response is never released.
     let corrupts = roughness == Roughness::Corrupt;
     let is_released = || views.iter().all(|view| view.stats.requests_held == 0);
     sessions_are_paired(views) && (corrupts || is_released() && books_agree(views))
 }
 
-/// Panics if a quiet endpoint still has calls, tasks or credits out, or counts what cannot be. `queue_len` is the length of its receive
-/// queue.
+/// Panics if a quiet endpoint still has calls, tasks or outstanding credits, or if its counters are inconsistent.
+/// `queue_len` is the length of its receive queue.
 pub fn check_quiet(view: &View<'_>, queue_len: usize, roughness: Roughness) {
     let View { local, config, stats } = view;
     let counters = stats.counters;
@@ -133,14 +134,14 @@ pub fn check_limits(view: &View<'_>, queue_len: usize) {
     assert!(stats.sessions <= config.sessions_max, "more sessions than allowed: {stats}");
 }
 
-/// Panics if an endpoint whose sessions were all closed still has anything of them.
+/// Panics if an endpoint whose sessions were all closed still holds any of their state.
 pub fn check_closed(view: &View<'_>) {
     let View { local, stats, .. } = view;
     assert_eq!(stats.sessions, 0, "endpoint {} still has sessions: {stats}", local.index);
     assert_eq!((stats.requests_held, stats.credits_reserved), (0, 0), "endpoint {}: {stats}", local.index);
 }
 
-/// Panics if an endpoint still has a session that it opened with one that has vanished.
+/// Panics if an endpoint still has a session that it opened to an endpoint that vanished.
 pub fn check_given_up(local: &Local, vanished: usize) {
     let opened = local.opened.borrow();
     let left = opened.iter().find(|(to, session)| *to == vanished && session.is_open());

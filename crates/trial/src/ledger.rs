@@ -1,32 +1,33 @@
-//! What became of every call.
+//! The outcome of every call.
 
 use dunlin_rpc::CallError;
 
 use crate::messages;
 
-/// How much may go wrong besides single packets, and so what may be promised.
+/// Which faults a run has besides those of single packets, and so which guarantees are checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Roughness {
     /// Sessions stay open and every endpoint lives: calls fail only for reasons of their own.
     Steady,
-    /// Sessions are closed and opened, endpoints restart, crash and fall silent: calls may also fail with their session.
+    /// Sessions are closed and opened, endpoints restart, crash and fall silent: calls may also fail with their
+    /// session.
     Rough,
-    /// As rough, and packets are corrupted. What arrives may differ from what was sent, a corrupted packet may occupy a slot or end
-    /// a session, and one request may look like another. So payloads and executions are not checked, and calls that a corrupted
-    /// packet left without an answer may be ended by closing their session.
+    /// As rough, and packets are corrupted. Packets may arrive changed, a corrupted packet may occupy a slot or end a
+    /// session, and one request may look like another. So payloads and executions are not checked, and a call that a
+    /// corrupted packet left without an answer may be ended by closing its session.
     Corrupt,
 }
 
-/// What the handler of a request type does, as far as its callers can tell.
+/// The behaviour of a request type's handler, as its callers see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Behaviour {
     /// Responds.
     Responds,
     /// Responds, or drops the request.
     MayFail,
-    /// Drops the request, or answers with an error of the application's.
+    /// Drops the request, or answers with an application error.
     Fails,
-    /// There is none.
+    /// There is no handler.
     Missing,
 }
 
@@ -35,17 +36,17 @@ pub enum Behaviour {
 pub struct Record {
     /// Node and incarnation of the endpoint that issued it.
     pub issuer: (usize, u32),
-    /// What it calls.
+    /// Its request type.
     pub req_type: u8,
-    /// What that does.
+    /// The behaviour of that type.
     pub behaviour: Behaviour,
     /// Bytes of its request.
     pub request_len: usize,
     /// Whether the request carries its number.
     pub named: bool,
-    /// Bytes of the response that it asks for.
+    /// Bytes of the response that it requests.
     pub response_len: usize,
-    /// Whether it may end for want of time.
+    /// Whether it may fail by its deadline.
     pub has_deadline: bool,
     /// How often its handler ran.
     pub runs: u32,
@@ -55,20 +56,20 @@ pub struct Record {
     pub cancelled: bool,
 }
 
-/// Something that the ledger was told, by the number of the call.
+/// An event in the ledger, with the number of the call.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// It was issued, with a request and for a response of these lengths.
+    /// A call was issued, with the lengths of its request and response.
     Issued {
         /// The call.
         call: u64,
         /// Number and incarnation of its endpoint.
         issuer: (usize, u32),
-        /// What it calls.
+        /// Its request type.
         req_type: u8,
         /// Bytes of its request.
         request_len: usize,
-        /// Bytes of the response that it asks for.
+        /// Bytes of the response that it requests.
         response_len: usize,
     },
     /// Its handler ran.
@@ -76,14 +77,14 @@ pub enum Event {
         /// The call.
         call: u64,
     },
-    /// It ended.
+    /// A call ended.
     Ended {
         /// The call.
         call: u64,
-        /// How.
+        /// Its result.
         result: Result<(), CallError>,
     },
-    /// It was given up.
+    /// A call was cancelled.
     Cancelled {
         /// The call.
         call: u64,
@@ -92,13 +93,13 @@ pub enum Event {
 
 /// All calls of a run.
 pub struct Ledger {
-    /// What may go wrong in it.
+    /// The faults of the run.
     pub roughness: Roughness,
     /// By number.
     pub records: Vec<Record>,
-    /// Executions of requests too short to say who they are.
+    /// Executions of requests too short to carry a number.
     pub anonymous_runs: u64,
-    /// Who is told of everything.
+    /// Called with every event.
     watcher: Option<Box<dyn FnMut(Event)>>,
 }
 
@@ -108,7 +109,7 @@ impl Ledger {
         Ledger { roughness, records: Vec::new(), anonymous_runs: 0, watcher: None }
     }
 
-    /// Tells of everything from now on.
+    /// Calls `watcher` with every event from now on.
     pub fn watch(&mut self, watcher: impl FnMut(Event) + 'static) {
         self.watcher = Some(Box::new(watcher));
     }
@@ -119,12 +120,12 @@ impl Ledger {
         }
     }
 
-    /// Whether what arrives may differ from what was sent.
+    /// Whether packets may arrive changed.
     pub fn corrupts(&self) -> bool {
         self.roughness == Roughness::Corrupt
     }
 
-    /// A call is about to be issued: gives its number.
+    /// Adds a call that is about to be issued; returns its number.
     pub fn add(&mut self, record: Record) -> u64 {
         let call = self.records.len() as u64;
         let Record { issuer, req_type, request_len, response_len, .. } = record;
@@ -133,7 +134,7 @@ impl Ledger {
         call
     }
 
-    /// A handler got a request: gives its number, and the length of the response that it wants.
+    /// Records that a handler got a request; returns its number, and the requested length of the response.
     pub fn ran(&mut self, payload: &[u8]) -> messages::Named {
         let parsed = messages::parse(payload);
         if let Ok(Some(named)) = parsed {
@@ -161,7 +162,7 @@ impl Ledger {
         named
     }
 
-    /// A call ended, with this response.
+    /// Records that a call ended, with this response.
     pub fn ended(&mut self, number: u64, result: Result<&[u8], CallError>) {
         let corrupts = self.corrupts();
         let strict = self.roughness == Roughness::Steady;
@@ -191,9 +192,11 @@ impl Ledger {
                 assert!(is_possible, "call {number} ended with {error:?}, and its handler ran");
                 let allowed = match &error {
                     CallError::DeadlineExceeded => record.has_deadline,
-                    // An endpoint that goes away answers so for the handlers that it takes along.
+                    // An endpoint that goes away answers so for the handlers that it ends.
                     CallError::Overloaded => record.behaviour == Behaviour::MayFail,
-                    CallError::HandlerFailed => !strict || matches!(record.behaviour, Behaviour::Fails | Behaviour::MayFail),
+                    CallError::HandlerFailed => {
+                        !strict || matches!(record.behaviour, Behaviour::Fails | Behaviour::MayFail)
+                    }
                     CallError::Application(error) => {
                         let is_named = !record.named || error.code() == number as u32;
                         record.behaviour == Behaviour::Fails && is_named && error.message() == messages::FAILURE
@@ -209,7 +212,7 @@ impl Ledger {
         }
     }
 
-    /// A call was dropped by its caller, if it had not ended.
+    /// Records that a call was dropped by its caller, if it had not ended.
     pub fn cancelled(&mut self, number: u64) {
         self.tell(Event::Cancelled { call: number });
         let record = &mut self.records[number as usize];
@@ -218,7 +221,7 @@ impl Ledger {
         }
     }
 
-    /// An endpoint is gone, and its tasks with it.
+    /// Records that an endpoint is gone, and its tasks with it.
     pub fn abandon(&mut self, issuer: (usize, u32)) {
         for record in self.records.iter_mut().filter(|r| r.issuer == issuer && r.ended.is_none()) {
             record.cancelled = true;

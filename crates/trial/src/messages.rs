@@ -1,9 +1,9 @@
 //! Payloads in which every byte shows which message it belongs to and where in it.
 
-/// Bytes of a request that says who it is: shorter ones are anonymous.
+/// Minimum length of a request that carries its number: shorter ones are anonymous.
 pub const NAMED_BYTES_MIN: usize = 16;
 
-/// Salt of responses, so that an echoed request is not taken for one.
+/// Salt of responses, so that an echoed request is not mistaken for one.
 const RESPONSE: u64 = 0x7265_7370_6f6e_7365;
 
 fn word(name: u64, i: usize) -> [u8; 8] {
@@ -20,7 +20,7 @@ fn is_filled(name: u64, bytes: &[u8]) -> bool {
     bytes.chunks(8).enumerate().all(|(i, chunk)| chunk == &word(name, i)[..chunk.len()])
 }
 
-/// A request of `len` bytes, with its number and the wanted length of its response in front if there is room.
+/// A request of `len` bytes. If there is room, it begins with its number and the requested length of its response.
 pub fn request(number: u64, len: usize, response_len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     if len < NAMED_BYTES_MIN {
@@ -34,20 +34,24 @@ pub fn request(number: u64, len: usize, response_len: usize) -> Vec<u8> {
     bytes
 }
 
-/// What a request says of itself.
+/// The header of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Named {
-    /// Of its call, in the ledger.
+    /// The number of its call, in the ledger.
     pub number: u64,
-    /// Bytes that it wants back.
+    /// Bytes of the response that it requests.
     pub response_len: usize,
 }
 
-/// Reads a request; `Err` if it is not as it was made, `Ok(None)` if it is anonymous.
+/// Reads a request; `Err` if it was changed, `Ok(None)` if it is anonymous.
 pub fn parse(bytes: &[u8]) -> Result<Option<Named>, String> {
     if bytes.len() < NAMED_BYTES_MIN {
         let intact = is_filled(bytes.len() as u64, bytes);
-        return if intact { Ok(None) } else { Err(format!("an anonymous request of {} bytes is damaged", bytes.len())) };
+        return if intact {
+            Ok(None)
+        } else {
+            Err(format!("an anonymous request of {} bytes is damaged", bytes.len()))
+        };
     }
     let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
     let number = u64::from(u32_at(0)) | u64::from(u32_at(4)) << 32;
@@ -68,10 +72,10 @@ pub fn is_response(number: u64, len: usize, bytes: &[u8]) -> bool {
     bytes.len() == len && is_filled(number ^ RESPONSE, bytes)
 }
 
-/// What a handler says that answers with an error of the application's. Its code is the number of the call.
+/// The message of a handler that answers with an application error. Its code is the number of the call.
 pub const FAILURE: &str = "this call fails – as it shall";
 
-/// Whether the handler of a call that has no response says so.
+/// Whether the handler of a call that has no response answers with an error.
 pub fn fails_in_words(number: u64) -> bool {
     number % 2 == 1
 }

@@ -1,6 +1,6 @@
-//! Random numbers in the shapes that random work needs.
+//! Random numbers in the forms that the workload needs.
 
-/// The generator of injected faults, asked for percentages and choices. A seed names one sequence for ever.
+/// The generator of injected faults, with percentages and choices. A seed always gives the same sequence.
 #[derive(Debug, Clone)]
 pub struct Random(dunlin_net::random::Random);
 
@@ -21,17 +21,17 @@ impl Random {
         min + self.next() % (max - min + 1)
     }
 
-    /// True that often.
+    /// True in `percent` of 100 cases.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.next() % 100 < percent
     }
 
-    /// A place in a list of `len`, which must not be empty.
+    /// An index into a list of `len`, which must not be empty.
     pub fn index(&mut self, len: usize) -> usize {
         (self.next() % len as u64) as usize
     }
 
-    /// One of a list; `None` if it is empty.
+    /// A random element; `None` if the list is empty.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
         if from.is_empty() { None } else { Some(&from[self.index(from.len())]) }
     }

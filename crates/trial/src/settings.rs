@@ -8,7 +8,7 @@ use dunlin_rpc::{EndpointConfig, Optimizations, Recovery, Switch};
 
 use crate::random::Random;
 
-/// Settings of an endpoint; the limits among them small often enough to be met.
+/// Random settings of an endpoint. Limits are small often enough to be reached.
 pub fn draw(r: &mut Random, message_bytes_max: usize) -> EndpointConfig {
     let mut switch = |percent| if r.chance(percent) { Switch::Off } else { Switch::On };
     let optimizations = Optimizations {
@@ -41,7 +41,7 @@ pub fn draw(r: &mut Random, message_bytes_max: usize) -> EndpointConfig {
     }
 }
 
-/// Every algorithm, some with parameters that make it limit sessions in a network as small and slow as these.
+/// Every algorithm, some with parameters that make it limit sessions in a network this small and slow.
 fn congestion(r: &mut Random) -> CongestionControl {
     let slow = r.chance(50);
     let micros = |r: &mut Random, max| Duration::from_micros(r.between(1, max));

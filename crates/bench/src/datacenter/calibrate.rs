@@ -1,4 +1,4 @@
-//! A cost model of this machine: what the RPC library and a real transport take of a core for a packet.
+//! A cost model of this machine: the CPU time of the RPC library and a real transport per packet.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,22 +12,22 @@ use dunlin_sim::host::BurstTime;
 use super::SINK;
 use crate::BenchError;
 
-/// Calls at once, and bytes of each and of its response: what is sent at once and how much must both differ for a fit.
+/// Concurrent calls, and bytes of each and of its response: both number and size must vary for a fit.
 const SHAPES: [(u32, u32); 6] = [(1, 32), (8, 32), (32, 32), (1, 1024), (8, 1024), (32, 1024)];
-/// Times each shape is measured: the median counts.
+/// Measurements of each shape: the median counts.
 const ROUNDS: usize = 2_001;
-/// Sessions, each with eight calls at once.
+/// Sessions, each with eight concurrent calls.
 const SESSIONS: usize = 4;
-/// Iterations of the event loop in which something must happen.
+/// Iterations of the event loop within which there must be progress.
 const PATIENCE: usize = 50_000_000;
 
-/// Measures on a real transport: a client and a server take turns in this thread, so that what is measured is their work and no waiting.
-/// `at` is where the server is bound, as `shm:calibrate` or `udp://127.0.0.1:0`.
+/// Measures on a real transport. A client and a server take turns in this thread, so that only their work is measured
+/// and no waiting. `at` is the server's address, as `shm:calibrate` or `udp://127.0.0.1:0`.
 ///
-/// Sending and receiving cannot be told apart this way, and are taken to be half each.
+/// Sending and receiving cannot be separated this way; each is assumed to be half.
 ///
 /// # Errors
-/// Whatever the transport or the endpoints refuse.
+/// Those of the transport and the endpoints.
 pub fn calibrate(at: &Addr) -> Result<CostModel, BenchError> {
     let config = || EndpointConfig { poll: PollPolicy::Spin, ..EndpointConfig::default() };
     let server = Endpoint::new(AnyTransport::bind(at)?, config())?;
@@ -54,13 +54,13 @@ pub fn calibrate(at: &Addr) -> Result<CostModel, BenchError> {
     let mut bursts = Vec::new();
     for (packets, bytes) in SHAPES {
         let round = median(|| round(&client, &server, &sessions, (packets, bytes)))?;
-        // Each packet is sent and received once on its way there, and once on its way back.
+        // Each packet is sent and received once in each direction.
         bursts.push(BurstTime { packets, bytes, nanos: round / 4.0 });
     }
     Ok(CostModel::fit(poll, &bursts, &bursts)?)
 }
 
-/// Nanoseconds that both ends work for `packets` calls of `bytes` bytes.
+/// Nanoseconds of work at both ends for `packets` calls of `bytes` bytes.
 fn round(
     client: &Endpoint<AnyTransport>,
     server: &Endpoint<AnyTransport>,

@@ -39,26 +39,27 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// A datacenter without members, whose clock stands at zero. All chance in it, and in its endpoints, follows from `seed`.
+    /// A datacenter without members at time zero. All random events in it, and in its endpoints, follow from `seed`.
     ///
     /// # Errors
-    /// [`BenchError::Simulation`] if the topology makes no sense.
+    /// [`BenchError::Simulation`] if the topology is invalid.
     pub fn new(topology: &Topology, cost: CostModel, seed: u64) -> Result<Cluster, BenchError> {
         let mut seeds = Random::new(seed);
         let datacenter = Datacenter::new(topology, cost, seeds.next())?;
         Ok(Cluster { datacenter, seeds, failure: Rc::default() })
     }
 
-    /// Adds a member on a thread of a host. Its poll policy and its seed are the cluster's.
+    /// Adds a member on a thread of a host. The cluster sets its poll policy and its seed.
     ///
     /// # Errors
-    /// [`BenchError::Simulation`] if there is no such thread, or it has a member; [`BenchError::Endpoint`] if the settings do not fit.
+    /// [`BenchError::Simulation`] if there is no such thread, or it already has a member; [`BenchError::Endpoint`] if
+    /// the settings are invalid.
     pub fn join(&mut self, host: u32, thread: u16, config: EndpointConfig) -> Result<Member, BenchError> {
         let config = EndpointConfig { seed: Some(self.seeds.next()), ..config };
         Member::start(&mut self.datacenter, (host, thread), config, self.failure.clone())
     }
 
-    /// A source of chance for the experiment, that follows from the seed.
+    /// A source of random numbers for the experiment, which follows from the seed.
     pub fn random(&mut self) -> Random {
         Random::new(self.seeds.next())
     }
@@ -73,7 +74,7 @@ impl Cluster {
         self.datacenter.now()
     }
 
-    /// Lets time pass up to `time`, in nanoseconds.
+    /// Advances time to `time`, in nanoseconds.
     ///
     /// # Errors
     /// The first error of a member's task.

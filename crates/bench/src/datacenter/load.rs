@@ -11,7 +11,8 @@ use super::member::{Failure, Member, SINK};
 use crate::BenchError;
 use crate::measure::Latencies;
 
-/// The shape of the load: a batch goes to sessions chosen at random, and when the last of its responses is there, the next is issued.
+/// The shape of the load: a batch goes to random sessions, and when its last response arrives, the next batch is
+/// issued.
 #[derive(Debug, Clone, Copy)]
 pub struct BatchLoad {
     /// Requests in a batch.
@@ -20,14 +21,14 @@ pub struct BatchLoad {
     pub in_flight: usize,
     /// Bytes of a request.
     pub bytes: usize,
-    /// Calls issued before this time are not tallied, in nanoseconds.
+    /// Calls issued before this time, in nanoseconds, are not counted.
     pub tally_from: u64,
 }
 
-/// What calls came to, of one member or of many together.
+/// The results of calls, of one member or of many together.
 #[derive(Debug, Default)]
 pub struct BatchTally {
-    /// Calls that were issued and ended while it was tallied.
+    /// Calls that were issued and ended during the count.
     pub calls: u64,
     /// From issuing a call to its continuation.
     pub latencies: Latencies,
@@ -51,7 +52,7 @@ struct State {
 }
 
 impl BatchLoad {
-    /// Gives a member its sessions and this load, which begins at once and does not end. Its calls are added to `tally`.
+    /// Starts this load on a member's sessions, without end. Its calls are added to `tally`.
     ///
     /// # Errors
     /// [`BenchError::Alloc`].

@@ -16,10 +16,10 @@ pub const SINK: u8 = 1;
 /// The first error of any member's task.
 pub(super) type Failure = Rc<RefCell<Option<BenchError>>>;
 
-/// An endpoint and the thread that it runs on.
+/// An endpoint, with the thread that it runs on.
 ///
-/// Tasks must not hold a member, which would keep the endpoint and so the task alive for ever: what they need is had before they begin,
-/// as the future of [`Member::connect`] and [`Member::clock`]; a session they may hold.
+/// Tasks must not hold a member, which would keep the endpoint, and so the task, alive forever. Before they start, get
+/// them what they need, such as the future of [`Member::connect`] and [`Member::clock`]; they may hold sessions.
 pub struct Member {
     endpoint: Rc<Endpoint<SimTransport>>,
     clock: ThreadClock,
@@ -29,7 +29,7 @@ pub struct Member {
 }
 
 impl Member {
-    /// Puts an endpoint on a thread and lets it run.
+    /// Starts an endpoint on a thread.
     pub(super) fn start(
         datacenter: &mut Datacenter,
         (host, thread): (u32, u16),
@@ -38,9 +38,9 @@ impl Member {
     ) -> Result<Member, BenchError> {
         let transport = datacenter.bind(host, thread)?;
         let (clock, waker) = (transport.clock(), transport.waker());
-        // A simulated thread reads its clock for free, and before each burst: that is what this policy does.
+        // A simulated thread reads its clock for free, and before each burst: this policy does that.
         let endpoint = Rc::new(Endpoint::new(transport, EndpointConfig { poll: PollPolicy::Sleep, ..config })?);
-        // A task that panics fails the experiment.
+        // A panic in a task fails the experiment.
         endpoint.propagate_panics();
         let driven = endpoint.clone();
         datacenter.spawn(host, thread, move || {
@@ -55,17 +55,17 @@ impl Member {
         &self.endpoint
     }
 
-    /// A share of the endpoint, for what is part of this member as long as its cluster lives.
+    /// A shared reference to the endpoint, for parts of this member that live as long as its cluster.
     pub fn share_endpoint(&self) -> Rc<Endpoint<SimTransport>> {
         self.endpoint.clone()
     }
 
-    /// The clock of its thread: virtual time, in nanoseconds, of what its tasks do now.
+    /// The clock of its thread: the virtual time of its tasks, in nanoseconds.
     pub fn clock(&self) -> ThreadClock {
         self.clock.clone()
     }
 
-    /// Where others reach it.
+    /// Its address.
     pub fn addr(&self) -> &Addr {
         &self.addr
     }
@@ -80,8 +80,10 @@ impl Member {
         let endpoint = Rc::downgrade(&self.endpoint);
         self.spawn(async move {
             for other in others {
-                // The endpoint is gone when its cluster is, and this task with it.
-                let Some(connecting) = endpoint.upgrade().map(|endpoint| endpoint.connect(&other)) else { return Ok(()) };
+                // The endpoint is dropped with its cluster, and this task with it.
+                let Some(connecting) = endpoint.upgrade().map(|endpoint| endpoint.connect(&other)) else {
+                    return Ok(());
+                };
                 let session = connecting.await?;
                 opened.borrow_mut().push(session);
             }
@@ -89,7 +91,7 @@ impl Member {
         });
     }
 
-    /// Runs a task from now on. Its error ends the experiment.
+    /// Runs a task. Its error ends the experiment.
     pub fn spawn(&self, task: impl Future<Output = Result<(), BenchError>> + 'static) {
         let failure = self.failure.clone();
         self.endpoint.spawn(async move {
@@ -97,19 +99,20 @@ impl Member {
                 failure.borrow_mut().get_or_insert(error);
             }
         });
-        // It may have nothing to do until a packet comes.
+        // The endpoint may be idle until a packet comes.
         self.waker.wake();
     }
 
-    /// Where errors outside of tasks go.
+    /// The place for errors outside tasks.
     pub(super) fn failure(&self) -> Failure {
         self.failure.clone()
     }
 
-    /// Answers requests of type [`SINK`] with `response_bytes` bytes, in the event loop. Each takes `cost_ns` of the CPU.
+    /// Answers requests of type [`SINK`] with `response_bytes` bytes, in the event loop. Each costs `cost_ns` of CPU
+    /// time.
     ///
     /// # Errors
-    /// [`BenchError::Register`] if it does so already.
+    /// [`BenchError::Register`] if it already does so.
     pub fn serve(&self, response_bytes: usize, cost_ns: u64) -> Result<(), BenchError> {
         let clock = self.clock();
         Ok(self.endpoint.register(SINK, move |request| {

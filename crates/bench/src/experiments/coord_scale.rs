@@ -1,5 +1,6 @@
-//! `coord-scale`: beyond the papers. What the members of a cluster cost the node that leads its manager, and how long a change takes to reach the last of many
-//! watchers. One node, with its log in memory, over UDP: heartbeats are not in the log, so other replicas cost it no more.
+//! `coord-scale`: beyond the papers. The cost of a cluster's members for the leader of the cluster manager, and the
+//! time until a change reaches the last of many watchers. One node, with its log in memory, over UDP: heartbeats are
+//! not in the log, so more replicas would not cost it more.
 
 use crate::BenchError;
 use crate::lab::{Lab, spread};
@@ -7,9 +8,9 @@ use crate::measure::Percentiles;
 use crate::report::{Metric, RowBuilder, Target};
 use crate::roles::{CoordMembers, CoordNode, CoordWatchers, MembersFigures};
 
-/// Members, each with a heartbeat a second.
+/// Members, each with one heartbeat per second.
 const MEMBERS: [u64; 2] = [100, 1_000];
-/// What a thousand of them may take of the node, in percent of a core.
+/// Limit of the node's CPU time for a thousand of them, in percent of a core.
 const CORE_SHARE_MAX: f64 = 5.0;
 /// Watchers of one entry.
 const WATCHERS: [usize; 4] = [1, 10, 100, 1_000];

@@ -1,4 +1,4 @@
-//! An incast on the simulated CX4, for the experiments that have one.
+//! An incast on the simulated CX4, for several experiments.
 
 use std::time::Duration;
 
@@ -21,30 +21,31 @@ const REQUEST_BYTES: usize = 8_000_000;
 const RESPONSE_BYTES: usize = 32;
 /// Credits of a session, as in the paper.
 const CREDITS: u16 = 32;
-/// Bytes of a packet of eRPC on Ethernet: 1,024 with the headers of Ethernet, IP and UDP (42), which the topology counts as overhead.
+/// Bytes of eRPC's packets on Ethernet: 1,024 with the headers of Ethernet, IP and UDP (42), which the topology counts
+/// as overhead.
 const PACKET_BYTES: usize = 1024 - 42;
-/// The host that is asked, and its thread.
+/// The server's host, and its thread.
 pub(super) const VICTIM: u32 = 0;
 const THREAD: u16 = 0;
-/// Virtual time for all sessions to open, and how often it is asked.
+/// Interval of checks while sessions open, and the time limit for all, in virtual time.
 const OPENING: (u64, u64) = (100_000, 100_000_000);
-/// Time between the first packet and the first that is measured: the paper's clients had run for long.
+/// Time between the first packet and the first measured one: the paper's clients had been running for long.
 const SETTLING: u64 = 100_000_000;
 
-/// Time of the plots, and between two of their samples.
+/// Time span of the plots, and the interval of their samples.
 const WATCHED: u64 = 10_000_000;
 const SAMPLE_INTERVAL: u64 = 20_000;
 
-/// What limits the clients.
+/// The congestion control of clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Control {
-    /// Credits only.
+    /// None: only credits.
     Off,
     /// As in the paper.
     Timely,
-    /// DCQCN, with switches that mark.
+    /// DCQCN, with marking switches.
     Ecn,
-    /// What is shipped. No switch marks.
+    /// The default. No switch marks.
     Ours,
 }
 
@@ -68,7 +69,7 @@ impl Control {
         }
     }
 
-    /// The paper's CX4, with its packets; marking as DCQCN's authors advise for 25 Gbit/s, if it is for DCQCN.
+    /// The paper's CX4, with its packets; for DCQCN with marking as its authors advise for 25 Gbit/s.
     pub fn topology(self) -> Topology {
         let mut topology = Topology { mtu: PACKET_BYTES, ..Topology::cx4() };
         if let (Control::Ecn, Layout::TwoTier(layout)) = (self, &mut topology.layout) {
@@ -79,8 +80,8 @@ impl Control {
     }
 }
 
-/// Timely with what eRPC's paper tells of its parameters. It does not tell these two: the upper threshold is that of Timely's authors, and the
-/// least rate is a third of what each of a hundred clients gets.
+/// Timely with the parameters in eRPC's paper. Two are missing there: the upper threshold is that of Timely's authors,
+/// and the minimum rate is a third of what each of a hundred clients gets.
 fn timely() -> TimelyConfig {
     TimelyConfig { t_high: Duration::from_micros(500), rate_min: 80_000_000, ..TimelyConfig::default() }
 }
@@ -90,30 +91,31 @@ fn timely() -> TimelyConfig {
 pub(super) struct Incast {
     /// Hosts with a client each.
     pub clients: u32,
-    /// What limits them.
+    /// Their congestion control.
     pub control: Control,
     /// Measured time, in nanoseconds.
     pub time: u64,
 }
 
-/// What there is to see of an incast.
+/// The observations of an incast.
 pub(super) struct Seen {
-    /// What clients saw once it had settled.
+    /// Observations of clients once the incast had settled.
     pub outcome: Outcome,
-    /// The victim's port over the first milliseconds.
+    /// The victim's port during the first milliseconds.
     pub port: Series,
-    /// Over the same time, in milliseconds, the median round trip of the packets since the point before, in microseconds.
+    /// Over the same time, in milliseconds, the median round trip of the packets since the previous point, in
+    /// microseconds.
     pub rtts: Vec<(f64, f64)>,
 }
 
-/// An incast in a cluster: its sessions are open, and the first requests are under way.
+/// An incast in a cluster: its sessions are open, and the first requests are in flight.
 pub(super) struct Running {
     server: Member,
     clients: Vec<Member>,
 }
 
 impl Incast {
-    /// Runs it from its beginning.
+    /// Runs it from the beginning.
     pub fn run(self, trial: Trial<'_>) -> Result<Seen, BenchError> {
         let mut cluster = trial.cluster(&self.control.topology(), CostModel::default())?;
         cluster.datacenter().watch(SAMPLE_INTERVAL, [Port::HostDown { host: VICTIM }])?;
@@ -125,12 +127,12 @@ impl Incast {
         Ok(Seen { outcome: running.measure(&mut cluster, trial, self.time)?, port, rtts })
     }
 
-    /// Time to let pass before measuring: of a short run, twice its length.
+    /// Time to let pass before measuring: for a short run, twice its length.
     pub fn settling(self) -> u64 {
         SETTLING.min(2 * self.time)
     }
 
-    /// Settings of every endpoint.
+    /// The settings of every endpoint.
     pub fn config(self) -> EndpointConfig {
         EndpointConfig {
             credits: CREDITS,
@@ -140,7 +142,7 @@ impl Incast {
         }
     }
 
-    /// Host of a client: they are spread over all racks, that of the victim too.
+    /// Host of a client: clients are spread over all racks, including that of the victim.
     pub fn host(number: u32, clients: u32, hosts: u32) -> u32 {
         1 + (u64::from(number) * u64::from(hosts - 1) / u64::from(clients)) as u32
     }
@@ -169,7 +171,7 @@ impl Incast {
 }
 
 impl Running {
-    /// Lets `time` nanoseconds pass, and gives the round trips over it, as in [`Seen`].
+    /// Lets `time` nanoseconds pass, and returns the round trips in that time, as in [`Seen`].
     fn watch(&self, cluster: &mut Cluster, trial: Trial<'_>, time: u64) -> Result<Vec<(f64, f64)>, BenchError> {
         let (mut before, mut rtts) = (self.rtt(), Vec::new());
         trial.watch_for(cluster, time, |now| {
@@ -199,7 +201,7 @@ impl Running {
 
     fn snapshot(&self) -> Snapshot {
         let transport = self.server.endpoint().stats().transport;
-        // Nearly all that comes to the server are full packets of requests.
+        // Nearly all packets to the server are full packets of requests.
         let bytes = transport.rx_bytes - transport.rx_packets * HEADER_BYTES as u64;
         Snapshot { bytes, rtt: self.rtt() }
     }
@@ -214,7 +216,7 @@ impl Running {
     }
 }
 
-/// Counts at one time.
+/// Counters at one time.
 struct Snapshot {
     bytes: u64,
     rtt: RttHistogram,

@@ -1,5 +1,5 @@
-//! `kv-memcached`: memcached with one thread, and Dunlin's memcached port with one core, in turn, under the same load over the same
-//! connections. The floor is TCP alone with as many bytes.
+//! `kv-memcached`: memcached with one thread, and Dunlin's memcached port with one core, in turn, under the same load
+//! over the same number of connections. The floor is TCP alone with the same number of bytes.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,15 +15,15 @@ use crate::roles::{
 };
 use crate::workload::item::{KEY_BYTES, VALUE_BYTES};
 
-/// Items that are stored.
+/// Items to store.
 const ITEMS: u64 = 1_000_000;
-/// Memory that either server may use, in MiB.
+/// Memory of each server, in MiB.
 pub(super) const MEMORY_MIB: u64 = 1024;
-/// How much faster Dunlin must be where requests are pipelined.
+/// Required advantage of Dunlin with pipelined requests.
 const PIPELINED_ADVANTAGE: f64 = 1.3;
-/// Time a server waits for its clients to come and go.
+/// Additional time limit of a server, for starting and ending clients.
 const CLIENT_SLACK: Duration = Duration::from_secs(60);
-/// The longest that storing one item over TCP may take, on average.
+/// Maximum average time of storing one item over TCP.
 const FILL_MAX: Duration = Duration::from_micros(100);
 
 /// One load.
@@ -48,7 +48,7 @@ const CASES: [Case; 3] = [
     Case::small("GET, 1 connection x 1", TextOperation::Get, 1, 1),
 ];
 
-/// What one server did in one round.
+/// The results of one server in one round.
 struct Round {
     /// For each case.
     loads: Vec<Measured<MemcachedFigures>>,
@@ -64,9 +64,9 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
         if memcached.is_some() {
             theirs.push(lab.once("memcached", |lab| round(lab, MemcachedProcess { memory_mib: MEMORY_MIB }, items))?);
         }
-        ours.push(
-            lab.once("Dunlin", |lab| round(lab, KvMemcachedServer(KvServer::cache(Carrier::Shm, MEMORY_MIB << 20)), items))?,
-        );
+        ours.push(lab.once("Dunlin", |lab| {
+            round(lab, KvMemcachedServer(KvServer::cache(Carrier::Shm, MEMORY_MIB << 20)), items)
+        })?);
     }
     match memcached {
         Some(version) => {
@@ -81,7 +81,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     }
 }
 
-/// Starts a server, stores the items, and puts each load on it, each after its floor.
+/// Starts a server, stores the items, and runs each load on it, each after its floor.
 fn round<S: Role<Ready = Serving, Output = ()>>(lab: &Lab, server: S, items: u64) -> Result<Round, BenchError> {
     with_items(lab, server, (items, VALUE_BYTES), |serving| {
         let bytes_per_item = serving.filled_bytes as f64 / items as f64;
@@ -101,13 +101,13 @@ fn round<S: Role<Ready = Serving, Output = ()>>(lab: &Lab, server: S, items: u64
 /// A server with its items.
 pub(super) struct Filled {
     pub address: SocketAddr,
-    /// Number of its process.
+    /// Its process id.
     pub process: u32,
-    /// Resident memory of the server by which it grew.
+    /// Resident memory by which the server grew.
     filled_bytes: u64,
 }
 
-/// Starts a server, stores so many items with values of so many bytes, and hands it over.
+/// Starts a server, stores this many items with values of this size, and passes the server on.
 pub(super) fn with_items<S: Role<Ready = Serving, Output = ()>, T>(
     lab: &Lab,
     server: S,
@@ -125,14 +125,14 @@ pub(super) fn with_items<S: Role<Ready = Serving, Output = ()>, T>(
     Ok(outcome)
 }
 
-/// Whether answers mean anything.
+/// Whether the bytes of answers are meaningful.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answers {
     Verified,
     Bare,
 }
 
-/// Takes one load, of this length.
+/// Runs one load, of this length.
 pub(super) fn load(
     lab: &Lab,
     case: &Case,
@@ -153,12 +153,12 @@ pub(super) fn load(
     lab.client(load, run)?.result()
 }
 
-/// What storing items takes at most.
+/// Time limit for storing items.
 fn fill_time(items: u64) -> Duration {
     FILL_MAX * items as u32
 }
 
-/// The rows of one server, with targets if it is to be better than another.
+/// The rows of one server, with targets if it must be better than another.
 fn push(lab: &mut Lab, server: &str, rounds: &[Round], rival: Option<&str>) -> Result<(), BenchError> {
     for (place, case) in CASES.iter().enumerate() {
         let name = |server: &str| format!("{server}, {}", case.name);
@@ -185,7 +185,8 @@ fn push(lab: &mut Lab, server: &str, rounds: &[Round], rival: Option<&str>) -> R
         }
         let cpu = spread(rounds, |round| round.loads[place].ours.cpu * 100.0)?;
         lab.push(RowBuilder::new(format!("{}, the load itself", name(server)), Metric::CoreShare, cpu));
-        if let Some(missed) = rounds.iter().map(|round| 1.0 - round.loads[place].ours.hits).find(|missed| *missed > 0.0) {
+        if let Some(missed) = rounds.iter().map(|round| 1.0 - round.loads[place].ours.hits).find(|missed| *missed > 0.0)
+        {
             lab.note(format!("{}: {:.3} % of the reads found nothing that was stored.", name(server), missed * 100.0));
         }
     }

@@ -1,5 +1,5 @@
-//! `kv-memory`: what an item of 16 B + 32 B takes beyond its key and value, as resident memory of a process that holds a partition of them:
-//! as a store, as a cache with memory for all, and as a cache that is full.
+//! `kv-memory`: the memory of an item of 16 B + 32 B beyond its key and value, as resident memory of a process that
+//! holds a partition of them: as a store, as a cache with memory for all, and as a full cache.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use crate::roles::{CacheFill, Kind, StoreOps, System};
 use crate::workload::item::{KEY_BYTES, VALUE_BYTES};
 
 const SIZES: [u64; 2] = [10_000_000, 50_000_000];
-/// The longest that storing one item may take, on average, and reading it.
+/// Maximum average time of storing one item, and of reading it.
 const ITEM_MAX: Duration = Duration::from_micros(4);
-/// Memory of the cache that fills up, for each item of the size; and how many items are put into it.
+/// Memory of the cache that fills up, per item; and how many items are stored.
 const FULL_BYTES_PER_ITEM: u64 = 100;
 const OFFERED: f64 = 1.5;
 const FULL_MEMORY_MIN: u64 = 4 << 20;
@@ -24,7 +24,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     for items in sizes {
         for system in [System::Partition(Kind::Store), System::Partition(Kind::Cache), System::Hashbrown] {
             if has_memory(lab, system.name(), items * system.bytes_per_item())? {
-                // Memory does not vary: one run says it.
+                // Memory does not vary: one run is enough.
                 let ops = StoreOps { system, items, cases: Vec::new(), runs: 0, run: Duration::ZERO };
                 let figures = lab.server(ops, ITEM_MAX * items as u32)?.result()?;
                 push(lab, format!("{}, {items} items", system.name()), figures.bytes_per_item);

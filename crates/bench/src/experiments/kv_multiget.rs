@@ -1,4 +1,4 @@
-//! `kv-multiget`: keys per second where one request asks for many.
+//! `kv-multiget`: keys per second if one request reads many.
 
 use super::kv_runs::{self, Ask, ITEMS};
 use crate::BenchError;

@@ -12,18 +12,18 @@ use crate::workload::item::VALUE_BYTES;
 
 /// Items of most measurements: they fit the caches of a large processor.
 pub(super) const ITEMS: u64 = 1_000_000;
-/// Operations in flight where a rate is measured.
+/// Operations in flight when a rate is measured.
 pub(super) const IN_FLIGHT: usize = 64;
-/// Share of reads of HERD's measurements.
+/// Share of reads in HERD's measurements.
 pub(super) const HERD_GETS: f64 = 0.95;
-/// The longest that storing one item may take, on average.
+/// Maximum average time of storing one item.
 const FILL_MAX: Duration = Duration::from_micros(20);
-/// Memory that a server gets for an item of 48 B; larger values add their bytes.
+/// Server memory for an item of 48 B; larger values add their bytes.
 const MEMORY_PER_ITEM: u64 = 160;
-/// Memory that a server gets beside that of its items.
+/// Additional server memory.
 const MEMORY_BESIDE: u64 = 64 << 20;
 
-/// What is asked of a server.
+/// The parameters of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ask {
     pub carrier: Carrier,
@@ -39,7 +39,7 @@ impl Ask {
         Ask { carrier, items, value_bytes: VALUE_BYTES, mix, in_flight: IN_FLIGHT }
     }
 
-    /// A server that loses nothing of it.
+    /// A server that loses none of the items.
     pub fn server(&self) -> KvServer {
         KvServer::store(self.carrier, memory_for(self.items, self.value_bytes))
     }
@@ -58,17 +58,17 @@ impl Ask {
     }
 }
 
-/// Memory in which so many items of such values surely fit.
+/// Memory that certainly holds this many items with values of this size.
 pub(super) fn memory_for(items: u64, value_bytes: usize) -> u64 {
     MEMORY_BESIDE + items * (MEMORY_PER_ITEM + (value_bytes * 5 / 4) as u64)
 }
 
-/// A case of [`run`], beside bare echoes with as many in flight.
+/// A case of [`run`], with bare echoes and as many in flight as the floor.
 pub(super) fn case(lab: &mut Lab, name: &str, ask: Ask) -> Result<BesideFloor<KvRun>, BenchError> {
     lab.case_beside_floor(name, |floor: &KvRun| 1.0 / floor.rate, |lab| run(lab, &ask))
 }
 
-/// The figures of a run that floors have too: theirs are of bare echoes.
+/// The figures of a run or of a floor, which is bare echoes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KvRun {
     pub rate: f64,
@@ -83,13 +83,13 @@ impl From<KvFigures> for KvRun {
     }
 }
 
-/// Bare echoes, then a fresh server, its items, and the load.
+/// Bare echoes, then a new server, its items, and the load.
 fn run(lab: &Lab, ask: &Ask) -> Result<Measured<KvRun>, BenchError> {
     let floor = floor(lab, ask)?;
     Ok(Measured { ours: filled(lab, ask)?, floor })
 }
 
-/// A fresh server, its items, and the load.
+/// A new server, its items, and the load.
 pub(super) fn filled(lab: &Lab, ask: &Ask) -> Result<KvRun, BenchError> {
     let figures = with_server(lab, ask.server(), fill_time(ask.items) + lab.run_length() * 2, |server| {
         let load = ask.load(&server.address, Fill::All, lab.run_length());
@@ -99,27 +99,27 @@ pub(super) fn filled(lab: &Lab, ask: &Ask) -> Result<KvRun, BenchError> {
     Ok(figures.into())
 }
 
-/// Bare echoes, as many in flight.
+/// Bare echoes, with the same number in flight.
 pub(super) fn floor(lab: &Lab, ask: &Ask) -> Result<KvRun, BenchError> {
-    // Over UDP they go in two trains.
+    // Over UDP they form two trains.
     let in_flight = ask.in_flight.max(2);
     let floor = RateFloor { carrier: ask.carrier, in_flight, cores: lab.cores()?, run: lab.run_length() };
     let rate = lab.anywhere(floor, lab.run_length())?.result()?;
     Ok(KvRun { rate, p50: f64::NAN, p99: f64::NAN, hits: f64::NAN })
 }
 
-/// Stores the items of a server that is there.
+/// Stores the items of a running server.
 pub(super) fn fill(lab: &Lab, server: &KvServing, ask: &Ask) -> Result<(), BenchError> {
     lab.client(ask.load(&server.address, Fill::All, Duration::ZERO), fill_time(ask.items))?.result().map(|_| ())
 }
 
-/// Puts the load on a server whose items are there.
+/// Runs the load on a server that has its items.
 pub(super) fn load(lab: &Lab, server: &KvServing, ask: &Ask) -> Result<KvFigures, BenchError> {
     let load = ask.load(&server.address, Fill::None, lab.run_length());
     lab.client(load, lab.run_length())?.result()?.ok_or(BenchError::NoSamples { what: "a load" })
 }
 
-/// Runs `client` beside a server for about `time`.
+/// Runs `client` with a server for about `time`.
 pub(super) fn with_server<T>(
     lab: &Lab,
     server: KvServer,
@@ -132,21 +132,21 @@ pub(super) fn with_server<T>(
     Ok(outcome)
 }
 
-/// Time a server waits for its client to come and go.
+/// Additional time limit of a server, for starting and ending its client.
 const CLIENT_SLACK: Duration = Duration::from_secs(20);
 
-/// What storing items takes at most.
+/// Time limit for storing items.
 pub(super) fn fill_time(items: u64) -> Duration {
     FILL_MAX * items as u32
 }
 
-/// Rows of the rate beside its floor, and of latencies.
+/// A row of the rate with its floor.
 pub(super) fn rate_row(name: &str, runs: &BesideFloor<KvRun>) -> Result<RowBuilder, BenchError> {
     let spread = runs.spread(|run| run.rate)?;
     Ok(RowBuilder::new(name, Metric::Operations, spread.ours).floor(spread.floor).repeated(runs.repeated()))
 }
 
-/// A row of something that bare echoes do not have.
+/// A row of a quantity that bare echoes do not have.
 pub(super) fn plain_row(
     name: &str,
     metric: Metric,

@@ -1,5 +1,5 @@
-//! `kv-ycsb`: the workloads of YCSB that need no scans, on ten million records of 16 B + 32 B: with memory for all, and as a cache that has
-//! memory for some.
+//! `kv-ycsb`: the workloads of YCSB without scans, on ten million records of 16 B + 32 B: with memory for all, and as a
+//! cache with memory for some.
 
 use super::kv_runs::{self, Ask, KvRun};
 use crate::BenchError;
@@ -11,7 +11,7 @@ use crate::workload::Mix;
 use crate::workload::item::{KEY_BYTES, VALUE_BYTES};
 
 const RECORDS: u64 = 10_000_000;
-/// Records that one run inserts at most, for which there is memory too.
+/// Maximum number of records that one run inserts; there is memory for them, too.
 const INSERTED_MAX: u64 = 10_000_000;
 
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
@@ -21,7 +21,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     for (setting, carrier, server) in [
         ("shm", Carrier::Shm, None),
         ("udp", Carrier::Udp, None),
-        // Less than keys and values alone take.
+        // Less than keys and values alone need.
         ("shm, cache with memory for less than half", Carrier::Shm, Some((records * bare / 2).max(CACHE_MIN))),
     ] {
         let server = match server {
@@ -33,10 +33,10 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// The least memory of a server, in bytes.
+/// Minimum memory of a server, in bytes.
 const CACHE_MIN: u64 = 4 << 20;
 
-/// One server with all its records, and every workload on it as often as there are runs.
+/// One server with all its records, and all workloads on it, repeated for each run.
 fn measure(lab: &mut Lab, setting: &str, carrier: Carrier, server: KvServer, records: u64) -> Result<(), BenchError> {
     let time = kv_runs::fill_time(records) + lab.run_length() * (4 * Mix::YCSB.len() * lab.runs()) as u32;
     let first = Ask::small(carrier, records, Mix::YCSB[0].1);

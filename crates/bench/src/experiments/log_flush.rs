@@ -1,5 +1,5 @@
-//! `log-flush`: beyond the paper, whose replicas keep their logs in memory. How much of what the disk can flush is left when entries are appended
-//! to a log that is flushed for many at a time.
+//! `log-flush`: beyond the paper, whose replicas keep their logs in memory. The share of the disk's flush rate that
+//! remains for entries appended to a log that is flushed for many at a time.
 
 use super::runs;
 use crate::BenchError;
@@ -8,9 +8,9 @@ use crate::measure::Measured;
 use crate::report::{Metric, Target};
 use crate::roles::{LOG_ENTRY_BYTES, LogFlush};
 
-/// Entries that wait for one flush.
+/// Entries that share one flush.
 const WINDOWS: [usize; 5] = [1, 4, 16, 64, 256];
-/// Share of what the bare flushes would allow that the log must reach.
+/// Required share of the rate that bare flushes would allow.
 const SHARE_MIN: f64 = 0.8;
 
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {

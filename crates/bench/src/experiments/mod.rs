@@ -1,4 +1,4 @@
-//! The experiments, one file each, and the roles their processes play.
+//! The experiments, one file each, and the roles of their processes.
 
 mod incast;
 mod paper;
@@ -17,6 +17,7 @@ mod kv_values;
 mod kv_ycsb;
 mod log_flush;
 mod misbehaving;
+mod rein_sim;
 mod replicas;
 mod rpc_bandwidth;
 mod rpc_busy;
@@ -30,6 +31,10 @@ mod rpc_rate;
 mod rpc_sessions;
 mod rpc_wakeup;
 mod rpc_workers;
+mod seq_latency;
+mod seq_rate;
+mod seq_runs;
+mod seq_speculation;
 mod serve_handle;
 mod sim_incast;
 mod sim_incast_background;
@@ -65,19 +70,19 @@ use crate::roles;
 pub struct Experiment {
     /// Its name on the command line.
     pub name: &'static str,
-    /// The table, figure or section of the paper it repeats.
+    /// The table, figure or section of the paper that it reproduces.
     pub paper: &'static str,
     /// What it measures, in one line.
     pub about: &'static str,
     run: fn(&mut Lab) -> Result<(), BenchError>,
 }
 
-/// What an experiment gave.
+/// The outcome of an experiment.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The rows, as far as it came.
+    /// The rows measured so far.
     pub report: Report,
-    /// Why it came no further.
+    /// Why it ended early.
     pub error: Option<BenchError>,
 }
 
@@ -133,19 +138,19 @@ pub const ALL: &[Experiment] = &[
     },
     Experiment {
         name: "rpc-wakeup",
-        paper: "beyond the paper",
+        paper: "beyond the papers",
         about: "what an idle endpoint costs, and how fast one that sleeps wakes",
         run: rpc_wakeup::run,
     },
     Experiment {
         name: "rpc-busy",
-        paper: "beyond the paper",
+        paper: "beyond the papers",
         about: "rate and latency beside a neighbour on the server's core, against bare echoes",
         run: rpc_busy::run,
     },
     Experiment {
         name: "serve-handle",
-        paper: "beyond the paper",
+        paper: "beyond the papers",
         about: "latency of a call through a handle of another thread, beside the bare call",
         run: serve_handle::run,
     },
@@ -181,49 +186,49 @@ pub const ALL: &[Experiment] = &[
     },
     Experiment {
         name: "sim-reorder",
-        paper: "beyond the paper",
+        paper: "beyond the papers",
         about: "bandwidth of 8 MB requests at 100 Gbit/s while packets overtake each other",
         run: sim_reorder::run,
     },
     Experiment {
         name: "store-ops",
-        paper: "MICA, HERD Figure 4",
+        paper: "beyond the papers",
         about: "operations on a partition in memory beside hash maps and random reads of memory",
         run: store_ops::run,
     },
     Experiment {
         name: "kv-memory",
-        paper: "beyond the paper",
+        paper: "beyond the papers",
         about: "memory that an item takes beyond its key and value, at 10 and 50 million items",
         run: kv_memory::run,
     },
     Experiment {
         name: "kv-rate",
-        paper: "HERD Figure 9",
+        paper: "HERD, thesis Figure 4.14",
         about: "operations per second of one server core, 5 % PUT, uniform and Zipf",
         run: kv_rate::run,
     },
     Experiment {
         name: "kv-latency",
-        paper: "HERD Figure 11",
+        paper: "HERD, thesis Figure 4.10",
         about: "latency against throughput, from one operation in flight to 256",
         run: kv_latency::run,
     },
     Experiment {
         name: "kv-values",
-        paper: "HERD Figure 10",
+        paper: "HERD, thesis Figure 4.9",
         about: "operations and bytes per second with values of 4 B to 1000 B",
         run: kv_values::run,
     },
     Experiment {
         name: "kv-memcached",
-        paper: "beyond the paper",
+        paper: "beyond the papers",
         about: "memcached and Dunlin's memcached port under the same load over TCP",
         run: kv_memcached::run,
     },
     Experiment {
         name: "kv-native-vs-memcached",
-        paper: "beyond the paper",
+        paper: "beyond the papers",
         about: "Dunlin's client over UDP against memcached over TCP",
         run: kv_native::run,
     },
@@ -235,7 +240,7 @@ pub const ALL: &[Experiment] = &[
     },
     Experiment {
         name: "kv-multiget",
-        paper: "beyond the paper",
+        paper: "beyond the papers",
         about: "keys per second with 1 to 256 keys a request",
         run: kv_multiget::run,
     },
@@ -253,60 +258,108 @@ pub const ALL: &[Experiment] = &[
     },
     Experiment {
         name: "smr-rate",
-        paper: "beyond the paper",
+        paper: "beyond the papers",
         about: "replicated writes per second, 1 to 256 at a time, with logs in memory and on disk",
         run: smr_rate::run,
     },
     Experiment {
         name: "smr-groups",
-        paper: "beyond the paper",
+        paper: "beyond the papers",
         about: "replicated writes per second to 1 to 100 groups on three replicas, with logs in memory and on disk",
         run: smr_groups::run,
     },
     Experiment {
         name: "coord-scale",
-        paper: "beyond the paper",
+        paper: "beyond the papers",
         about: "what members cost the cluster manager, and the time until the last of 1 to 1,000 watchers is told",
         run: coord_scale::run,
     },
     Experiment {
         name: "log-flush",
-        paper: "beyond the paper",
+        paper: "beyond the papers",
         about: "entries per second of a log on disk, 1 to 256 to a flush, beside bare flushes",
         run: log_flush::run,
     },
     Experiment {
         name: "smr-failover",
-        paper: "beyond the paper",
+        paper: "beyond the papers",
         about: "time without service when the leader of three durable replicas is killed under load",
         run: smr_failover::run,
     },
     Experiment {
+        name: "rein-sim-trace",
+        paper: "Rein Figure 3.3",
+        about: "the multigets that stand in for the trace of SoundCloud",
+        run: rein_sim::trace,
+    },
+    Experiment {
+        name: "rein-sim-slack",
+        paper: "Rein Figure 3.5",
+        about: "bounds of what delaying operations with slack can save, by load",
+        run: rein_sim::slack,
+    },
+    Experiment {
+        name: "rein-sim-sensitivity",
+        paper: "Rein Figure 3.8",
+        about: "p99 with other numbers of queues and range factors, beside levels that are learnt",
+        run: rein_sim::sensitivity,
+    },
+    Experiment {
+        name: "rein-sim-synthetic",
+        paper: "Rein Figure 3.11",
+        about: "multigets of constant and log-normal sizes over 16 servers, uniform and Zipf",
+        run: rein_sim::synthetic,
+    },
+    Experiment {
+        name: "rein-sim-oracle",
+        paper: "Rein Figure 3.14",
+        about: "every policy over FIFO on 128 servers, beside clairvoyant ones and the floor",
+        run: rein_sim::oracle,
+    },
+    Experiment {
+        name: "seq-rate",
+        paper: "sequencer, thesis Figure 4.16",
+        about: "numbers per second of one server core, step by step from a call each to Spec-S0",
+        run: seq_rate::run,
+    },
+    Experiment {
+        name: "seq-latency",
+        paper: "sequencer, thesis Figure 4.17",
+        about: "latency of a number, with answers in bursts and one by one, 1 to 128 in flight",
+        run: seq_latency::run,
+    },
+    Experiment {
+        name: "seq-speculation",
+        paper: "sequencer, thesis section 4.7.1",
+        about: "wrong guesses of the upper half, near a wrap of the lower half and far from it",
+        run: seq_speculation::run,
+    },
+    Experiment {
         name: "misbehaving",
-        paper: "beyond the paper",
+        paper: "beyond the papers",
         about: "rate of a working client, and memory of its server, beside clients that misbehave",
         run: misbehaving::run,
     },
     #[cfg(feature = "etcd")]
     Experiment {
         name: "smr-etcd",
-        paper: "beyond the paper",
+        paper: "beyond the papers",
         about: "three durable replicas of a key-value machine beside an etcd of three members",
         run: smr_etcd::run,
     },
     #[cfg(feature = "peers")]
     Experiment {
         name: "rpc-peers",
-        paper: "beyond the paper",
+        paper: "beyond the papers",
         about: "the same 32 B echo with tonic (gRPC) and tarpc over loopback TCP",
         run: rpc_peers::run,
     },
 ];
 
-/// Experiments that only some builds have, each with its cargo feature.
+/// Experiments that only some builds include, each with its cargo feature.
 const BY_FEATURE: [(&str, &str); 2] = [("rpc-peers", "peers"), ("smr-etcd", "etcd")];
 
-/// What `dunlin demo` shows: a little of everything.
+/// The content of `dunlin demo`: a sample of everything.
 pub const DEMO: Experiment = Experiment {
     name: "demo",
     paper: "",
@@ -318,18 +371,18 @@ pub const DEMO: Experiment = Experiment {
 pub fn demo_settings(total: Duration) -> Settings {
     let runs = 3;
     let measurements = (2 * demo::MEASUREMENTS * runs) as u32;
-    // Each measurement is a run of a floor and a run of ours with its warm-up, and three processes start and end for it.
+    // Each measurement is a run of a floor and a run of ours with its warm-up, and starts and ends three processes.
     let run = (total / measurements).saturating_sub(DEMO_STARTS).div_f64(2.2);
-    // No time to take a run again: a disturbed row says so.
+    // There is no time to repeat runs: disturbed rows are marked.
     Settings { run: run.max(DEMO_RUN_MIN), runs, repeats: 0, ..Settings::default() }
 }
 
-/// What starting the processes of one measurement takes, about.
+/// Approximate time of starting the processes of one measurement.
 const DEMO_STARTS: Duration = Duration::from_millis(100);
-/// The shortest run that still says something.
+/// The shortest meaningful run.
 const DEMO_RUN_MIN: Duration = Duration::from_millis(50);
 
-/// Every role a process of an experiment can play.
+/// Every role of a process in an experiment.
 const ROLES: &[Entry] = &[
     Entry::of::<BusyNeighbour>(),
     Entry::of::<roles::LatencyFloor>(),
@@ -343,6 +396,7 @@ const ROLES: &[Entry] = &[
     Entry::of::<roles::LatencyClient>(),
     Entry::of::<roles::RateClient>(),
     Entry::of::<roles::RatesInTurn>(),
+    Entry::of::<roles::Symmetric>(),
     Entry::of::<roles::BandwidthClient>(),
     Entry::of::<roles::SessionsClient>(),
     Entry::of::<roles::SlowServer>(),
@@ -364,6 +418,9 @@ const ROLES: &[Entry] = &[
     Entry::of::<roles::MultiGetLoad>(),
     Entry::of::<roles::MemcachedLoad>(),
     Entry::of::<roles::MemcachedProcess>(),
+    Entry::of::<roles::SeqServer>(),
+    Entry::of::<roles::SeqCallers>(),
+    Entry::of::<roles::SeqDirectClients>(),
     Entry::of::<roles::BareServer>(),
     Entry::of::<roles::Connections>(),
     Entry::of::<roles::LimitedServer>(),
@@ -392,12 +449,12 @@ const ROLES: &[Entry] = &[
     Entry::of::<rpc_peers::OtherServer>(),
 ];
 
-/// Is a process of an experiment. The program calls this when its first argument is [`peer::ARGUMENT`].
+/// Runs as a process of an experiment. The program calls this when its first argument is [`peer::ARGUMENT`].
 pub fn serve_peer() -> ExitCode {
     peer::serve(ROLES)
 }
 
-/// The experiments meant by a name: one, or every one for `all`.
+/// The experiments selected by a name: one, or all for `all`.
 ///
 /// # Errors
 /// [`BenchError::UnknownExperiment`]; [`BenchError::NotInThisBuild`] for one whose cargo feature is off.
@@ -413,7 +470,7 @@ pub fn find(name: &str) -> Result<Vec<&'static Experiment>, BenchError> {
     Ok(found)
 }
 
-/// What a report says of a case that was left out.
+/// The note about a skipped case.
 fn too_little_memory(case: &str, needed: u64, available: u64) -> String {
     let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
     format!(
@@ -424,10 +481,10 @@ fn too_little_memory(case: &str, needed: u64, available: u64) -> String {
 }
 
 impl Experiment {
-    /// Runs it. What was measured before an error is kept.
+    /// Runs it. Measurements before an error are kept.
     ///
     /// # Errors
-    /// Whatever keeps it from beginning.
+    /// If it cannot begin.
     pub fn run(&self, settings: Settings, launcher: Launcher) -> Result<Outcome, BenchError> {
         let mut lab = Lab::open(self.name, settings, launcher)?;
         let error = (self.run)(&mut lab).err();

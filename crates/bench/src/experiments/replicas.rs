@@ -1,4 +1,5 @@
-//! Three replicas of a key-value machine, a process each, and a client that writes all the while and remembers what it was told.
+//! Three replicas of a key-value machine, a process each, and a client that writes continuously and records which
+//! writes were acknowledged.
 
 use std::cell::{Cell, RefCell};
 use std::fs::DirBuilder;
@@ -23,55 +24,56 @@ use crate::roles::{Carrier, KvReplica};
 
 /// Replicas.
 const REPLICAS: u64 = 3;
-/// Ports below those that the system gives to sockets which want any: nobody takes that of a replica which is down for a moment.
+/// Ports below the ephemeral range of the system: no other socket takes the port of a replica that is down for a
+/// moment.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
-/// Writers side by side, each with one write on its way, and what each waits between two.
+/// Concurrent writers, each with one write in flight, and their pause between two writes.
 const WRITERS: u64 = 16;
 const PAUSE: Duration = Duration::from_millis(5);
 /// Bytes of a value.
 const VALUE_BYTES: usize = 64;
-/// Rights of the directory of the replicas.
+/// Permissions of the replicas' directory.
 const DIRECTORY_MODE: u32 = 0o700;
-/// How long the client waits for one replica before it asks another.
+/// How long the client waits for one replica before it tries another.
 pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(50);
-/// How long it waits for anything.
+/// Time limit of all waiting.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often replicas are asked how they are.
+/// Interval at which replicas are asked for their status.
 const LOOK: Duration = Duration::from_millis(10);
-/// What is plotted of a kill: so much before it and after it, in these intervals.
+/// The plotted time before and after a kill, and its intervals.
 pub(super) const BEFORE: Duration = Duration::from_millis(250);
 pub(super) const AFTER: Duration = Duration::from_millis(1500);
 const INTERVAL: Duration = Duration::from_millis(20);
-/// Acknowledgements after which a service that was interrupted counts as restored: more than can have been on their way before.
+/// Acknowledgements after which an interrupted service counts as restored: more than can have been in flight before.
 const RESTORED: usize = 4 * WRITERS as usize;
 
-/// Where the processes run.
+/// The placement of the processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(feature = "etcd"), allow(dead_code, reason = "some experiments are only in builds with a feature"))]
 pub(super) enum Placing {
-    /// Wherever the system puts them.
+    /// Wherever the system places them.
     Anywhere,
-    /// All on the core of servers.
+    /// All on the server core.
     ServerCore,
 }
 
-/// The processes.
+/// The replicas' processes.
 pub(super) struct Replicas {
     roles: Vec<KvReplica>,
     peers: Vec<Option<Peer<KvReplica>>>,
-    /// How long each may live.
+    /// Time limit of each.
     limit: Duration,
     placing: Placing,
     directory: PathBuf,
 }
 
 impl Replicas {
-    /// Starts them all. They have directories of their own, which are removed at the end.
+    /// Starts all replicas. Each has its own directory, which is removed at the end.
     pub fn start(lab: &Lab, election: Duration, limit: Duration) -> Result<Replicas, BenchError> {
         Self::start_in(lab, election, limit, (Carrier::Udp, Placing::Anywhere), &std::env::temp_dir())
     }
 
-    /// The same over this carrier, on these cores, with directories in `parent`, which is there.
+    /// The same over this carrier, on these cores, with directories in `parent`, which must exist.
     pub fn start_in(
         lab: &Lab,
         election: Duration,
@@ -80,18 +82,19 @@ impl Replicas {
         parent: &Path,
     ) -> Result<Replicas, BenchError> {
         let directory = parent.join(format!("dunlin-replicas-{}", std::process::id()));
-        // Not one that is there: replicas of another run would go on from their logs.
+        // Not an existing one: replicas of another run would continue from their logs.
         let made = DirBuilder::new().mode(DIRECTORY_MODE).create(&directory);
         made.map_err(BenchError::io(format!("make {}", directory.display())))?;
         let members = match carrier {
             Carrier::Udp => free_addresses()?,
-            // Of names that no other process has.
+            // Names that no other process uses.
             Carrier::Shm => {
                 let name = |id| (id, format!("shm:dunlin-replicas-{}-{id}", std::process::id()));
                 (1..=REPLICAS).map(name).collect()
             }
         };
-        let role = |id: u64| KvReplica { id, members: members.clone(), directory: directory.join(id.to_string()), election };
+        let role =
+            |id: u64| KvReplica { id, members: members.clone(), directory: directory.join(id.to_string()), election };
         let roles: Vec<KvReplica> = (1..=REPLICAS).map(role).collect();
         let mut replicas = Replicas { peers: roles.iter().map(|_| None).collect(), roles, limit, placing, directory };
         for id in 1..=REPLICAS {
@@ -103,24 +106,24 @@ impl Replicas {
         Ok(replicas)
     }
 
-    /// Where they are reached, as text.
+    /// Their addresses, as text.
     #[cfg(feature = "etcd")]
     pub fn addresses(&self) -> Vec<(u64, String)> {
         self.roles.first().map(|role| role.members.clone()).unwrap_or_default()
     }
 
-    /// Where they are reached.
+    /// Their addresses.
     fn members(&self) -> Result<Vec<(u64, Addr)>, BenchError> {
         let members = self.roles.first().map(|role| role.members.as_slice()).unwrap_or_default();
         members.iter().map(|(id, address)| Ok((*id, address.parse()?))).collect()
     }
 
-    /// Kills one; returns when it is dead.
+    /// Kills a replica; returns when it is dead.
     pub fn kill(&mut self, id: u64) -> Result<(), BenchError> {
         self.peers[id as usize - 1].take().map_or(Ok(()), Peer::kill)
     }
 
-    /// Starts one again, and does not wait for it.
+    /// Restarts a replica, without waiting for it.
     pub fn restart(&mut self, lab: &Lab, id: u64) -> Result<(), BenchError> {
         let at = id as usize - 1;
         let role = self.roles[at].clone();
@@ -131,7 +134,7 @@ impl Replicas {
         Ok(())
     }
 
-    /// Stops them all.
+    /// Stops all replicas.
     pub fn stop(mut self) -> Result<(), BenchError> {
         self.peers.drain(..).flatten().try_for_each(Peer::stop)
     }
@@ -139,14 +142,14 @@ impl Replicas {
 
 impl Drop for Replicas {
     fn drop(&mut self) {
-        // Before what they write to.
+        // Before the directory that they write to.
         self.peers.clear();
-        // What cannot be removed stays in the directory for temporary files.
+        // If this fails, the files stay in the temporary directory.
         let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 
-/// Addresses over UDP that nobody has now.
+/// UDP addresses that are free now.
 fn free_addresses() -> Result<Vec<(u64, String)>, BenchError> {
     let begin = PORTS.start + (std::process::id() % PORTS.len() as u32) as u16;
     let ports = (begin..PORTS.end).chain(PORTS.start..begin);
@@ -163,10 +166,10 @@ fn stuck(doing: &str, why: impl ToString) -> BenchError {
     BenchError::OtherSystem { system: "replicas", why: format!("{doing}: {}", why.to_string()) }
 }
 
-/// What the writers were told.
+/// The acknowledgements of the writers.
 #[derive(Default)]
 struct Told {
-    /// When each acknowledgement came, by the clock of the endpoint.
+    /// When each acknowledgement arrived, by the clock of the endpoint.
     times: RefCell<Vec<u64>>,
     /// By writer: how many writes ended, and which of them in doubt.
     ended: RefCell<Vec<u64>>,
@@ -177,7 +180,7 @@ struct Told {
     failure: RefCell<Option<String>>,
 }
 
-/// Writers in this process. Each writes keys of its own, each key once.
+/// Writers in this process. Each writes its own keys, each key once.
 pub(super) struct Writers {
     endpoint: Rc<Endpoint<AnyTransport>>,
     client: Rc<Client<AnyTransport>>,
@@ -186,17 +189,17 @@ pub(super) struct Writers {
     interrupt: Interrupt,
 }
 
-/// A time without service.
+/// An interruption of service.
 #[derive(Debug, Clone)]
 pub(super) struct Gap {
     /// The longest time between two acknowledgements around a kill.
     pub length: Duration,
-    /// When the kill was, by the clock of the endpoint.
+    /// When the kill happened, by the clock of the endpoint.
     pub at: u64,
 }
 
 impl Writers {
-    /// Begins to write, and returns when all writers were served.
+    /// Starts writing, and returns when all writers were served.
     pub fn start(replicas: &Replicas, interrupt: &Interrupt) -> Result<Writers, BenchError> {
         let members = replicas.members()?;
         let local = members.first().map(|(_, addr)| addr).ok_or_else(|| stuck("begin to write", "there are none"))?;
@@ -219,13 +222,13 @@ impl Writers {
         self.told.times.borrow().len()
     }
 
-    /// Goes on writing.
+    /// Continues writing.
     pub fn go_on(&self, time: Duration) -> Result<(), BenchError> {
         let end = Instant::now() + time;
         self.until("go on", || Instant::now() >= end)
     }
 
-    /// Goes on writing until something is so.
+    /// Continues writing until `is_so` holds.
     fn until(&self, doing: &str, mut is_so: impl FnMut() -> bool) -> Result<(), BenchError> {
         let end = Instant::now() + PATIENCE;
         let stops = || self.interrupt.is_set() || Instant::now() >= end || self.told.failure.borrow().is_some();
@@ -242,12 +245,12 @@ impl Writers {
         }
     }
 
-    /// How a replica is, if it says so.
+    /// The status of a replica, if it answers.
     fn status(&self, id: u64) -> Option<Status> {
         self.endpoint.block_on(self.client.status(id)).ok()
     }
 
-    /// Asks the replicas until something comes of it.
+    /// Asks the replicas until `ask` returns a value.
     fn ask<R>(&self, doing: &str, mut ask: impl FnMut() -> Option<R>) -> Result<R, BenchError> {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
@@ -259,24 +262,24 @@ impl Writers {
         Err(stuck(doing, format!("not within {PATIENCE:?}")))
     }
 
-    /// Who leads, and how far it has committed.
+    /// The status of the leader.
     fn leader_status(&self) -> Option<Status> {
         let all = self.members.iter().filter_map(|(id, _)| self.status(*id));
         all.filter(|status| status.role == Role::Leader).max_by_key(|status| status.term)
     }
 
-    /// Who leads.
+    /// The leader.
     pub fn leader(&self) -> Result<u64, BenchError> {
         self.ask("find who leads", || self.leader_status()).map(|status| status.id)
     }
 
-    /// Goes on writing until a replica that was started again has what was committed meanwhile.
+    /// Continues writing until a restarted replica has caught up.
     pub fn until_caught_up(&self, id: u64) -> Result<(), BenchError> {
         let goal = self.ask("find who leads", || self.leader_status())?.committed;
         self.ask("catch up", || self.status(id).filter(|status| status.applied >= goal)).map(drop)
     }
 
-    /// Has one killed, and goes on until writes are served again.
+    /// Kills a replica with `kill`, and continues until writes are served again.
     pub fn interrupted_by(&self, kill: impl FnOnce() -> Result<(), BenchError>) -> Result<Gap, BenchError> {
         let at = self.endpoint.now();
         let before = self.acknowledged();
@@ -304,7 +307,7 @@ impl Writers {
         Line { name: format!("{name}, {} ms without service", gap.length.as_millis()), points }
     }
 
-    /// Stops writing, reads back all that was acknowledged, and gives how much of it is not there as it was written.
+    /// Stops writing, reads back all acknowledged writes, and returns how many are missing or wrong.
     pub fn stop_and_count_lost(&self) -> Result<u64, BenchError> {
         self.told.is_over.set(true);
         self.until("end the last writes", || self.told.writing.get() == 0)?;
@@ -329,7 +332,7 @@ impl Writers {
         }
         let mut left = u64::MAX;
         while left > 0 {
-            // Each time with fresh patience: there may be much to read.
+            // With a new time limit for each: there may be much to read.
             let end = Instant::now() + PATIENCE / 2;
             self.until("read back", || reading.get() == 0 || Instant::now() >= end)?;
             left = reading.get();
@@ -359,7 +362,7 @@ fn value(writer: u64, number: u64) -> [u8; VALUE_BYTES] {
     std::array::from_fn(|at| (writer.wrapping_mul(31) ^ number.rotate_left(at as u32)) as u8)
 }
 
-/// Writes until it is over.
+/// Writes until the end.
 async fn write(client: Rc<Client<AnyTransport>>, told: Rc<Told>, writer: u64) {
     let mut number = 0;
     while !told.is_over.get() {
@@ -394,6 +397,7 @@ enum Found {
 async fn read(client: &Client<AnyTransport>, writer: u64, number: u64) -> Result<Found, ClientError> {
     let key = key(writer, number);
     let reply = client.query(Query { key: &key }.encode()).await?;
-    let is_there = matches!(Answer::parse(&reply), Ok(Answer::Value { value: found, .. }) if found == value(writer, number));
+    let is_there =
+        matches!(Answer::parse(&reply), Ok(Answer::Value { value: found, .. }) if found == value(writer, number));
     Ok(if is_there { Found::AsWritten } else { Found::Lost })
 }

@@ -6,7 +6,7 @@ use crate::lab::Lab;
 use crate::report::{Metric, Target};
 use crate::roles::{Carrier, Setup};
 
-/// Bytes of a request. The paper's largest is 8 MB.
+/// Bytes of a request. The paper's maximum is 8 MB.
 const SIZES: [(usize, &str); 8] = [
     (512, "512 B"),
     (2 << 10, "2 KiB"),

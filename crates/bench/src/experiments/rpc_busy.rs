@@ -1,5 +1,6 @@
-//! `rpc-busy`: beyond the paper, whose cores are all its own. A neighbour that computes shares the server's core. What is left of rate and latency
-//! should be what the core lost, as it is of bare echoes beside the same neighbour, and nothing should be taken for lost that only waits.
+//! `rpc-busy`: beyond the paper, whose cores are exclusive. A computing neighbour shares the server's core. Rate and
+//! latency should degrade only as much as those of bare echoes with the same neighbour, and packets that are only
+//! delayed should not be considered lost.
 
 use super::runs;
 use crate::BenchError;
@@ -11,19 +12,19 @@ use crate::roles::{Carrier, RateFigures, Setup};
 
 /// Requests in a batch.
 const BATCH: usize = 3;
-/// Share of the rate that calls keep, against the share that bare echoes keep.
+/// Required share of the rate that calls keep, relative to the share that bare echoes keep.
 const PROPORTION_MIN: f64 = 0.8;
-/// Retransmissions per second: each is needless, since nothing is lost.
+/// Limit of retransmissions per second: each is unnecessary, since nothing is lost.
 const RETRANSMISSIONS_MAX: f64 = 10.0;
 
-/// One run: calls and bare echoes, first alone and then beside the neighbour.
+/// One run: calls and bare echoes, first alone and then with the neighbour.
 struct Seen {
     alone: Measured<f64>,
     beside: Measured<RateFigures>,
 }
 
 impl Seen {
-    /// What calls keep of their rate, against what bare echoes keep of theirs.
+    /// The share of their rate that calls keep, relative to that of bare echoes.
     fn proportion(&self) -> f64 {
         let kept = self.beside.ours.rate / self.alone.ours;
         let floor_kept = self.beside.floor.rate / self.alone.floor;
@@ -67,9 +68,9 @@ fn rates(lab: &Lab, setup: &Setup) -> Result<Seen, BenchError> {
     Ok(Seen { alone, beside })
 }
 
-/// Measures while a neighbour has the server's core too.
+/// Measures while a neighbour shares the server's core.
 fn beside_neighbour<T>(lab: &Lab, measure: impl FnOnce(&Lab) -> Result<T, BenchError>) -> Result<T, BenchError> {
-    // Time for two measurements, each with a warm-up.
+    // Enough time for two measurements, each with a warm-up.
     let mut neighbour: Peer<BusyNeighbour> = lab.server(BusyNeighbour, 4 * lab.run_length())?;
     neighbour.ready()?;
     let measured = measure(lab)?;

@@ -1,6 +1,7 @@
-//! `rpc-factors`: Table 3. The load of `rpc-rate` with B = 3, and one optimization after another switched off, each row
-//! without those of the rows above it too. With congestion control, as in the paper: the one that endpoints have across a network, since on
-//! one host they have none.
+//! `rpc-factors`: Table 3, as shares of the rate with everything on, since the paper's rates are of threads that are
+//! client and server at once. The load is that of `rpc-rate` with B = 3. Optimizations are first switched off
+//! cumulatively, one more in each row, then each alone. As in the paper, congestion control is on: the default across a
+//! network, since within one host there is none.
 
 use super::{paper, runs};
 use crate::BenchError;
@@ -11,14 +12,14 @@ use crate::roles::{Carrier, Congestion, Factor, Setup};
 /// Requests in a batch, as in the paper's table.
 const BATCH: usize = 3;
 
-/// One row: what goes off, and what the paper reports for the like of it.
+/// One row: what is switched off, and the paper's share of the full rate for the corresponding row.
 struct Step {
     factor: Factor,
     name: &'static str,
     paper: Option<PaperFigure>,
 }
 
-/// In the paper's order; what the paper does not have stands after it.
+/// In the paper's order; steps that the paper does not have come last.
 const STEPS: [Step; 7] = [
     Step {
         factor: Factor::BatchedTimestamps,
@@ -51,11 +52,12 @@ const STEPS: [Step; 7] = [
 
 const TRANSMIT_BATCHING: Step = Step { factor: Factor::TransmitBatching, name: "transmit batching", paper: None };
 
-/// Over shared memory, those behind. Cells are prefetched when a batch is sent: without batches it would be off already.
+/// Additional steps over shared memory. Cells are prefetched when a batch is sent: without batches this would already
+/// be off.
 const SHM_STEPS: [Step; 2] =
     [Step { factor: Factor::CellPrefetch, name: "prefetching of cells", paper: None }, TRANSMIT_BATCHING];
 
-/// Over UDP, those behind.
+/// Additional steps over UDP.
 const UDP_STEPS: [Step; 4] = [
     TRANSMIT_BATCHING,
     Step { factor: Factor::Connect, name: "connected socket", paper: None },
@@ -64,26 +66,40 @@ const UDP_STEPS: [Step; 4] = [
 ];
 
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
-    lab.expect_cases(Carrier::ALL.len() * (1 + STEPS.len()) + SHM_STEPS.len() + UDP_STEPS.len());
+    lab.expect_cases(Carrier::ALL.len() * (1 + 2 * STEPS.len()) + 2 * (SHM_STEPS.len() + UDP_STEPS.len()));
     for carrier in Carrier::ALL {
-        let mut setup = Setup { congestion: Congestion::Swift, ..Setup::new(carrier) };
-        let case = format!("{} everything on", carrier.name());
-        measure(lab, &case, &setup, Some(paper::factors::BASELINE))?;
+        let name = carrier.name();
+        let everything = Setup { congestion: Congestion::Swift, ..Setup::new(carrier) };
+        let case = format!("{name} everything on");
+        let rates = measure(lab, &case, &everything)?;
+        let all = spread(&rates, |rate| *rate)?;
+        lab.push(RowBuilder::new(case, Metric::Rate, all));
         let own_steps = match carrier {
             Carrier::Shm => &SHM_STEPS[..],
             Carrier::Udp => &UDP_STEPS[..],
         };
+        let mut cumulative = everything.clone();
         for step in STEPS.iter().chain(own_steps) {
-            setup.without.push(step.factor);
-            measure(lab, &format!("{} … no {}", carrier.name(), step.name), &setup, step.paper)?;
+            cumulative.without.push(step.factor);
+            kept(lab, &format!("{name} … no {}", step.name), &cumulative, all.median, step.paper)?;
+        }
+        for step in STEPS.iter().chain(own_steps) {
+            let alone = Setup { without: vec![step.factor], ..everything.clone() };
+            kept(lab, &format!("{name} all but {}", step.name), &alone, all.median, None)?;
         }
     }
     Ok(())
 }
 
-fn measure(lab: &mut Lab, case: &str, setup: &Setup, paper: Option<PaperFigure>) -> Result<(), BenchError> {
-    let load = runs::small_load(lab, BATCH);
-    let rates = lab.case(case, |lab| runs::rate_without_floor(lab, setup, &load))?;
-    lab.push(RowBuilder::new(case, Metric::Rate, spread(&rates, |rate| *rate)?).paper(paper));
+/// The rate without some optimizations, and its share of the full rate.
+fn kept(lab: &mut Lab, case: &str, setup: &Setup, all: f64, paper: Option<PaperFigure>) -> Result<(), BenchError> {
+    let rates = measure(lab, case, setup)?;
+    lab.push(RowBuilder::new(case, Metric::Rate, spread(&rates, |rate| *rate)?));
+    lab.push(RowBuilder::new(case, Metric::Advantage, spread(&rates, |rate| rate / all)?).paper(paper));
     Ok(())
+}
+
+fn measure(lab: &mut Lab, case: &str, setup: &Setup) -> Result<Vec<f64>, BenchError> {
+    let load = runs::small_load(lab, BATCH);
+    lab.case(case, |lab| runs::rate_without_floor(lab, setup, &load))
 }

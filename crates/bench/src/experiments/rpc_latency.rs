@@ -1,4 +1,4 @@
-//! `rpc-latency`: Table 2. A 32 B echo, one outstanding, server and client on a core each.
+//! `rpc-latency`: Table 2. A 32 B echo, one outstanding, server and client each on its own core.
 
 use super::{paper, runs};
 use crate::BenchError;

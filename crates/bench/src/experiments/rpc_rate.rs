@@ -1,28 +1,29 @@
-//! `rpc-rate`: Figure 4. 32 B echoes in batches, up to 60 in flight, one client thread and one server thread.
+//! `rpc-rate`: Figure 4. 32 B echoes in batches, up to 60 in flight: two threads that are client and server to each
+//! other, as in the paper, and one client thread with one server thread, for which the paper has no figure.
 
 use super::{paper, runs};
 use crate::BenchError;
 use crate::lab::{Lab, spread};
-use crate::report::{Metric, RowBuilder, Target};
-use crate::roles::{Carrier, Factor, Setup};
+use crate::report::{Metric, PaperFigure, RowBuilder, Target};
+use crate::roles::{Carrier, Congestion, Factor, Setup, Symmetric};
 
 /// Requests in a batch, as in the paper.
 const BATCHES: [usize; 3] = [1, 3, 11];
-/// The batch of the comparison with UDP that batches nothing.
+/// The batch size of the paper's section 6.2.
+const PAPER_BATCH: usize = 3;
+/// The batch size for comparison with UDP without batching.
 const PLAIN_BATCH: usize = 11;
 const PLAIN_CASE: &str = "udp B=11, no offload, no coalescing";
 
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
-    lab.expect_cases(Carrier::ALL.len() * BATCHES.len() + 1);
+    lab.expect_cases(Carrier::ALL.len() * (BATCHES.len() + CONTROLS.len()) + 1);
     for carrier in Carrier::ALL {
+        symmetric(lab, carrier)?;
         for batch in BATCHES {
             let case = format!("{} B={batch}", carrier.name());
             let load = runs::small_load(lab, batch);
             let measured = runs::rate_case(lab, &case, &Setup::new(carrier), &load)?;
             let mut row = runs::row(&case, Metric::Rate, &measured, |rate| *rate)?;
-            if batch == 3 {
-                row = row.paper(Some(paper::RATE_B3));
-            }
             if let Some(target) = target(carrier, batch) {
                 row = row.target(target);
             }
@@ -33,6 +34,30 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     let load = runs::small_load(lab, PLAIN_BATCH);
     let rates = lab.case(PLAIN_CASE, |lab| runs::rate_without_floor(lab, &plain, &load))?;
     lab.push(RowBuilder::new(PLAIN_CASE, Metric::Rate, spread(&rates, |rate| *rate)?));
+    Ok(())
+}
+
+/// Congestion control of threads that are both client and server, with the paper's figure. Ours is the default across a
+/// network; the paper's is Timely.
+const CONTROLS: [(Congestion, &str, PaperFigure); 2] = [
+    (Congestion::Swift, "congestion control", paper::RATE_B3),
+    (Congestion::Off, "no congestion control", paper::RATE_B3_UNCONTROLLED),
+];
+
+/// The rate of requests of each of two threads, while it serves as many.
+fn symmetric(lab: &mut Lab, carrier: Carrier) -> Result<(), BenchError> {
+    for (congestion, control, figure) in CONTROLS {
+        let case = format!("{} B=3, each thread client and server, {control}", carrier.name());
+        let setup = Setup { congestion, ..Setup::new(carrier) };
+        let rates = lab.case(&case, |lab| {
+            let load = runs::small_load(lab, PAPER_BATCH);
+            let role = |peer| Symmetric { setup: setup.clone(), peer, sessions: runs::SESSIONS, load: load.clone() };
+            let mut first = lab.server(role(None), lab.run_length())?;
+            let second = lab.client(role(Some(first.ready()?)), lab.run_length())?.result()?;
+            Ok((first.stop()? + second) / 2.0)
+        })?;
+        lab.push(RowBuilder::new(case, Metric::Rate, spread(&rates, |rate| *rate)?).paper(Some(figure)));
+    }
     Ok(())
 }
 

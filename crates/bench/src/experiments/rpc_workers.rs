@@ -1,5 +1,5 @@
-//! `rpc-workers`: section 3.2. Latency of quick calls alone, and beside calls whose handler takes 1 ms, on a worker thread and in the
-//! event loop; and what becomes of slow calls when there are more than the workers' queue holds.
+//! `rpc-workers`: section 3.2. Latency of quick calls alone, and beside calls whose handler takes 1 ms, on a worker
+//! thread and in the event loop; and the fate of slow calls beyond the workers' queue.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use crate::lab::{Lab, spread};
 use crate::report::{Metric, RowBuilder, Target};
 use crate::roles::{Carrier, FULL_POOL, Mode, Setup, SlowServer, Work, WorkersClient, WorkersFigures};
 
-/// How often the unloaded latency the loaded one may be.
+/// Limit of the loaded latency, in unloaded latencies.
 const FACTOR: f64 = 2.0;
-/// Time a server waits for its client to come and go.
+/// Additional time limit of a server, for starting and ending its client.
 const CLIENT_SLACK: Duration = Duration::from_secs(20);
 
-/// What the quick calls run beside.
+/// The slow calls beside the quick ones.
 struct Beside {
     name: &'static str,
     mode: Mode,
@@ -30,7 +30,7 @@ const CASES: [Beside; 5] = [
     Beside { name: ALONE, mode: Mode::Worker, work: Work::Wait, slow: 0 },
     Beside { name: WORKER, mode: Mode::Worker, work: Work::Wait, slow: 1 },
     Beside { name: "beside 1 ms of waiting in the event loop", mode: Mode::Dispatch, work: Work::Wait, slow: 1 },
-    // On two cores, which client and event loop poll, there is none left for this worker: it takes turns with them.
+    // On two cores, which client and event loop poll, none is left for this worker: it shares them.
     Beside { name: "beside 1 ms of computing in a worker", mode: Mode::Worker, work: Work::Compute, slow: 1 },
     Beside { name: FULL, mode: Mode::Worker, work: Work::Wait, slow: FULL_POOL },
 ];
@@ -48,7 +48,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
                 WORKER => p99.target(Target::CaseTimes { case: alone, factor: FACTOR }),
                 _ => p99,
             });
-            // What a worker that computes takes from the others are few long pauses.
+            // A computing worker causes few long pauses for the others.
             lab.push(RowBuilder::new(&case, Metric::LatencyP999, spread(&measured, |figures| figures.quick.p999)?));
             if beside.name == FULL {
                 push_slow(lab, &case, &measured)?;
@@ -58,7 +58,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// What became of the slow calls: each is answered or pushed back.
+/// The fate of the slow calls: each is answered or rejected.
 fn push_slow(lab: &mut Lab, case: &str, measured: &[WorkersFigures]) -> Result<(), BenchError> {
     let row = |what, metric, spread| RowBuilder::new(format!("{case}, slow calls {what}"), metric, spread);
     lab.push(row("answered", Metric::Rate, spread(measured, |figures| figures.answered)?));

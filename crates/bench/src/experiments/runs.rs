@@ -1,4 +1,4 @@
-//! One run of each kind of measurement: its floor first, then a server and a client in fresh processes.
+//! One run of each kind of measurement: its floor first, then a server and a client in new processes.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use crate::roles::{
     RateFloor, Setup,
 };
 
-/// Bytes of a small request and of its response, as in the paper.
+/// Bytes of a small request, and of its response, as in the paper.
 pub(super) const SMALL_BYTES: usize = 32;
-/// Requests in flight where a rate is measured, as in the paper.
+/// Requests in flight when a rate is measured, as in the paper.
 pub(super) const IN_FLIGHT: usize = 60;
-/// Sessions over which they are spread: eight slots each hold them all.
+/// Sessions for these requests: eight slots each hold them all.
 pub(super) const SESSIONS: usize = 8;
 /// Credits of a session for large requests, as in the paper.
 pub(super) const LARGE_CREDITS: u16 = 32;
 
-/// A row of a figure with the floor of the same runs beside it.
+/// A row of a figure, with the floor of the same runs.
 pub(super) fn row<T>(
     case: &str,
     metric: Metric,
@@ -31,7 +31,7 @@ pub(super) fn row<T>(
     Ok(RowBuilder::new(case, metric, spread.ours).floor(spread.floor).repeated(runs.repeated()))
 }
 
-/// What the floor of a rate or bandwidth takes, for [`Lab::case_beside_floor`].
+/// The cost of a floor of a rate or bandwidth, for [`Lab::case_beside_floor`].
 fn time_per_unit(rate: &f64) -> f64 {
     1.0 / rate
 }
@@ -47,7 +47,12 @@ pub(super) fn rate_case(lab: &mut Lab, case: &str, setup: &Setup, load: &Load) -
 }
 
 /// A case of [`bandwidth`].
-pub(super) fn bandwidth_case(lab: &mut Lab, case: &str, setup: &Setup, size: usize) -> Result<BesideFloor<f64>, BenchError> {
+pub(super) fn bandwidth_case(
+    lab: &mut Lab,
+    case: &str,
+    setup: &Setup,
+    size: usize,
+) -> Result<BesideFloor<f64>, BenchError> {
     lab.case_beside_floor(case, time_per_unit, |lab| bandwidth(lab, setup, size))
 }
 
@@ -68,7 +73,7 @@ pub(super) fn rate(lab: &Lab, setup: &Setup, load: &Load) -> Result<Measured<f64
     Ok(Measured { ours: rate_without_floor(lab, setup, load)?, floor })
 }
 
-/// The rate of bare echoes, as many in flight.
+/// The rate of bare echoes, with the same number in flight.
 pub(super) fn rate_floor(lab: &Lab, carrier: Carrier) -> Result<f64, BenchError> {
     let floor = RateFloor { carrier, in_flight: IN_FLIGHT, cores: lab.cores()?, run: lab.run_length() };
     lab.anywhere(floor, lab.run_length())?.result()
@@ -79,7 +84,7 @@ pub(super) fn rate_without_floor(lab: &Lab, setup: &Setup, load: &Load) -> Resul
     Ok(rate_figures(lab, setup, load)?.rate)
 }
 
-/// Echoes in batches, and how many were sent again.
+/// Echoes in batches, and the number of retransmissions.
 pub(super) fn rate_figures(lab: &Lab, setup: &Setup, load: &Load) -> Result<RateFigures, BenchError> {
     with_server(lab, setup, |server| {
         let client = RateClient { setup: setup.clone(), server, sessions: SESSIONS, load: load.clone() };
@@ -112,7 +117,7 @@ pub(super) fn bandwidth_without_floor(lab: &Lab, setup: &Setup, size: usize) -> 
     })
 }
 
-/// Runs `client` beside a server, whose address it is given.
+/// Runs `client` with a server, whose address it gets.
 pub(super) fn with_server<T>(
     lab: &Lab,
     setup: &Setup,
@@ -134,5 +139,5 @@ pub(super) fn with_server_for<T>(
     Ok(outcome)
 }
 
-/// Time a server waits for its client to come and go.
+/// Additional time limit of a server, for starting and ending its client.
 const CLIENT_SLACK: Duration = Duration::from_secs(20);

@@ -1,5 +1,5 @@
-//! `serve-handle`: what a call through a handle costs beside the bare call of the thread that owns the endpoint. That
-//! thread serves, too: on a machine of two cores a server, an owner and a caller cannot poll at once.
+//! `serve-handle`: the cost of a call through a handle, compared with a direct call by the endpoint's own thread. That
+//! thread is also the server: on a machine with two cores a server, an owner and a caller cannot all poll.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::roles::{Carrier, Crossing, CrossingCalls};
 
 /// Pauses between calls: longer than an endpoint polls before it sleeps.
 const PAUSES: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(2)];
-/// What a handle may take beyond its floor, in nanoseconds: beyond the bare call while its endpoint is awake, and beyond
-/// a counter that wakes the endpoint's task while it sleeps.
+/// Limit of a handle's cost beyond its floor, in nanoseconds: beyond a direct call while its endpoint is awake, and
+/// beyond a counter that wakes the endpoint's task while it sleeps.
 const HANDLE_NANOS_MORE: f64 = 2_000.0;
 
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {

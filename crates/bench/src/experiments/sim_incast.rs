@@ -1,5 +1,6 @@
-//! `sim-incast`: Table 5 on the simulated CX4. Clients on hosts of all racks send 8 MB requests to one server, one outstanding each, without
-//! and with control of congestion. Their packets queue at the port of the server's rack, and the round trips that clients see tell how long.
+//! `sim-incast`: Table 5 on the simulated CX4. Clients on hosts of all racks send 8 MB requests to one server, one
+//! outstanding each, with and without congestion control. Their packets queue at the port of the server's rack, and the
+//! clients' round trips show how long.
 
 use std::time::Duration;
 
@@ -11,13 +12,13 @@ use crate::BenchError;
 use crate::lab::Lab;
 use crate::report::{Line, Metric, PaperFigure, Places, Plot, RowBuilder, Target};
 
-/// Measured virtual time for each second of the run length, and the least.
+/// Measured virtual time for each second of the run length, and its minimum.
 const TIME: Duration = Duration::from_millis(60);
 const TIME_MIN: u64 = 1_000_000;
-/// Ours, with a hundred clients.
+/// For our algorithm with a hundred clients.
 const BANDWIDTH_MIN: f64 = 22e9;
 const RTT_P99_MAX: f64 = 200_000.0;
-/// Timely must come as close to the paper's Timely.
+/// Maximum ratio of our Timely's round trips to the paper's, in either direction.
 const RTT_FACTOR: f64 = 2.0;
 const BANDWIDTH_SHARE: f64 = 0.2;
 

@@ -1,6 +1,6 @@
-//! `sim-incast-background`: section 6.5. During an incast of a hundred clients, one more thread of each of their hosts calls the threads of
-//! the others, 64 kB there and back, one call outstanding. They share no port with the incast's queue but that of their own host, so
-//! their latency says what an incast does to bystanders.
+//! `sim-incast-background`: section 6.5. During an incast of a hundred clients, one more thread on each of their hosts
+//! calls the threads of the others, 64 kB in each direction, one call outstanding. They share no port with the incast's
+//! queue except that of their own host, so their latency shows the effect of an incast on bystanders.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,14 +18,14 @@ use crate::lab::{Lab, Trial};
 use crate::measure::{Latencies, Percentiles};
 use crate::report::{Metric, RowBuilder, Target};
 
-/// Measured virtual time for each second of the run length, and the least.
+/// Measured virtual time for each second of the run length, and its minimum.
 const TIME: Duration = Duration::from_millis(5);
 const TIME_MIN: u64 = 500_000;
 const BYTES: usize = 64_000;
 const THREAD: u16 = 1;
-/// Whom each thread calls, in random order: the threads of the hosts that follow it by so many in the order of clients.
+/// The partners of each thread, in random order: the threads of the hosts at these distances in the order of clients.
 const PARTNERS: [usize; 8] = [1, 7, 18, 29, 43, 58, 71, 86];
-/// Clients of a run that is not long enough to say anything.
+/// Clients of a run that is too short to be meaningful.
 const FEW_CLIENTS: u32 = 20;
 
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
@@ -39,7 +39,8 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
         let seen = lab.simulate(&case, |trial| measure(trial, incast))?;
         let at = |figure: fn(&Percentiles) -> f64| seen.iter().map(figure).collect::<Vec<_>>();
         lab.push(RowBuilder::of_seeds(&case, Metric::LatencyP50, &at(|p| p.p50))?);
-        let mut row = RowBuilder::of_seeds(&case, Metric::LatencyP99, &at(|p| p.p99))?.paper(Some(paper::BACKGROUND_P99));
+        let mut row =
+            RowBuilder::of_seeds(&case, Metric::LatencyP99, &at(|p| p.p99))?.paper(Some(paper::BACKGROUND_P99));
         if control == Control::Ours {
             row = row.target(Target::Absolute(paper::BACKGROUND_P99.value));
         }
@@ -69,8 +70,13 @@ fn measure(trial: Trial<'_>, incast: Incast) -> Result<Percentiles, BenchError> 
     latencies.borrow().percentiles()
 }
 
-/// Lets a member call its partners, one at a time, and records the calls that begin at a time or after it.
-fn call(member: &Member, partners: [&Member; PARTNERS.len()], mut random: Random, tally: (u64, &Rc<RefCell<Latencies>>)) {
+/// Makes calls from a member to its partners, one at a time, and records those that begin at a time or after it.
+fn call(
+    member: &Member,
+    partners: [&Member; PARTNERS.len()],
+    mut random: Random,
+    tally: (u64, &Rc<RefCell<Latencies>>),
+) {
     let connecting = partners.map(|partner| member.connect(partner.addr()));
     let (from, latencies) = (tally.0, tally.1.clone());
     let clock = member.clock();

@@ -1,7 +1,8 @@
-//! `sim-latency`: Table 2 on the simulated clusters. One client and one server under one switch, one 32 B call outstanding.
+//! `sim-latency`: Table 2 on the simulated clusters. One client and one server under one switch, one 32 B call
+//! outstanding.
 //!
-//! The presets and the cost model are made of published parts (see `docs/simulation.md`); this adds them up with the real protocol between
-//! them, so it shows whether a round trip through the model has the right length.
+//! The presets and the cost model are composed of published parts (see `docs/simulation.md`). This experiment adds them
+//! up with the real protocol, so it shows whether a round trip through the model has the right length.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,10 +19,10 @@ use crate::measure::{Latencies, Percentiles};
 use crate::report::{Metric, RowBuilder};
 
 const BYTES: usize = 32;
-/// Virtual time for each second of the run length, and the least of it: some calls.
+/// Virtual time for each second of the run length, and its minimum: a few calls.
 const TIME: Duration = Duration::from_millis(100);
 const TIME_MIN: u64 = 100_000;
-/// How far from the paper's figure ours may be.
+/// Tolerated deviation from the paper's figure.
 const TOLERANCE: f64 = 0.15;
 
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {

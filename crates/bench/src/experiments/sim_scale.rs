@@ -1,7 +1,9 @@
-//! `sim-scale`: Figure 5 and section 6.3. A hundred hosts of the simulated CX4, each with some threads, and from each thread a session to every
-//! other of the cluster: batches of three small calls to sessions chosen at random, up to 60 in flight.
+//! `sim-scale`: Figure 5 and section 6.3. A hundred hosts of the simulated CX4, each with several threads, and a
+//! session from each thread to every other one of the cluster: batches of three small calls to random sessions, up to
+//! 60 in flight.
 //!
-//! A short run has fewer threads: those of the paper (up to ten, with a million sessions in all) come with a run length of ten seconds.
+//! A short run has fewer threads: the paper's number (up to ten, with a million sessions in all) requires a run length
+//! of ten seconds.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,13 +18,13 @@ use crate::datacenter::{BatchLoad, BatchTally, Cluster, Member};
 use crate::lab::{Lab, Trial};
 use crate::report::{Metric, RowBuilder};
 
-/// Measured virtual time for each second of the run length, the least and the most.
+/// Measured virtual time for each second of the run length, its minimum and its maximum.
 const TIME: Duration = Duration::from_millis(1);
 const TIME_MIN: u64 = 100_000;
 const TIME_MAX: u64 = 4_000_000;
-/// Time between the first call and the first that is measured.
+/// Time between the first call and the first measured one.
 const SETTLING_MAX: u64 = 200_000;
-/// Threads of a host, and the run length that is enough for them.
+/// Threads of a host, and the required run length.
 const THREADS: [(u16, Duration); 6] = [
     (1, Duration::ZERO),
     (2, Duration::from_millis(500)),
@@ -31,7 +33,7 @@ const THREADS: [(u16, Duration); 6] = [
     (8, Duration::from_secs(10)),
     (10, Duration::from_secs(10)),
 ];
-/// The paper's hosts, evenly in the five racks; and those of a run that is too short to say anything.
+/// The paper's hosts, evenly in the five racks; and the number for a run that is too short to be meaningful.
 const HOSTS: u32 = 100;
 const FEW_HOSTS: u32 = 10;
 const FEW_BELOW: Duration = Duration::from_millis(100);
@@ -42,26 +44,31 @@ const CREDITS: u16 = 32;
 const BYTES: usize = 32;
 const BATCH: usize = 3;
 const IN_FLIGHT: usize = 60;
-/// Credits of all sessions of a thread have a place each: 1,998 sessions of 32.
+/// The credits of all sessions of a thread have a place each: 1,998 sessions of 32.
 const RX_DESCRIPTORS: usize = 1 << 16;
-/// Virtual time for all sessions to open, and how often it is asked.
+/// Interval of checks while sessions open, and the time limit for all, in virtual time.
 const OPENING: (u64, u64) = (1_000_000, 2_000_000_000);
 
-/// What was seen, of one host.
+/// The observations, per host.
 struct Seen {
     rate: f64,
     quantiles: [f64; QUANTILES.len()],
     retransmissions: f64,
 }
 
-const QUANTILES: [(Metric, f64); 4] =
-    [(Metric::LatencyP50, 0.5), (Metric::LatencyP99, 0.99), (Metric::LatencyP999, 0.999), (Metric::LatencyP9999, 0.9999)];
+const QUANTILES: [(Metric, f64); 4] = [
+    (Metric::LatencyP50, 0.5),
+    (Metric::LatencyP99, 0.99),
+    (Metric::LatencyP999, 0.999),
+    (Metric::LatencyP9999, 0.9999),
+];
 
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     let length = lab.run_length();
     let hosts = if length < FEW_BELOW { FEW_HOSTS } else { HOSTS };
     let time = lab.virtual_time(TIME).clamp(TIME_MIN, TIME_MAX);
-    let threads: Vec<u16> = THREADS.iter().filter(|(_, enough)| length >= *enough).map(|(threads, _)| *threads).collect();
+    let threads: Vec<u16> =
+        THREADS.iter().filter(|(_, enough)| length >= *enough).map(|(threads, _)| *threads).collect();
     lab.expect_simulations(threads.len());
     for threads in threads {
         let case = format!("{hosts} hosts, {threads} threads each");
@@ -118,7 +125,7 @@ fn measure(trial: Trial<'_>, hosts: u32, threads: u16, time: u64) -> Result<Seen
 fn open_all(trial: Trial<'_>, cluster: &mut Cluster, members: &[Member]) -> Result<Vec<Vec<Session>>, BenchError> {
     let opened: Vec<_> = members.iter().map(|_| Rc::new(RefCell::new(Vec::new()))).collect();
     for (number, (member, sessions)) in members.iter().zip(&opened).enumerate() {
-        // Each begins with its neighbour, so that they do not all ask the same one.
+        // Each begins with its neighbour, so that they do not all connect to the same one.
         let others = (1..members.len()).map(|step| &members[(number + step) % members.len()]);
         member.open_each(others.map(|other| other.addr().clone()).collect(), sessions.clone());
     }

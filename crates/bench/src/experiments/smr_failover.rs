@@ -1,5 +1,5 @@
-//! `smr-failover`: beyond the paper. The leader of three replicas with durable logs is killed under load, again and again: how long nobody is served, and
-//! whether anything is lost that was acknowledged.
+//! `smr-failover`: beyond the paper. The leader of three replicas with durable logs is killed repeatedly under load:
+//! how long the service is interrupted, and whether acknowledged writes are lost.
 
 use std::time::Duration;
 
@@ -9,16 +9,17 @@ use crate::lab::Lab;
 use crate::measure::Spread;
 use crate::report::{Metric, RowBuilder, Target};
 
-/// Kills, with runs of a second or longer; in proportion with shorter ones, but so many at least.
+/// Kills, with runs of a second or longer; proportionally fewer with shorter ones, down to a minimum.
 const KILLS: f64 = 50.0;
 const KILLS_MIN: usize = 3;
-/// That of replicas by default.
+/// The default of replicas.
 const ELECTION: Duration = Duration::from_millis(500);
-/// How long one kill may take with all that belongs to it, far beyond what it does take.
+/// Time limit of one kill with everything that belongs to it, far beyond what it takes.
 const KILL_LIMIT: Duration = Duration::from_secs(60);
-/// Half of the kills have somebody elected within twice the timeout: that is when the last of those who wait stands.
+/// After half of the kills a leader is elected within twice the timeout: that is when the last waiting replica becomes
+/// a candidate.
 const P50_MAX: f64 = 2.0;
-/// One vote that is split, or cut short, doubles that.
+/// One split or interrupted vote doubles that.
 const LONGEST_MAX: f64 = 4.0;
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     let kills = ((KILLS * lab.run_length().as_secs_f64()) as usize).clamp(KILLS_MIN, KILLS as usize);
@@ -29,7 +30,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     let mut gaps = Vec::with_capacity(kills);
     for kill in 1..=kills {
         lab.step(format!("killing the leader, {kill} of {kills}"));
-        // As long as one that was started again votes for nobody, and longer.
+        // As long as a restarted replica does not vote, and longer.
         writers.go_on(2 * ELECTION)?;
         let leader = writers.leader()?;
         gaps.push(writers.interrupted_by(|| replicas.kill(leader))?);
@@ -45,7 +46,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Rows and a plot, of gaps in the order of their lengths.
+/// Rows and a plot of the gaps, ordered by length.
 fn report(lab: &mut Lab, writers: &Writers, gaps: &[Gap], lost: u64) {
     let case = format!("no service after a kill of the leader, {} kills", gaps.len());
     let nth = |share: f64| &gaps[((gaps.len() as f64 * share).ceil() as usize).clamp(1, gaps.len()) - 1];

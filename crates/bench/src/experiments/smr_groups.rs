@@ -1,5 +1,6 @@
-//! `smr-groups`: beyond the paper, which has one group. Writes to three replicas of each of 1 to 100 groups, drawn at random, 64 at a time. The replicas of all groups
-//! share endpoints, links and logs; with logs in memory they have one core together, the client the other.
+//! `smr-groups`: beyond the paper, which has one group. Writes to three replicas of each of 1 to 100 groups, chosen at
+//! random, 64 at a time. The replicas of all groups share endpoints, links and logs. With logs in memory, all replicas
+//! share one core, and the client has the other.
 
 use super::smr_runs::{self, Ask};
 use crate::BenchError;
@@ -7,9 +8,10 @@ use crate::lab::{Lab, spread};
 use crate::report::{Metric, RowBuilder};
 use crate::roles::{Carrier, PutFigures, ReplicaFigures, Storage, Watch};
 
-/// Groups of each replica. Each of its machines takes 2 MiB at least: with 1,000, a process with all three replicas would take 6 GiB.
+/// Number of groups. Each machine of each replica takes at least 2 MiB: with 1,000 groups, a process with all three
+/// replicas would take 6 GiB.
 const GROUPS: [u16; 3] = [1, 10, 100];
-/// Writes at a time, to all groups together.
+/// Concurrent writes, to all groups together.
 const WINDOW: usize = 64;
 /// Keys of all groups together.
 const KEYS: u64 = 100_000;
@@ -19,11 +21,16 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     for (storage, name) in [(Storage::Memory, "memory"), (Storage::Disk, "disk")] {
         for groups in GROUPS {
             let case = format!("{name}, {groups} groups, {WINDOW} at a time");
-            let ask = Ask { carrier: Carrier::Shm, storage, groups, window: WINDOW, keys: KEYS, snapshot_entries: None };
+            let ask =
+                Ask { carrier: Carrier::Shm, storage, groups, window: WINDOW, keys: KEYS, snapshot_entries: None };
             let runs = lab.case(&case, |lab| smr_runs::load(lab, ask, Watch::Nothing))?;
             type Run = (PutFigures, ReplicaFigures);
             lab.push(RowBuilder::new(case.clone(), Metric::Operations, spread(&runs, |(puts, _): &Run| puts.rate)?));
-            lab.push(RowBuilder::new(case.clone(), Metric::LatencyP50, spread(&runs, |(puts, _): &Run| puts.latency.p50)?));
+            lab.push(RowBuilder::new(
+                case.clone(),
+                Metric::LatencyP50,
+                spread(&runs, |(puts, _): &Run| puts.latency.p50)?,
+            ));
             lab.push(RowBuilder::new(case, Metric::LatencyP99, spread(&runs, |(puts, _): &Run| puts.latency.p99)?));
         }
     }

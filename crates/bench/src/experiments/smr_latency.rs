@@ -1,5 +1,5 @@
-//! `smr-latency`: Table 6, over shared memory. Writes of one client, one at a time, to three replicas that keep everything in memory; the replicas have one core
-//! together, the client the other.
+//! `smr-latency`: Table 6, over shared memory. Writes of one client, one at a time, to three replicas that keep
+//! everything in memory. The replicas share one core, and the client has the other.
 
 use dunlin_smr::Stage;
 
@@ -12,9 +12,9 @@ use crate::replication::KEYS;
 use crate::report::{Metric, RowBuilder, Target};
 use crate::roles::{Carrier, LatencyFloor, PutFigures, ReplicaFigures, Storage, Watch};
 
-/// Median that a write must reach, in nanoseconds.
+/// Required median of a write, in nanoseconds.
 const CLIENT_MAX: f64 = 12_000.0;
-/// Bytes of a bare ping-pong over UDP: those of a request.
+/// Bytes of a bare ping-pong over UDP: the size of a request.
 const PING_BYTES: usize = 128;
 
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
@@ -22,7 +22,8 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     for carrier in Carrier::ALL {
         let case = format!("{}, one client", carrier.name());
         let runs = lab.case_beside_floor(&case, |floor: &Percentiles| floor.p50, |lab| measure(lab, carrier))?;
-        let mut row = super::runs::row(&case, Metric::LatencyP50, &runs, |run| run.p50)?.paper(Some(paper::RAFT_CLIENT));
+        let mut row =
+            super::runs::row(&case, Metric::LatencyP50, &runs, |run| run.p50)?.paper(Some(paper::RAFT_CLIENT));
         if carrier == Carrier::Shm {
             row = row.target(Target::Absolute(CLIENT_MAX));
         }
@@ -31,7 +32,8 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
         shares(lab, carrier)?;
     }
     lab.note(
-        "The floor is a bare round trip of one message; a write takes two round trips, one of them to both followers. All replicas share a core, so what \
+        "The paper has each replica on a host of its own; here all three share one core, and no network lies between them: `smr-latency-sim` is the like of it. \
+         The floor is a bare round trip of one message; a write takes two round trips, one of them to both followers. All replicas share a core, so what \
          each works on adds up. Parts are measured in runs of their own, since looking makes them slower.",
     );
     Ok(())
@@ -48,7 +50,7 @@ fn measure(lab: &Lab, carrier: Carrier) -> Result<Measured<Percentiles>, BenchEr
     Ok(Measured { ours: figures.latency, floor })
 }
 
-/// A part of what replicas do for a write, and its nanoseconds.
+/// A part of the replicas' work for a write, in nanoseconds.
 type Part = (&'static str, fn(&ReplicaFigures) -> f64);
 
 const PARTS: [Part; 6] = [
@@ -60,13 +62,13 @@ const PARTS: [Part; 6] = [
     ("RPC", |seen| (seen.busy - seen.leader.sum() - seen.followers.sum()) / seen.commits as f64),
 ];
 
-/// Nanoseconds of some stages for each write, at all replicas.
+/// Nanoseconds of some stages per write, over all replicas.
 fn of(seen: &ReplicaFigures, stages: &[Stage]) -> f64 {
     let nanos = |stage: &Stage| seen.leader.total(*stage) + seen.followers.total(*stage);
     stages.iter().map(nanos).sum::<f64>() / seen.commits as f64
 }
 
-/// What the replicas work on for a write.
+/// The replicas' work for a write, by parts.
 fn shares(lab: &mut Lab, carrier: Carrier) -> Result<(), BenchError> {
     let name = carrier.name();
     let seen = lab.case(&format!("{name}, parts"), |lab| smr_runs::load(lab, ask(carrier), Watch::Stages))?;

@@ -1,8 +1,9 @@
-//! `smr-latency-sim`: Table 6 in the paper's cluster. Writes of one client, one at a time, to three replicas that keep everything in memory, each on a host of its
-//! own.
+//! `smr-latency-sim`: Table 6 in the paper's cluster. Writes of one client, one at a time, to three replicas that keep
+//! everything in memory, each on its own host.
 //!
-//! First it is measured what replicas and a client take of this machine's processor for each kind of work, over shared memory. Then the same code runs on
-//! simulated hosts, whose processors are charged that, and for packets what those of the paper's cluster take.
+//! First, the CPU time of replicas and a client on this machine is measured for each kind of work, over shared memory.
+//! Then the same code runs on simulated hosts, which are charged that time, and for packets the costs of the paper's
+//! cluster. The charges are averages, so every write takes the same time: there is a median and no distribution.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -22,29 +23,29 @@ use crate::report::{Metric, RowBuilder, Target};
 use crate::roles::{Carrier, Storage, Watch};
 
 const REPLICAS: u32 = 3;
-/// Medians that must be reached, in nanoseconds.
+/// Required medians, in nanoseconds.
 const CLIENT_MAX: f64 = 8_000.0;
 const LEADER_MAX: f64 = 5_000.0;
-/// Virtual time for each second of the run length, and the least of it: some writes.
+/// Virtual time for each second of the run length, and its minimum: a few writes.
 const TIME: Duration = Duration::from_millis(100);
 const TIME_MIN: u64 = 1_000_000;
-/// Virtual time that an election may take, and how often it is looked.
+/// Virtual time limit of an election, and the interval of checks.
 const ELECTION_MAX: u64 = 10_000_000_000;
 const LOOK: u64 = 1_000_000;
-/// What of the first writes is not counted: sessions are opened.
+/// Time of the first writes, which is not counted: sessions are opened.
 const WARM_UP: u64 = 1_000_000;
-/// Writes from which the costs are taken, over shared memory.
+/// The writes from which the costs are measured, over shared memory.
 const MEASURED: Ask =
     Ask { carrier: Carrier::Shm, storage: Storage::Memory, groups: 1, window: 1, keys: KEYS, snapshot_entries: None };
 
-/// What each side takes of a processor, for each time of each stage.
+/// CPU time of each side, for each run of each stage.
 struct Costs {
     leader: StageTimes,
     follower: StageTimes,
     client: StageTimes,
 }
 
-/// What one run came to.
+/// The result of one run.
 struct Seen {
     client: Percentiles,
     leader: Percentiles,
@@ -72,9 +73,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
             continue;
         }
         lab.push(client.paper(Some(paper::RAFT_CLIENT)).target(Target::Absolute(CLIENT_MAX)));
-        lab.push(row("client", Metric::LatencyP99, |seen| seen.client.p99)?.paper(Some(paper::RAFT_CLIENT_P99)));
         lab.push(leader.paper(Some(paper::RAFT_LEADER)).target(Target::Absolute(LEADER_MAX)));
-        lab.push(row("leader", Metric::LatencyP99, |seen| seen.leader.p99)?.paper(Some(paper::RAFT_LEADER_P99)));
     }
     let each = |times: &StageTimes| {
         let part = |stage: Stage| format!("{stage:?} {:.0}", times.total(stage) / commits);
@@ -91,7 +90,8 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
 
 fn measure(trial: Trial<'_>, costs: Option<&Costs>, keys: u64, time: u64) -> Result<Seen, BenchError> {
     let mut cluster = trial.cluster(&Topology::cx5(), CostModel::default())?;
-    let members: Vec<(u64, Addr)> = (0..REPLICAS).map(|host| (u64::from(host) + 1, Datacenter::addr(host, 0))).collect();
+    let members: Vec<(u64, Addr)> =
+        (0..REPLICAS).map(|host| (u64::from(host) + 1, Datacenter::addr(host, 0))).collect();
     let group = Group::new(members, keys);
     let mut replicas: Vec<(Replica<MemoryLog>, Rc<Charges>, Rc<LeaderCommits>)> = Vec::new();
     for host in 0..REPLICAS {
@@ -129,7 +129,8 @@ fn measure(trial: Trial<'_>, costs: Option<&Costs>, keys: u64, time: u64) -> Res
     puts.stop();
     puts.check()?;
     replicas.iter().try_for_each(|(replica, ..)| replica.check())?;
-    let leader = replicas.iter().find(|(replica, ..)| replica.leads()).ok_or(BenchError::NoSamples { what: "a leader" })?;
+    let leader =
+        replicas.iter().find(|(replica, ..)| replica.leads()).ok_or(BenchError::NoSamples { what: "a leader" })?;
     let seen = Seen { client: puts.take().latencies.percentiles()?, leader: leader.2.take().percentiles()? };
     trial.run_until(&mut cluster, (LOOK, ELECTION_MAX), "writes did not end", || puts.has_ended())?;
     Ok(seen)

@@ -1,9 +1,8 @@
-//! `store-ops`: one thread and a table in memory, beside random reads of memory. HERD's Figure 4 and MICA's own measurements ask how much
-//! of the memory's speed a table keeps.
+//! `store-ops`: one thread and a table in memory, compared with random reads of memory. The papers do not measure a
+//! table without a network, so none of their figures is shown.
 
 use std::time::Duration;
 
-use super::paper;
 use crate::BenchError;
 use crate::lab::{Lab, spread};
 use crate::measure::{BesideFloor, available_bytes};
@@ -11,33 +10,35 @@ use crate::report::{Metric, RowBuilder, Target};
 use crate::roles::{CacheFigures, CacheFill, Kind, StoreCase, StoreFigures, StoreOps, System};
 use crate::workload::Popularity;
 
-/// Items, and what a GET of uniform keys in bursts of [`BURST`] must reach: two that fit the caches of a large processor, one that fits none.
+/// Number of items, and the required rate of GETs of uniform keys in bursts of [`BURST`]: two sizes that fit the caches
+/// of a large processor, one that fits none.
 const SIZES: [(u64, f64); 3] = [(1_000_000, 15e6), (4_000_000, 15e6), (50_000_000, 8e6)];
-/// With more items than this to store, which takes most of the time then, other systems than that which services use are measured
-/// [`RUNS_OF_OTHERS`] times.
+/// Above this number of items, storing them takes most of the time; then systems other than the services' default are
+/// measured [`RUNS_OF_OTHERS`] times.
 const ITEMS_MANY: u64 = 4_000_000;
 const RUNS_OF_OTHERS: usize = 3;
-/// The longest that another map may take to store so many: slower ones are given up, and the report says so.
+/// Time limit for another map to store that many: slower ones are given up, which the report notes.
 const OTHERS_LOAD_MAX: Duration = Duration::from_secs(60);
-/// The burst that is compared.
+/// The burst size for comparisons.
 const BURST: usize = 16;
-/// The other bursts.
+/// Other burst sizes.
 const OTHER_BURSTS: [usize; 5] = [1, 2, 4, 8, 32];
 /// Shares of reads.
 const GETS: [f64; 3] = [1.0, 0.95, 0.5];
-/// The longest that storing one item may take, on average: far more than any table takes beside other work, so that only what hangs is ended.
+/// Maximum average time of storing one item: far more than any table takes on a busy machine, so that only a hang is
+/// ended.
 const LOAD_MAX: Duration = Duration::from_micros(20);
-/// Memory for the floor, and to be sure, per item.
+/// Memory per item for the floor, and as a reserve.
 const SPARE_BYTES: u64 = 96;
 
-/// Memory of the cache in which losses are counted, for each of so many items, and how full it is.
+/// Memory of the cache whose losses are counted, given by a number of items, and its fill level.
 const LOSS_ITEMS: u64 = 4_000_000;
 const LOSS_BYTES_PER_ITEM: u64 = 80;
 const LOSS_MEMORY_MIN: u64 = 4 << 20;
 const LOSS_LOAD: f64 = 0.9;
-/// How many times the items that it may hold are stored to learn how many it holds.
+/// How many times the capacity is stored to determine how many items the cache holds.
 const LOSS_OFFERED: u64 = 2;
-/// Reads that may find nothing there, in percent.
+/// Limit of reads that may miss, in percent.
 const LOST_MAX: f64 = 0.1;
 
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
@@ -56,8 +57,8 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     losses(lab)
 }
 
-/// What a cache loses before it is full: of small items, which stand in the index, and so have nothing but it to lose them. How many it holds
-/// when it is full is measured first.
+/// The losses of a cache before it is full: of small items, which are in the index, so that only the index can lose
+/// them. First the number of items of a full cache is measured.
 fn losses(lab: &mut Lab) -> Result<(), BenchError> {
     let memory = (lab.items(LOSS_ITEMS) * LOSS_BYTES_PER_ITEM).max(LOSS_MEMORY_MIN);
     let offered = LOSS_OFFERED * memory / LOSS_BYTES_PER_ITEM;
@@ -66,12 +67,15 @@ fn losses(lab: &mut Lab) -> Result<(), BenchError> {
     let items = (full as f64 * LOSS_LOAD) as u64;
     let name = format!("{}, {:.0} % of the {full} items it holds", Kind::SHIPPED.name(), LOSS_LOAD * 100.0);
     let figures = lab.case(&name, |lab| fill(lab, items))?;
-    if let Some(CacheFigures { kept, evicted_index, evicted_log, .. }) = figures.first().filter(|figures| figures.lost > 0.0)
+    if let Some(CacheFigures { kept, evicted_index, evicted_log, .. }) =
+        figures.first().filter(|figures| figures.lost > 0.0)
     {
-        lab.note(format!("{name}: {items} stored, {kept} kept; {evicted_index} left the index and {evicted_log} the log."));
+        lab.note(format!(
+            "{name}: {items} stored, {kept} kept; {evicted_index} left the index and {evicted_log} the log."
+        ));
     }
     let row = RowBuilder::new(name, Metric::Lost, spread(&figures, |figures| figures.lost * 100.0)?);
-    lab.push(row.paper(Some(paper::MICA_LOST)).target(Target::Absolute(LOST_MAX)));
+    lab.push(row.target(Target::Absolute(LOST_MAX)));
     Ok(())
 }
 
@@ -79,7 +83,7 @@ fn systems() -> Vec<System> {
     Kind::ALL.map(System::Partition).into_iter().chain([System::Hashbrown]).chain(System::CONCURRENT).collect()
 }
 
-/// What is measured of a system: the maps know no bursts.
+/// The loads for a system: the maps have no bursts.
 fn cases(system: System) -> Vec<StoreCase> {
     let case = |gets, popularity, burst| StoreCase { gets, popularity, burst };
     let every = |burst| GETS.map(|gets| Popularity::CHOSEN.map(|popularity| case(gets, popularity, burst))).concat();
@@ -115,7 +119,7 @@ fn measure(lab: &mut Lab, system: System, items: u64, target: f64) -> Result<(),
     let ops = StoreOps { system, items, cases: cases(system), runs, run: lab.run_length() };
     let measured = lab.run_length() * (2 * ops.cases.len() * runs) as u32 + load_max;
     match lab.server(ops, measured)?.result() {
-        // One that is too slow for this machine does not take the figures of the others with it.
+        // If one is too slow for this machine, the figures of the others are kept.
         Err(BenchError::TimedOut { limit, .. }) if !is_ours => {
             lab.note(format!("{} with {items} items was given up: it was not done within {limit:?}.", system.name()));
             Ok(())
@@ -138,7 +142,6 @@ fn push(lab: &mut Lab, system: System, items: u64, target: f64, figures: StoreFi
             let absolute = Target::Absolute(target);
             let is_full_size = SIZES.iter().any(|(size, _)| *size == items);
             row = row.target(if is_full_size { Target::All(vec![absolute, hashbrown]) } else { hashbrown });
-            row = row.paper(Some(paper::HERD_ONE_CORE));
         }
         lab.push(row);
         if lost > 0.0 {

@@ -1,4 +1,4 @@
-//! Many runs, some at once, each on a thread.
+//! Many runs, several in parallel, each on a thread.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -9,31 +9,32 @@ use rustix::time::{ClockId, clock_gettime};
 use super::{Failure, Hunt, Progress};
 use dunlin_serve::Interrupt;
 
-/// A run gets nowhere in which all jobs together have taken so much of the processor, for each that runs. The wall's clock would also count how long
-/// the process was stopped, or a busy machine let it wait.
+/// Limit of processor time, summed over all jobs, for each job that is running; beyond it a run counts as stuck.
+/// Wall-clock time would include times when the process was stopped, or when a busy machine delayed it.
 const PROCESSOR_TIME_MAX: Duration = Duration::from_secs(120);
-/// Time between two reports of progress.
+/// Interval of progress reports.
 const PROGRESS_EVERY: Duration = Duration::from_millis(500);
 
-/// What the jobs of a hunt share.
+/// State shared by the jobs of a hunt.
 struct State {
     hunt: Hunt,
     interrupt: Interrupt,
     begun: Instant,
     /// The seed to run next.
     next: AtomicU64,
-    /// The one after the last.
+    /// One past the last seed.
     end: u64,
     progress: Mutex<Progress>,
     failure: Mutex<Option<Failure>>,
-    /// By job: the seed that it runs, and the processor time before.
+    /// By job: its seed, and the processor time at its start.
     running: Vec<Mutex<Option<(u64, Duration)>>>,
 }
 
 impl Hunt {
-    /// Runs seeds until one fails, all were run, the time is over, or the user interrupts. Tells of its progress now and then.
+    /// Runs seeds until one fails, all were run, the time is over, or the user interrupts. Reports progress
+    /// periodically.
     ///
-    /// A run that gets nowhere fails as well; its thread is left behind, so the process should end soon.
+    /// A stuck run fails as well; its thread is left behind, so the process should end soon.
     pub fn run(self, interrupt: &Interrupt, mut tell: impl FnMut(&Progress)) -> (Progress, Option<Failure>) {
         let state = Arc::new(State {
             hunt: self,
@@ -97,7 +98,7 @@ impl State {
         }
     }
 
-    /// Of several seeds that fail at once, the first counts.
+    /// If several seeds fail at once, the first one counts.
     fn fail(&self, failure: Failure) {
         let mut first = lock(&self.failure);
         if first.as_ref().is_none_or(|first| failure.seed < first.seed) {
@@ -119,13 +120,13 @@ impl State {
     }
 }
 
-/// What this process has taken of the processors so far.
+/// Processor time of this process so far.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
-/// A job panics inside of runs only, with nothing locked: whatever is locked is whole.
+/// A job panics only inside a run, while it holds no lock: locked data is always consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

@@ -1,28 +1,28 @@
 //! The fault hunt: endpoints in a simulated datacenter under random work and random faults, each run drawn from a seed.
 //!
-//! A run draws a topology, endpoints with their settings, work (calls of every kind and size, sessions opened and closed from both ends) and
-//! a plan of faults: packets are lost, duplicated, reordered and delayed, links and hosts fail, hosts restart with lost memory. Then the
-//! network heals, and the run must end as the protocol promises; see [`dunlin_trial::judge`] for what that is. A promise that is broken panics
-//! inside the run, and the seed is what the hunt was for.
+//! A run draws a topology, endpoints with their settings, work (calls of every kind and size, sessions opened and
+//! closed from both ends) and a fault plan: packets are lost, duplicated, reordered and delayed, links and hosts fail,
+//! hosts restart with lost memory. Then the network heals, and the run must end as the protocol promises, which
+//! [`dunlin_trial::judge`] checks. A broken promise panics inside the run, and reports the seed.
 //!
-//! Corrupted packets are dropped by NICs, as Ethernet's and UDP's checksums make them: they are among the lost. One run in ten flips bits
-//! behind the checksums' back; there a response may be wrong, but nothing panics, leaks or hangs.
+//! NICs drop corrupted packets, because of the checksums of Ethernet and UDP: they count as lost. One run in ten flips
+//! bits after the checksums; there a response may be wrong, but nothing panics, leaks or hangs.
 //!
 //! | File | What it holds |
 //! |---|---|
-//! | `kv` | the same for the key-value service, judged by what its clients saw |
+//! | `kv` | the same for the key-value service, judged by the observations of its clients |
 //! | `raft` | the same for replicated state machines |
 //! | `coord` | the same for the cluster manager |
-//! | `cluster` | replicas, whatever they replicate |
-//! | `clients` | what clients of these do, and the judge of what they saw |
-//! | `scenario` | what a seed means |
+//! | `cluster` | replicas of any machine |
+//! | `clients` | the work of their clients, and the judge of their observations |
+//! | `scenario` | the meaning of a seed |
 //! | `strain` | one-way partitions, clocks of other rates and long pauses, for all of them |
 //! | `node` | an endpoint, and the program that drives it |
 //! | `run` | one run, up to its verdict |
-//! | `story` | what a run comes to |
-//! | `jobs` | many runs, some at once |
-//! | `failure` | turning a broken promise into words |
-//! | `trace` | what is written of a run |
+//! | `story` | the result of a run |
+//! | `jobs` | many runs, several in parallel |
+//! | `failure` | turns a broken promise into a message |
+//! | `trace` | the files written for a run |
 
 mod clients;
 mod cluster;
@@ -50,24 +50,26 @@ use trace::Trace;
 
 use crate::BenchError;
 
-/// Runs that the search for fewer faults may take.
+/// Limit of runs in the search for fewer faults.
 const SHRINK_TRIES: usize = 40;
 
-/// What is put under faults.
+/// The subject of a hunt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Kind {
     /// Endpoints that call each other.
     #[default]
     Rpc,
-    /// The key-value service: clients and a server, of which the history of each key must be linearizable.
+    /// The key-value service: clients and a server; the history of each key must be linearizable.
     Kv,
-    /// Replicated state machines: replicas and clients, of which logs and histories must be as Raft and linearizability want them.
+    /// Replicated state machines: replicas and clients; logs must satisfy Raft's invariants, and histories must be
+    /// linearizable.
     Raft,
-    /// The cluster manager on replicated state machines: what members, holders of leases, writers and watchers are told must be as docs/coordination.md promises.
+    /// The cluster manager on replicated state machines: answers to members, holders of leases, writers and watchers
+    /// must be as docs/coordination.md promises.
     Coord,
 }
 
-/// A run that a seed means, of any kind.
+/// The run of a seed, of any kind.
 trait Drawn: Debug {
     fn topology(&self) -> &Topology;
     fn plan(&mut self) -> &mut FaultPlan;
@@ -77,7 +79,7 @@ trait Drawn: Debug {
     fn run(self: Box<Self>, trace: Option<&Trace>) -> Story;
 }
 
-/// Has a scenario run by a function.
+/// Implements [`Drawn`] by calling a function with the scenario.
 macro_rules! drawn {
     ($scenario:ty, $run:expr) => {
         impl Drawn for $scenario {
@@ -100,7 +102,7 @@ drawn!(Scenario, run::run);
 drawn!(kv::Scenario, kv::run);
 
 impl Kind {
-    /// What a seed means, with its own faults or with others.
+    /// The run of a seed, with its own faults or with others.
     fn draw(self, seed: u64, faults: Option<&FaultPlan>) -> Box<dyn Drawn> {
         let mut drawn: Box<dyn Drawn> = match self {
             Kind::Rpc => Box::new(Scenario::draw(seed)),
@@ -119,13 +121,13 @@ impl Kind {
         self.draw(seed, None).plan().clone()
     }
 
-    /// Runs a seed, with its own faults or with others; gives its end, or why it failed.
+    /// Runs a seed, with its own faults or with others; returns its result, or why it failed.
     fn run(self, seed: u64, faults: Option<&FaultPlan>, trace: Option<&Trace>) -> Result<Story, String> {
         let drawn = self.draw(seed, faults);
         failure::caught(|| drawn.run(trace))
     }
 
-    /// Makes the directory of a trace, with what is known of a seed before it is run.
+    /// Makes the directory of a trace, with everything known of a seed before it runs.
     fn trace(self, seed: u64, faults: Option<&FaultPlan>, directory: &Path) -> Result<Trace, BenchError> {
         let mut drawn = self.draw(seed, faults);
         let plan = drawn.plan().clone();
@@ -133,37 +135,37 @@ impl Kind {
     }
 }
 
-/// Which seeds are run.
+/// Which seeds to run.
 #[derive(Debug, Clone, Copy)]
 pub struct Hunt {
-    /// Of what.
+    /// Of which kind.
     pub kind: Kind,
-    /// The first.
+    /// The first seed.
     pub first: u64,
-    /// How many, if there is a limit.
+    /// The number of seeds, if limited.
     pub seeds: Option<u64>,
-    /// How long, if there is a limit.
+    /// The time, if limited.
     pub time: Option<Duration>,
-    /// How many at once.
+    /// The number of parallel runs.
     pub jobs: usize,
 }
 
-/// What was run so far.
+/// The progress so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Progress {
-    /// Runs.
+    /// Completed runs.
     pub seeds: u64,
     /// Calls issued in them.
     pub calls: u64,
     /// Packets sent in them.
     pub packets: u64,
-    /// Keys of which it was not found out in time whether their history is linearizable.
+    /// Keys whose histories could not be decided in time.
     pub undecided: u64,
-    /// Replicas that refused to start, since their disks had rotted, and were replaced.
+    /// Replicas that refused to start because of bit rot, and were replaced.
     pub replaced: u64,
     /// Changes of members and of leaders that were made.
     pub changes: u64,
-    /// Time it took.
+    /// Elapsed time.
     pub elapsed: Duration,
 }
 
@@ -172,14 +174,14 @@ pub struct Progress {
 pub struct Failure {
     /// The seed.
     pub seed: u64,
-    /// Which promise, and where it was noticed.
+    /// The broken promise, and where it was detected.
     pub why: String,
 }
 
-/// Runs one seed, with the faults that belong to it or with others, and writes a trace of it to a directory if one is given.
+/// Runs one seed, with its own faults or with others, and writes a trace of it to a directory if one is given.
 ///
 /// # Errors
-/// [`BenchError::Io`] if the trace cannot be written. A broken promise is no error but the inner one.
+/// [`BenchError::Io`] if the trace cannot be written. A broken promise is the inner error.
 pub fn replay(
     kind: Kind,
     seed: u64,
@@ -192,7 +194,7 @@ pub fn replay(
     Ok(result)
 }
 
-/// Looks for fewer faults with which a seed still fails; gives them, and how it fails.
+/// Searches for fewer faults with which a seed still fails; returns them, with the failure.
 pub fn shrink(kind: Kind, seed: u64) -> Option<(FaultPlan, Failure)> {
     let why = |plan: &FaultPlan| kind.run(seed, Some(plan), None).err();
     let plan = kind.plan(seed).shrink(SHRINK_TRIES, |plan| why(plan).is_some());

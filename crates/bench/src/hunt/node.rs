@@ -12,26 +12,26 @@ use dunlin_trial::{Ledger, Local, Random, Roughness, handlers};
 
 use super::scenario::Scenario;
 
-/// Iterations after which an endpoint has surely read the clock.
+/// Iterations after which an endpoint must have read the clock.
 const ITERATIONS_TO_CLOCK: u32 = 17;
-/// Iterations of one run of a program: time must go on.
+/// Maximum number of iterations in one run of a program: time must advance.
 const ITERATIONS_MAX: u32 = 256;
-/// Runs of a program in a row that find no work although a timer is due.
+/// Maximum number of consecutive runs of a program without work although a timer is due.
 const IDLE_RUNS_MAX: u32 = 1000;
 
-/// What all endpoints of a run, and the run itself, share.
+/// State shared by all endpoints of a run, and the run itself.
 pub struct Shared {
     pub scenario: Scenario,
     pub ledger: Rc<RefCell<Ledger>>,
-    /// Whether endpoints have nothing to do but to answer what waits.
+    /// Whether endpoints do nothing but answer deferred requests.
     pub is_quiet: Cell<bool>,
-    /// By number: the endpoint that lives there now, if its host is up.
+    /// By number: the current endpoint, if its host is up.
     pub nodes: RefCell<Vec<Weak<Node>>>,
 }
 
-/// An endpoint that lives.
+/// A live endpoint.
 pub struct Node {
-    /// Until it is dropped.
+    /// `None` once dropped.
     endpoint: Option<Endpoint<SimTransport>>,
     pub local: Rc<Local>,
     pub config: EndpointConfig,
@@ -45,7 +45,7 @@ impl Node {
         let waker = transport.waker();
         let config = EndpointConfig { seed: Some(random.next()), ..scenario.configs[number].clone() };
         let endpoint = Endpoint::new(transport, config.clone()).expect("drawn settings are valid");
-        // What a handler or a task asserts fails the run.
+        // A failed assertion in a handler or a task fails the run.
         endpoint.propagate_panics();
         let workers = WorkerPool::by_hand(random.between(1, 20) as usize);
         let local = Rc::new(Local::new(number, incarnation, &shared.ledger, workers, random));
@@ -57,7 +57,7 @@ impl Node {
         self.endpoint.as_ref().expect("an endpoint lives as long as its node")
     }
 
-    /// Lets its program run now: something was done to it from outside.
+    /// Runs its program now, after a change from outside.
     pub fn wake(&self) {
         self.waker.wake();
     }
@@ -68,11 +68,12 @@ impl Node {
 }
 
 impl Drop for Node {
-    /// The endpoint goes, and with it the calls of tasks; workers know nothing of it, and go on.
+    /// The endpoint goes, and with it the calls of tasks; workers are unaware of that, and continue.
     fn drop(&mut self) {
         let endpoint = self.endpoint.take();
         if std::thread::panicking() {
-            // What broke a promise may break another while it ends. A second panic aborts the process, before the seed is printed.
+            // A broken promise may break another while the endpoint is dropped. A second panic would abort the process
+            // before the seed is printed.
             return std::mem::forget(endpoint);
         }
         drop(endpoint);
@@ -83,7 +84,7 @@ impl Drop for Node {
     }
 }
 
-/// The program of an endpoint: does something at random times, and runs the event loop in between.
+/// The program of an endpoint: acts at random times, and runs the event loop in between.
 pub struct Driver {
     node: Rc<Node>,
     shared: Rc<Shared>,
@@ -96,7 +97,7 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Starts the endpoint with a number, for which `incarnation` others were started before.
+    /// Starts the endpoint with a number, after `incarnation` earlier ones.
     pub fn start(shared: &Rc<Shared>, number: usize, incarnation: u32, transport: SimTransport) -> Driver {
         let clock = transport.clock();
         let node = Rc::new(Node::start(shared, number, incarnation, transport));
@@ -153,10 +154,11 @@ impl Driver {
     }
 }
 
-/// Lets a thread run what `start` makes of the count of programs that ran there before a crash of the host, and of a transport.
+/// Runs a program on a thread. `start` makes it of a transport and the number of programs that ran there before a crash
+/// of the host.
 ///
 /// # Panics
-/// If there is no such thread, or it runs something else.
+/// If there is no such thread, or it already runs a program.
 pub(super) fn spawn<P: Program + 'static>(
     datacenter: &mut Datacenter,
     (host, thread): (u32, u16),
@@ -167,8 +169,8 @@ pub(super) fn spawn<P: Program + 'static>(
     datacenter.spawn_from(host, thread, program).expect("each program has a thread of its own");
 }
 
-/// Runs the event loop until it finds nothing, or for long enough; says whether there is more to do now. `idle_runs` counts the runs in a row
-/// that found no work although a timer was due.
+/// Runs the event loop until it has nothing to do, or for long enough; returns whether there is more to do now.
+/// `idle_runs` counts consecutive runs without work although a timer was due.
 pub(super) fn run_endpoint<T: Transport>(endpoint: &Endpoint<T>, clock: &ThreadClock, idle_runs: &mut u32) -> bool {
     let is_due = || endpoint.next_due().is_some_and(|due| due <= clock.now());
     let (mut work, mut idle) = (0, 0);

@@ -16,25 +16,27 @@ use super::trace::{Recorded, RoundTrips, Trace};
 
 const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MILLISECOND;
-/// Calls end so soon after the network healed, besides the time that their packets take: some retransmission timeouts of half a second in
-/// a row, for calls that wait for calls that wait, or the time until a silent peer is given up.
+/// Time limit for calls to end after the network has healed, besides the time that their packets take: several
+/// consecutive retransmission timeouts of half a second, for calls that wait for calls that wait, or the time until a
+/// silent peer is given up.
 const CALLS_END_WITHIN: u64 = 10 * SECOND;
-/// Longest round trip of a drawn network without queues.
+/// Maximum round trip of a drawn network without queues.
 const ROUND_TRIP: u64 = MILLISECOND / 3;
-/// Sessions that only one end knows of are found so soon.
+/// Time limit for finding sessions that only one end knows.
 const STRAYS_END_WITHIN: u64 = 120 * SECOND;
-/// What an idle endpoint takes, besides twice its timeout, to find a peer silent: it looks, and asks, some times, up to 100 ms apart.
+/// Time that an idle endpoint needs, besides twice its timeout, to detect that a peer is silent: it checks and pings
+/// several times, up to 100 ms apart.
 const SILENCE_NOTICED_WITHIN: u64 = 300 * MILLISECOND;
 /// Samples of round trips until the network has healed.
 const ROUND_TRIP_SAMPLES: u64 = 500;
-/// Least time between two looks at everything.
+/// Minimum interval between two checks of everything.
 const LOOK_EVERY: u64 = MILLISECOND;
 
 struct Run {
     datacenter: Recorded,
     shared: Rc<Shared>,
     digest: Rc<RefCell<DefaultHasher>>,
-    /// Where samples of round trips go.
+    /// Receives samples of round trips.
     round_trips: Option<RoundTrips>,
 }
 
@@ -61,7 +63,7 @@ impl Run {
         let mut datacenter = Recorded::new(topology, *cost, *seed, trace, scenario.end_ns());
         let round_trips = trace.and_then(Trace::round_trips);
         let ledger = Rc::new(RefCell::new(Ledger::new(scenario.roughness)));
-        // The clock of a thread that runs nothing is that of the datacenter.
+        // The clock of an idle thread is that of the datacenter.
         let clock = datacenter.clock(0, dunlin_sim::THREADS_PER_HOST_MAX - 1).expect("host 0 has threads");
         let digest = watch(&ledger, clock, trace);
         let places = scenario.places.clone();
@@ -81,7 +83,8 @@ impl Run {
         self.shared.nodes.borrow().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Lets time pass until `done` holds, which is asked now and then, but for no longer than `limit`; says whether it does.
+    /// Lets time pass until `done` holds, which is checked periodically, but no longer than `limit`; returns whether it
+    /// holds.
     fn wait(&mut self, limit: u64, done: impl Fn(&Run) -> bool) -> bool {
         let start = self.datacenter.now();
         loop {
@@ -98,12 +101,13 @@ impl Run {
         }
     }
 
-    /// Everything that the scenario has in store, until all faults have ended and nobody starts anything.
+    /// Runs everything in the scenario, until all faults have ended and no endpoint starts new work.
     fn work(&mut self) {
         let end = self.shared.scenario.end_ns();
         if let Some(mut round_trips) = self.round_trips.take() {
             for sample in 1..=ROUND_TRIP_SAMPLES {
-                self.datacenter.run_until((u128::from(end) * u128::from(sample) / u128::from(ROUND_TRIP_SAMPLES)) as u64);
+                self.datacenter
+                    .run_until((u128::from(end) * u128::from(sample) / u128::from(ROUND_TRIP_SAMPLES)) as u64);
                 let nodes = self.nodes();
                 let round_trips_of = |node: &Rc<Node>| (node.local.index, node.endpoint().stats().rtt);
                 round_trips.sample(self.datacenter.now(), nodes.iter().map(round_trips_of));
@@ -121,7 +125,7 @@ impl Run {
         let limit = CALLS_END_WITHIN + sending;
         let mut ended = self.wait(limit, is_over);
         if !ended && self.shared.scenario.roughness == Roughness::Corrupt {
-            // A corrupted packet may have taken the answer away for good; the sessions are at fault, and end it.
+            // A corrupted packet may have made an answer impossible; closing the sessions ends these calls.
             self.close_sessions();
             ended = self.wait(limit, is_over);
         }
@@ -140,7 +144,7 @@ impl Run {
         self.nodes().iter().for_each(|node| judge::check_quiet(&node.view(), topology.nic.rx_descriptors, *roughness));
     }
 
-    /// Credits keep receive queues from overflowing as long as no packet is sent, or arrives, twice.
+    /// Credits keep receive queues from overflowing, unless packets are sent or delivered twice.
     fn no_queue_was_overrun(&self) {
         let Scenario { plan, roughness, .. } = &self.shared.scenario;
         let duplicates = |fault: &Fault| matches!(fault, Fault::Packets { faults, .. } if faults.duplicate > 0.0);
@@ -151,7 +155,7 @@ impl Run {
         }
     }
 
-    /// A host that vanishes for good is given up by all others.
+    /// All other endpoints give up a host that vanishes for good.
     fn the_silent_are_given_up(&mut self) {
         let mut random = Random::new(self.shared.scenario.seed ^ 0x0de0d);
         let (host, _) = *random.pick(&self.shared.scenario.places).expect("a run has endpoints");
@@ -185,7 +189,7 @@ impl Run {
     }
 }
 
-/// Hashes, and if asked records, everything that the ledger is told.
+/// Hashes, and records on request, all events of the ledger.
 fn watch(ledger: &RefCell<Ledger>, clock: ThreadClock, trace: Option<&Trace>) -> Rc<RefCell<DefaultHasher>> {
     let digest: Rc<RefCell<DefaultHasher>> = Rc::default();
     let (hasher, log) = (digest.clone(), trace.map(Trace::log));

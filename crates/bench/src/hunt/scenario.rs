@@ -1,4 +1,4 @@
-//! What a seed means: the datacenter, the endpoints and their settings, what they do, and what goes wrong meanwhile.
+//! The meaning of a seed: the datacenter, the endpoints and their settings, their work, and the faults.
 
 use std::time::Duration;
 
@@ -12,44 +12,44 @@ use dunlin_trial::{Random, Roughness, settings};
 use super::strain::Strain;
 
 const MILLISECOND: u64 = 1_000_000;
-/// By how many parts in a million the clock of a host is fast or slow at most.
+/// Maximum deviation of a host's clock, in parts per million.
 const CLOCK_PPM_MAX: u32 = 500_000;
-/// Largest message of any run.
+/// Maximum message length of any run.
 const MESSAGE_BYTES_MAX: usize = 8 << 20;
-/// Least buffer of a switch or its port, in packets: with less, nothing but luck brings a burst through.
+/// Minimum buffer of a switch or its port, in packets: with less, a burst arrives only by luck.
 const BUFFER_PACKETS_MIN: u64 = 64;
 
 /// One run. Everything in it follows from the seed.
 #[derive(Debug, Clone)]
 pub struct Scenario {
-    /// Its name.
+    /// Its seed.
     pub seed: u64,
-    /// What may go wrong, and so what may be promised.
+    /// The kind of faults, and so which guarantees are checked.
     pub roughness: Roughness,
     /// Hosts and switches.
     pub topology: Topology,
-    /// What packets cost the hosts.
+    /// The CPU cost of packets at hosts.
     pub cost: CostModel,
     /// Host and thread of each endpoint.
     pub places: Vec<(u32, u16)>,
-    /// Settings of each endpoint, but for the seed.
+    /// Settings of each endpoint, except for the seed.
     pub configs: Vec<EndpointConfig>,
-    /// What goes wrong. All of it ends.
+    /// The faults. All of them end.
     pub plan: FaultPlan,
-    /// Things that each endpoint does.
+    /// Number of actions of each endpoint.
     pub steps: u32,
-    /// Longest time between two of them, in nanoseconds.
+    /// Maximum time between two actions, in nanoseconds.
     pub gap_max_ns: u64,
-    /// How many of a hundred calls may be as large as any.
+    /// Percentage of calls that may have the maximum size.
     pub large_percent: u64,
-    /// Limit of messages other than those.
+    /// Limit of the messages of other calls.
     pub message_bytes_max: usize,
 }
 
 impl Scenario {
     /// The run of a seed.
     pub fn draw(seed: u64) -> Scenario {
-        // Neighbouring seeds would share most of SplitMix64's sequence.
+        // Consecutive seeds would share most of SplitMix64's sequence.
         let mut random = Random::new(seed.wrapping_mul(0xd134_2543_de82_ef95) ^ 0x4075);
         let r = &mut random;
         let roughness = match r.between(0, 19) {
@@ -82,7 +82,7 @@ impl Scenario {
         }
     }
 
-    /// When all faults have ended, and endpoints are about to stop starting anything: nanoseconds of virtual time.
+    /// When all faults have ended and endpoints are about to stop starting work: nanoseconds of virtual time.
     pub fn end_ns(&self) -> u64 {
         self.plan.end_ns().unwrap_or(0).max(work_ns(self.steps, self.gap_max_ns)) + 1
     }
@@ -93,7 +93,7 @@ impl Scenario {
     }
 }
 
-/// Clocks of which one may be three times as fast as another: no timeout promises anything between two hosts.
+/// Clocks of which one may be three times as fast as another: no timeout guarantees anything between two hosts.
 pub(super) fn strain(topology: &Topology, until_ns: u64) -> Strain {
     Strain {
         hosts: topology.hosts(),
@@ -104,7 +104,7 @@ pub(super) fn strain(topology: &Topology, until_ns: u64) -> Strain {
     }
 }
 
-/// About how long endpoints take for what they do.
+/// Approximate duration of the endpoints' work.
 pub(super) fn work_ns(steps: u32, gap_max_ns: u64) -> u64 {
     u64::from(steps) * gap_max_ns / 2
 }

@@ -1,14 +1,15 @@
-//! What a run comes to if it keeps every promise.
+//! The result of a run that keeps every promise.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use dunlin_sim::Datacenter;
 
-/// What a run that kept every promise did.
+/// The result of a run that kept every promise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Story {
-    /// Hash of everything that became of calls, with its times, and of the counts of the datacenter. The same seed gives the same.
+    /// Hash of the outcomes of all calls, with their times, and of the counters of the datacenter. The same seed gives
+    /// the same hash.
     pub digest: u64,
     /// Calls issued.
     pub calls: u64,
@@ -16,16 +17,16 @@ pub struct Story {
     pub packets: u64,
     /// Virtual time that passed.
     pub virtual_time: Duration,
-    /// Keys of which it was not found out whether their history is linearizable, because that took too long.
+    /// Keys whose histories could not be decided in time.
     pub undecided: u64,
-    /// Replicas that refused to start, since their disks had rotted, and were replaced. Only of [`super::Kind::Raft`].
+    /// Replicas that refused to start because of bit rot, and were replaced. Only for [`super::Kind::Raft`].
     pub replaced: u64,
-    /// Changes of members and of leaders that were made. Only of [`super::Kind::Raft`].
+    /// Changes of members and of leaders that were made. Only for [`super::Kind::Raft`].
     pub changes: u64,
 }
 
 impl Story {
-    /// Of a run at its end, in which `hasher` has taken in what became of its `calls`.
+    /// The result of a run at its end; `hasher` contains the outcomes of its `calls`.
     pub fn of(datacenter: &Datacenter, mut hasher: DefaultHasher, calls: u64) -> Story {
         let counters = datacenter.counters();
         (counters.sent, counters.received, counters.events).hash(&mut hasher);
@@ -41,10 +42,10 @@ impl Story {
     }
 }
 
-/// Does a run from its first packet to its last.
+/// Runs a run from its first packet to its last.
 ///
 /// # Panics
-/// If it does, or if it leaks message buffers.
+/// If the run panics, or if it leaks message buffers.
 pub fn without_leaks(run: impl FnOnce() -> Story) -> Story {
     let before = dunlin_rpc::msgbuf::outstanding();
     let story = run();

@@ -1,8 +1,8 @@
-//! Faults that some plans have beside those of [`dunlin_sim::fault::RandomFaults`]: paths that are gone in one
-//! direction, paths that lose long packets, clocks that run otherwise, and hosts that stand still for longer than any
-//! timeout and any lease: some of them as guests that are suspended, whose clocks stand still too.
+//! Faults that some plans have besides those of [`dunlin_sim::fault::RandomFaults`]: paths that fail in one direction,
+//! paths that lose long packets, clocks with deviating rates, and hosts that stop for longer than any timeout and any
+//! lease: some of them as suspended guests, whose clocks stop too.
 //!
-//! They are drawn from a sequence of their own, so that seeds without them mean what they meant before there were any.
+//! They are drawn from a separate random sequence, so that other seeds keep their meaning.
 
 use std::ops::Range;
 
@@ -11,32 +11,33 @@ use dunlin_sim::{Datacenter, Fault, FaultPlan};
 use dunlin_trial::Random;
 
 const MILLISECOND: u64 = 1_000_000;
-/// Longest time for which a host stands still.
+/// Maximum time for which a host stops.
 const PAUSE_MAX: u64 = 3_000 * MILLISECOND;
-/// Longest time for which a direction of a path is gone.
+/// Maximum time for which one direction of a path fails.
 const ONE_WAY_MAX: u64 = 400 * MILLISECOND;
-/// Longest packets of a narrow path, in bytes: endpoints find any length from the first on (docs/wire-protocol.md).
+/// Maximum packet length of a narrow path, in bytes: endpoints discover any length from the first on
+/// (docs/wire-protocol.md).
 const NARROW: Range<u64> = 1_200..1_472;
-/// Longest time for which a path is narrow.
+/// Maximum time for which a path is narrow.
 const NARROW_MAX: u64 = 1_000 * MILLISECOND;
-/// Of a hundred plans, how many have some of these faults.
+/// Percentage of plans that have some of these faults.
 const STRAINED: u64 = 30;
-/// The rate of a clock that stands still, in parts in a million.
+/// The rate of a stopped clock, in parts per million.
 const STANDS_STILL: i32 = -1_000_000;
-/// Most of them in a plan.
+/// Maximum number of them in a plan.
 const COUNT_MAX: u64 = 3;
 
-/// What may be strained, and how far.
+/// The targets and limits of these faults.
 pub struct Strain {
-    /// All hosts there are.
+    /// Number of hosts.
     pub hosts: u32,
-    /// Those whose clocks may run otherwise.
+    /// Hosts whose clocks may deviate.
     pub clocks: Range<u32>,
-    /// By how many parts in a million, at most.
+    /// Maximum deviation, in parts per million.
     pub clock_ppm_max: u32,
-    /// Longest packet that hosts send, in bytes.
+    /// Maximum packet that hosts send, in bytes.
     pub mtu: usize,
-    /// None of these faults begins later, in nanoseconds.
+    /// Latest beginning of these faults, in nanoseconds.
     pub until_ns: u64,
 }
 
@@ -48,14 +49,14 @@ impl Strain {
         if !r.chance(STRAINED) {
             return;
         }
-        // Rates add up, so each clock has one.
+        // Rates add up, so each clock has only one.
         let mut clocks: Vec<u32> = self.clocks.clone().collect();
         for _ in 0..r.between(1, COUNT_MAX) {
             let (fault, longest) = match r.between(0, 6) {
                 0..=1 => (self.one_way(r), ONE_WAY_MAX),
                 2..=3 if !clocks.is_empty() => {
                     let host = clocks.swap_remove(r.index(clocks.len()));
-                    // In steps of 1 %, and most of all the ends of what is allowed.
+                    // In steps of 1 %, and most often the ends of the allowed range.
                     let percent = if r.chance(50) { 100 } else { r.between(1, 100) } as i32;
                     let ppm = self.clock_ppm_max as i32 / 100 * percent;
                     let fault = Fault::ClockRate { host, ppm: if r.chance(50) { ppm } else { -ppm } };
@@ -65,7 +66,7 @@ impl Strain {
                 _ => (Fault::Pause { host: r.between(0, u64::from(self.hosts) - 1) as u32 }, PAUSE_MAX),
             };
             let from = r.between(0, self.until_ns);
-            // Each magnitude is as likely.
+            // Each magnitude is equally likely.
             let length = (longest >> r.between(0, 6)).max(1);
             let until = Some(from + r.between(length.div_ceil(2), length));
             if let Fault::Pause { host } = fault
@@ -86,7 +87,7 @@ impl Strain {
         Fault::Packets { place, faults: PacketFaults::longest(r.between(NARROW.start, self.mtu as u64 - 1) as u16) }
     }
 
-    /// One host does not reach some of the others, or some do not reach it.
+    /// One host cannot reach some of the others, or some cannot reach it.
     fn one_way(&self, r: &mut Random) -> Fault {
         let one = r.between(0, u64::from(self.hosts) - 1) as u32;
         let is_everybody = r.chance(50);
@@ -98,7 +99,7 @@ impl Strain {
     }
 }
 
-/// Lets hosts know that paths may be narrower than what they send, if a plan makes some so.
+/// Tells hosts that paths may be narrower than their packets, if a plan makes some so.
 pub fn tell_of_narrow_paths(datacenter: &mut Datacenter, plan: &FaultPlan) {
     let is_narrow = |fault: &Fault| matches!(fault, Fault::Packets { faults, .. } if faults.longest.is_some());
     if plan.faults.iter().any(|timed| is_narrow(&timed.fault)) {

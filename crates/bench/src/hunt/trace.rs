@@ -1,4 +1,4 @@
-//! What is written of a run for whoever looks for its cause.
+//! The files written for a run, for finding the cause of a failure.
 
 use std::cell::RefCell;
 use std::fmt::Debug;
@@ -17,7 +17,7 @@ use crate::BenchError;
 
 /// Samples of queues until the network has healed.
 const SAMPLES: u64 = 5000;
-/// Least time between two of them, in nanoseconds.
+/// Minimum interval of samples, in nanoseconds.
 const SAMPLE_EVERY_MIN: u64 = 10_000;
 
 /// A directory with the files of one run.
@@ -31,12 +31,13 @@ pub struct Trace {
 /// Round trips of the calls of each endpoint over time.
 pub struct RoundTrips {
     file: BufWriter<File>,
-    /// By endpoint, at the sample before.
+    /// By endpoint, at the previous sample.
     before: Vec<RttHistogram>,
 }
 
 impl RoundTrips {
-    /// Adds a line for each endpoint that sampled round trips since it was asked last. Of one that restarted since, some are missing.
+    /// Adds a line for each endpoint that sampled round trips since the last call. If an endpoint restarted since, some
+    /// samples are missing.
     pub fn sample(&mut self, now: u64, endpoints: impl Iterator<Item = (usize, RttHistogram)>) {
         for (endpoint, rtt) in endpoints {
             if self.before.len() <= endpoint {
@@ -51,29 +52,29 @@ impl RoundTrips {
         }
     }
 
-    /// What cannot be written is missing: the run goes on.
+    /// A failed write leaves a gap: the run goes on.
     fn write(&mut self, line: std::fmt::Arguments<'_>) {
         let _ = writeln!(self.file, "{line}");
     }
 }
 
-/// What became of calls, a line each.
+/// The outcomes of calls, one per line.
 pub struct Log(BufWriter<File>);
 
 impl Log {
-    /// Adds a line. What cannot be written is missing: the run goes on.
+    /// Adds a line. A failed write leaves a gap: the run goes on.
     pub fn write(&mut self, now: u64, event: &Event) {
         let _ = writeln!(self.0, "{now:>14} {event:?}");
     }
 
-    /// Adds a line that says when itself.
+    /// Adds a line that contains its own time.
     pub fn write_line(&mut self, line: &impl std::fmt::Display) {
         let _ = writeln!(self.0, "{line}");
     }
 }
 
 impl Trace {
-    /// Makes the directory, and writes what is known before the run.
+    /// Makes the directory, and writes everything known before the run.
     ///
     /// # Errors
     /// [`BenchError::Io`].
@@ -90,15 +91,21 @@ impl Trace {
         std::fs::write(directory.join("topology.toml"), topology.to_toml()).map_err(io("topology.toml"))?;
         std::fs::write(directory.join("faults.toml"), plan.to_toml()).map_err(io("faults.toml"))?;
         let log = Rc::new(RefCell::new(Log(BufWriter::new(create("calls.txt")?))));
-        Ok(Trace { directory: directory.to_owned(), packets: create("packets.pcap")?, series: create("queues.csv")?, log })
+        Ok(Trace {
+            directory: directory.to_owned(),
+            packets: create("packets.pcap")?,
+            series: create("queues.csv")?,
+            log,
+        })
     }
 
-    /// Where the lines go.
+    /// The log of lines.
     pub fn log(&self) -> Rc<RefCell<Log>> {
         self.log.clone()
     }
 
-    /// Begins to record the packets and queues of a datacenter, as [`Recorded::new`] says. Gives where the samples of queues go.
+    /// Starts to record the packets and queues of a datacenter, as described at [`Recorded::new`]. Returns the file for
+    /// samples of queues.
     fn attach(&self, datacenter: &mut Datacenter, end_ns: u64) -> Option<File> {
         let (packets, series) = (self.packets.try_clone().ok()?, self.series.try_clone().ok()?);
         datacenter.capture(CapturePoint::Sent, BufWriter::new(packets));
@@ -106,7 +113,7 @@ impl Trace {
         Some(series)
     }
 
-    /// Where samples of round trips go, in a file that is made now; none if it cannot be.
+    /// The file for samples of round trips, which is created now; `None` if that fails.
     pub fn round_trips(&self) -> Option<RoundTrips> {
         let file = File::create(self.directory.join("rtts.csv")).ok()?;
         let mut round_trips = RoundTrips { file: BufWriter::new(file), before: Vec::new() };
@@ -124,18 +131,18 @@ impl Trace {
     }
 }
 
-/// A datacenter that leaves its samples of queues behind, also those of a run that fails.
+/// A datacenter that writes its samples of queues when it is dropped, even if the run fails.
 pub struct Recorded {
     datacenter: Datacenter,
-    /// Where the samples go.
+    /// The file for the samples.
     series: Option<File>,
 }
 
 impl Recorded {
-    /// A datacenter in which most happens until `end_ns`; records its packets and queues, if there is where to.
+    /// A datacenter for a run that mostly ends by `end_ns`; records its packets and queues if there is a trace.
     ///
     /// # Panics
-    /// If the topology is not valid.
+    /// If the topology is invalid.
     pub fn new(topology: &Topology, cost: CostModel, seed: u64, trace: Option<&Trace>, end_ns: u64) -> Recorded {
         let mut datacenter = Datacenter::new(topology, cost, seed).expect("a drawn topology is valid");
         let series = trace.and_then(|trace| trace.attach(&mut datacenter, end_ns));
@@ -160,7 +167,7 @@ impl DerefMut for Recorded {
 impl Drop for Recorded {
     fn drop(&mut self) {
         if let Some(file) = self.series.take() {
-            // Whoever reads it sees that it is incomplete.
+            // A reader can see that the file is incomplete.
             let _ = self.datacenter.take_series().write_csv(BufWriter::new(file));
         }
     }

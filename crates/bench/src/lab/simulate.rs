@@ -10,14 +10,14 @@ use crate::datacenter::Cluster;
 use crate::measure::{cpu_nanos, peak_resident_bytes};
 use crate::report::human;
 
-/// How cases in virtual time are run.
+/// Settings of cases in virtual time.
 #[derive(Debug, Clone)]
 pub struct Simulations {
-    /// Seed of the first run of each case; the next runs have the seeds that follow.
+    /// Seed of the first run of each case; further runs use the following seeds.
     pub seed: u64,
-    /// Runs of each case. A run is exact, so one is enough unless what chance does is of interest.
+    /// Runs of each case. A run is exact, so one is enough unless the effect of chance matters.
     pub seeds: u32,
-    /// The CPU time of packets, instead of that of the cluster that the experiment is about.
+    /// The CPU time of packets, instead of that of the experiment's cluster.
     pub cost: Option<CostModel>,
 }
 
@@ -27,7 +27,7 @@ impl Default for Simulations {
     }
 }
 
-/// What the simulator did for a case, and what it took of this machine: the only figures of virtual time that are not exact.
+/// The simulator's work for a case, and its cost on this machine: the only figures of virtual time that are not exact.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Pace {
     /// Packets that were received.
@@ -42,11 +42,11 @@ pub struct Trial<'a> {
     seed: u64,
 }
 
-/// Looks at the interrupt and at the progress bar in a run.
+/// Checks of the interrupt, and updates of the progress bar, in a run.
 const LOOKS_PER_RUN: u64 = 100;
 
 impl Lab {
-    /// Tells how many cases in virtual time there will be, for the progress bar.
+    /// Sets the number of cases in virtual time, for the progress bar.
     pub fn expect_simulations(&mut self, cases: usize) {
         self.bar.set_length(cases as u64 * u64::from(self.settings.simulations.seeds));
     }
@@ -72,10 +72,10 @@ impl Lab {
         Ok(outcomes)
     }
 
-    /// Notes how fast the last case was simulated, and in how much memory.
+    /// Records how fast the last case was simulated, and in how much memory.
     ///
     /// # Errors
-    /// [`BenchError::Io`] if the system does not tell.
+    /// [`BenchError::Io`] if the system does not report it.
     pub fn note_pace(&mut self, case: &str) -> Result<(), BenchError> {
         let Pace { packets, cpu_nanos } = self.pace.get();
         let (millions, seconds) = (packets as f64 / 1e6, cpu_nanos as f64 / 1e9);
@@ -88,14 +88,23 @@ impl Lab {
         Ok(())
     }
 
-    /// A span of virtual time that is `per_second` for each second of the run length asked for.
+    /// Virtual time: `per_second` for each second of the requested run length.
     pub fn virtual_time(&self, per_second: Duration) -> u64 {
         (per_second.as_nanos() as f64 * self.settings.run.as_secs_f64()) as u64
     }
 }
 
 impl Trial<'_> {
-    /// A cluster of this seed, and of the cost model that the user gave, else `cost`.
+    /// The seed of this run, for a simulation other than a [`Cluster`].
+    ///
+    /// # Errors
+    /// [`BenchError::Interrupted`], since such a simulation does not check the interrupt itself.
+    pub fn seed(&self) -> Result<u64, BenchError> {
+        self.check_interrupt()?;
+        Ok(self.seed)
+    }
+
+    /// A cluster with this seed, and the cost model given by the user, else `cost`.
     ///
     /// # Errors
     /// As [`Cluster::new`].
@@ -103,7 +112,7 @@ impl Trial<'_> {
         Cluster::new(topology, self.lab.settings.simulations.cost.unwrap_or(cost), self.seed)
     }
 
-    /// Lets `time` nanoseconds pass in a cluster and shows how far it is.
+    /// Advances a cluster by `time` nanoseconds and shows the progress.
     ///
     /// # Errors
     /// The first error of a member's task; [`BenchError::Interrupted`].
@@ -111,7 +120,7 @@ impl Trial<'_> {
         self.watch_for(cluster, time, |_| {})
     }
 
-    /// As [`Trial::run_for`], and calls `watch` a hundred times on the way, in equal intervals, with the virtual time.
+    /// As [`Trial::run_for`], and calls `watch` with the virtual time a hundred times, in equal intervals.
     ///
     /// # Errors
     /// As [`Trial::run_for`].
@@ -125,7 +134,7 @@ impl Trial<'_> {
         Ok(())
     }
 
-    /// Lets time pass until `done`, which is asked every `step` nanoseconds.
+    /// Advances time until `done`, which is checked every `step` nanoseconds.
     ///
     /// # Errors
     /// As [`Trial::run_for`]; [`BenchError::Stuck`] if it is not done after `limit` nanoseconds.
@@ -147,7 +156,7 @@ impl Trial<'_> {
         Ok(())
     }
 
-    /// Lets time pass up to `time`, and adds what it took.
+    /// Advances time to `time`, and adds up the cost.
     fn advance(&self, cluster: &mut Cluster, time: u64) -> Result<(), BenchError> {
         let (packets, cpu) = (cluster.datacenter().counters().received, cpu_nanos());
         cluster.run_until(time)?;
@@ -161,6 +170,10 @@ impl Trial<'_> {
 
     fn look(&self, cluster: &Cluster) -> Result<(), BenchError> {
         self.lab.bar.set_message(format!("{:.2} ms of virtual time", cluster.now() as f64 / 1e6));
+        self.check_interrupt()
+    }
+
+    fn check_interrupt(&self) -> Result<(), BenchError> {
         if self.lab.interrupt().is_set() { Err(BenchError::Interrupted) } else { Ok(()) }
     }
 }

@@ -1,18 +1,18 @@
-//! Figures beside their floors, run by run.
+//! Figures and their floors, run by run.
 
 use super::Spread;
 use crate::BenchError;
 
-/// A run whose floor is worse than the best of its case by more than this was taken while something else had the machine, and may be
-/// taken again.
+/// If a run's floor is worse than the best of its case by more than this factor, other work disturbed the machine; the
+/// run may be repeated.
 const FLOOR_WORSE_MAX: f64 = 1.5;
 
-/// A figure and the floor that was measured right before it.
+/// A figure, and the floor that was measured just before it.
 #[derive(Debug, Clone, Copy)]
 pub struct Measured<T> {
-    /// What Dunlin does.
+    /// The figure of Dunlin.
     pub ours: T,
-    /// What the bare transport does.
+    /// The floor: the bare transport.
     pub floor: T,
 }
 
@@ -20,18 +20,19 @@ pub struct Measured<T> {
 #[derive(Debug, Clone)]
 pub struct BesideFloor<T> {
     runs: Vec<Measured<T>>,
-    /// Runs that were taken again.
+    /// Repeated runs.
     repeated: u32,
 }
 
 impl<T> BesideFloor<T> {
-    /// Runs that were taken already.
+    /// Wraps runs that were taken already.
     pub fn of(runs: Vec<Measured<T>>) -> Self {
         BesideFloor { runs, repeated: 0 }
     }
 
-    /// Takes `runs` runs, then again those whose floor was much worse than the best one, at most `repeats` times; of the two, the one with
-    /// the better floor is kept, whatever its figure. `cost` is what a floor takes: less is better.
+    /// Takes `runs` runs, then repeats those whose floor was much worse than the best one, at most `repeats` times. Of
+    /// the two, it keeps the one with the better floor, whatever its figure. `cost` is the cost of a floor: less is
+    /// better.
     ///
     /// # Errors
     /// The first error of a run.
@@ -73,7 +74,7 @@ impl<T> BesideFloor<T> {
         Ok(Measured { ours: of(|run| &run.ours)?, floor: of(|run| &run.floor)? })
     }
 
-    /// Runs that were taken again.
+    /// Number of repeated runs.
     pub fn repeated(&self) -> u32 {
         self.repeated
     }
@@ -83,7 +84,7 @@ impl<T> BesideFloor<T> {
 mod tests {
     use super::*;
 
-    /// Takes runs whose floors are given, each with its number as figure.
+    /// Takes runs with the given floors; their figures are consecutive numbers.
     fn take(runs: usize, repeats: usize, floors: &[f64]) -> BesideFloor<f64> {
         let mut floors = floors.iter().enumerate();
         let run = || floors.next().map(|(i, floor)| Measured { ours: i as f64, floor: *floor });

@@ -1,4 +1,4 @@
-//! A neighbour that takes its share of a core, as any shared machine has them.
+//! A neighbour that uses its share of a core, as on any shared machine.
 
 use serde::{Deserialize, Serialize};
 

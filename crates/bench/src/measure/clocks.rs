@@ -1,4 +1,4 @@
-//! Clocks that processes have in common, and whether another process sleeps.
+//! Clocks shared by processes, and detection whether another process sleeps.
 
 use std::fs::File;
 use std::io;
@@ -14,12 +14,12 @@ pub fn shared_nanos() -> u64 {
     nanos(ClockId::Monotonic)
 }
 
-/// Nanoseconds for which the threads of this process have had a core.
+/// CPU time of the threads of this process, in nanoseconds.
 pub fn cpu_nanos() -> u64 {
     nanos(ClockId::ProcessCPUTime)
 }
 
-/// Nanoseconds for which the main thread of another process has had a core.
+/// CPU time of the main thread of another process, in nanoseconds.
 ///
 /// # Errors
 /// [`BenchError::Io`] if there is no such process, or the kernel does not account for its threads.
@@ -36,12 +36,12 @@ fn nanos(clock: ClockId) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Looks whether the main thread of a process sleeps.
+/// Detects whether the main thread of a process sleeps.
 #[derive(Debug)]
 pub struct SleepWatch(File);
 
 impl SleepWatch {
-    /// Of the process with this number.
+    /// For the process with this id.
     ///
     /// # Errors
     /// [`BenchError::Io`] if there is none.
@@ -51,7 +51,7 @@ impl SleepWatch {
         Ok(SleepWatch(file))
     }
 
-    /// Whether it sleeps now, and not merely waits for a core.
+    /// Whether it sleeps now, as opposed to waiting for a core.
     ///
     /// # Errors
     /// [`BenchError::Io`] if it has ended.
@@ -63,7 +63,7 @@ impl SleepWatch {
     }
 }
 
-/// The letter behind the name, which stands in parentheses and may hold anything.
+/// The letter after the name, which is in parentheses and may contain anything.
 fn state(line: &[u8]) -> Option<u8> {
     let name_end = line.iter().rposition(|byte| *byte == b')')?;
     line.get(name_end + 2).copied()

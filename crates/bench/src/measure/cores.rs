@@ -1,4 +1,4 @@
-//! Which processors a measurement runs on. A thread that wanders between them measures the scheduler.
+//! The processors of a measurement. A thread that migrates between them measures the scheduler.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -9,9 +9,9 @@ use crate::BenchError;
 /// The two processors of a pair of processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cores {
-    /// Where servers run.
+    /// The server core.
     pub server: usize,
-    /// Where clients run.
+    /// The client core.
     pub client: usize,
 }
 
@@ -28,7 +28,7 @@ impl Cores {
     }
 }
 
-/// Keeps the calling thread, and all it starts, on one processor.
+/// Pins the calling thread, and all threads it starts, to one processor.
 ///
 /// # Errors
 /// [`BenchError::NoSuchCore`] if this process may not use it.
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn pins_and_refuses() {
-        // In a thread of its own, for the test runner's threads are not to be pinned.
+        // In a separate thread, because the test runner's threads must not be pinned.
         let pinned = std::thread::spawn(|| {
             let core = allowed().unwrap()[0];
             pin(core).unwrap();

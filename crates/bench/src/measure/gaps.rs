@@ -1,10 +1,10 @@
-//! Random pauses between packets, so that a receiver that sleeps is met at any time of its sleep.
+//! Random pauses between packets, so that they reach a sleeping receiver at any time of its sleep.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Pauses that are evenly distributed between two lengths, the same in every run.
+/// Pauses uniformly distributed between two lengths, the same in every run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Gaps {
     /// The shortest, in nanoseconds.
@@ -21,7 +21,7 @@ impl Gaps {
         Gaps { shortest: nanos(shortest), longest: nanos(longest.max(shortest)), random: 0x9e37_79b9_7f4a_7c15 }
     }
 
-    /// The next one.
+    /// The next pause.
     pub fn next_gap(&mut self) -> Duration {
         // A xorshift generator.
         self.random ^= self.random << 13;

@@ -1,20 +1,20 @@
-//! Latencies as a histogram of bounded size, and the percentiles that are reported of it.
+//! Latencies as a histogram of bounded size, and its percentiles.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
 
-/// The longest latency told apart from longer ones: 60 s.
+/// The maximum latency that is distinguished: 60 s.
 const NS_MAX: u64 = 60_000_000_000;
-/// Digits that are kept: an error below 0.1 %.
+/// Significant digits: an error below 0.1 %.
 const SIGNIFICANT_DIGITS: u8 = 3;
 
 /// Latencies of many calls. Recording one costs a few nanoseconds and allocates nothing.
 #[derive(Debug, Clone)]
 pub struct Latencies(Histogram<u64>);
 
-/// What is reported of latencies, in nanoseconds.
+/// The reported percentiles of latencies, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
     /// Median.
@@ -28,7 +28,7 @@ pub struct Percentiles {
 }
 
 impl Latencies {
-    /// None yet.
+    /// An empty histogram.
     pub fn new() -> Self {
         let histogram = Histogram::new_with_bounds(1, NS_MAX, SIGNIFICANT_DIGITS);
         Latencies(histogram.expect("constant bounds are valid"))

@@ -7,15 +7,15 @@ use crate::BenchError;
 /// Resident memory of this process in bytes, shared pages included.
 ///
 /// # Errors
-/// [`BenchError::Io`] if the system does not tell.
+/// [`BenchError::Io`] if the system does not report it.
 pub fn resident_bytes() -> Result<u64, BenchError> {
     read("/proc/self/status", "VmRSS:")
 }
 
-/// The most memory in bytes that was ever resident in this process, shared pages included.
+/// Peak resident memory of this process in bytes, shared pages included.
 ///
 /// # Errors
-/// [`BenchError::Io`] if the system does not tell.
+/// [`BenchError::Io`] if the system does not report it.
 pub fn peak_resident_bytes() -> Result<u64, BenchError> {
     read("/proc/self/status", "VmHWM:")
 }
@@ -23,23 +23,23 @@ pub fn peak_resident_bytes() -> Result<u64, BenchError> {
 /// Resident memory of another process in bytes, shared pages included.
 ///
 /// # Errors
-/// [`BenchError::Io`] if the system does not tell, as when the process has ended.
+/// [`BenchError::Io`] if the system does not report it, for example because the process has ended.
 pub fn resident_bytes_of(process: u32) -> Result<u64, BenchError> {
     read(&format!("/proc/{process}/status"), "VmRSS:")
 }
 
-/// The most memory in bytes that was ever resident in another process, shared pages included.
+/// Peak resident memory of another process in bytes, shared pages included.
 ///
 /// # Errors
-/// [`BenchError::Io`] if the system does not tell, as when the process has ended.
+/// [`BenchError::Io`] if the system does not report it, for example because the process has ended.
 pub fn peak_resident_bytes_of(process: u32) -> Result<u64, BenchError> {
     read(&format!("/proc/{process}/status"), "VmHWM:")
 }
 
-/// Memory in bytes that can be used before the machine has to swap or to end a process.
+/// Memory in bytes that can be used before the machine must swap or kill a process.
 ///
 /// # Errors
-/// [`BenchError::Io`] if the system does not tell.
+/// [`BenchError::Io`] if the system does not report it.
 pub fn available_bytes() -> Result<u64, BenchError> {
     read("/proc/meminfo", "MemAvailable:")
 }

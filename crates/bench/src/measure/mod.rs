@@ -1,4 +1,4 @@
-//! How figures are taken: on which core, how often, and what of them is kept.
+//! Measuring: on which core, how often, and which figures are kept.
 
 mod beside;
 mod busy;

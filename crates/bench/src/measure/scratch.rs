@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 
 use crate::BenchError;
 
-/// A directory below that for temporary files, which is removed with all that is in it when this is dropped.
+/// A temporary directory, which is removed with its contents when this is dropped.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Makes one, of a name that no other process has.
+    /// Makes a directory with a name that no other process uses.
     ///
     /// # Errors
     /// [`BenchError::Io`].
@@ -27,7 +27,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What is left over is in the directory for what may be removed.
+        // If it fails, the rest stays in the system's temporary directory.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

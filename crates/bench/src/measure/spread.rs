@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Runs of one measurement per case, unless told otherwise.
+/// Default number of runs of a case.
 pub const RUNS: usize = 5;
 
 /// Median, lowest and highest of several runs.
@@ -17,7 +17,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of the given runs; none if there are none.
+    /// The spread of these runs; `None` if there are none.
     pub fn of(runs: &[f64]) -> Option<Spread> {
         let mut sorted = runs.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -27,7 +27,7 @@ impl Spread {
         Some(Spread { median, min, max })
     }
 
-    /// Of one run.
+    /// The spread of one run.
     pub fn single(value: f64) -> Spread {
         Spread { median: value, min: value, max: value }
     }

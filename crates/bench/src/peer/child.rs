@@ -1,4 +1,4 @@
-//! The child's side: runs the role it is given and listens for the end.
+//! The child's side: runs its role and listens for the end.
 
 use std::io::{self, BufRead, Write};
 use std::marker::PhantomData;
@@ -17,28 +17,28 @@ use crate::BenchError;
 use crate::measure::pin;
 use crate::report::Metric;
 
-/// How long an orphan may take to end by itself.
+/// Time for an orphan to end by itself.
 const ORPHAN_GRACE: Duration = Duration::from_secs(1);
 /// Exit code of an orphan that did not.
 const ORPHAN_EXIT: i32 = 3;
 
-/// What a process of an experiment does. The value holds its parameters and travels to the process as JSON.
+/// The work of a process in an experiment. The value holds its parameters and is sent to the process as JSON.
 pub trait Role: Serialize + DeserializeOwned {
     /// Names the role, for the parent and in errors.
     const NAME: &'static str;
-    /// What it tells when others may come.
+    /// The message when other processes may connect.
     type Ready: Serialize + DeserializeOwned;
-    /// What it gives at the end.
+    /// The result at the end.
     type Output: Serialize + DeserializeOwned;
 
-    /// Does it, in the process made for it. One that serves runs until [`Control::stopping`].
+    /// Runs the role, in the process made for it. A server runs until [`Control::stopping`].
     ///
     /// # Errors
-    /// Whatever keeps it from its result; the parent gets the text.
+    /// If there is no result; the parent gets the text.
     fn run(self, control: &Control<Self>) -> Result<Self::Output, BenchError>;
 }
 
-/// A role's line to its parent.
+/// The channel from a role to its parent.
 #[derive(Debug)]
 pub struct Control<R> {
     stop: Arc<AtomicBool>,
@@ -46,12 +46,12 @@ pub struct Control<R> {
 }
 
 impl<R: Role> Control<R> {
-    /// Tells that others may come.
+    /// Reports that other processes may connect.
     pub fn ready(&self, ready: R::Ready) {
         send(&Message::Ready(value(&ready)));
     }
 
-    /// Tells a figure of the run so far, to be shown while it runs. A few times a second is enough.
+    /// Reports a figure of the run so far, for display. A few times a second is enough.
     pub fn live(&self, metric: Metric, figure: f64) {
         send(&Message::Live(metric, figure));
     }
@@ -82,7 +82,7 @@ impl Entry {
     }
 }
 
-/// Is a peer: reads what to be, does it, and says what came of it. The whole life of the process.
+/// Runs as a peer: reads the assignment, runs the role, and reports the result. This is the whole life of the process.
 pub fn serve(entries: &[Entry]) -> ExitCode {
     let (message, code) = match assigned(entries) {
         Ok(result) => (Message::Result(result), ExitCode::SUCCESS),
@@ -101,7 +101,7 @@ fn assigned(entries: &[Entry]) -> Result<Value, BenchError> {
     let entry = entry.ok_or_else(|| bad(format!("there is no role {:?}", assignment.role)))?;
     let stop = Arc::new(AtomicBool::new(false));
     let listener = Arc::clone(&stop);
-    // Before pinning: the listener is not to wait for a core that the role keeps busy.
+    // Before pinning: the listener must not wait for a core that the role keeps busy.
     thread::spawn(move || listen(&listener));
     if let Some(core) = assignment.core {
         pin(core)?;
@@ -115,7 +115,7 @@ fn run<R: Role>(task: Value, stop: Arc<AtomicBool>) -> Result<Value, BenchError>
     role.run(&Control { stop, role: PhantomData }).map(|output| value(&output))
 }
 
-/// Waits for the parent to say stop, or to be gone.
+/// Waits for the parent to send stop, or to die.
 fn listen(stop: &AtomicBool) {
     for line in io::stdin().lock().lines() {
         match line {
@@ -129,7 +129,7 @@ fn listen(stop: &AtomicBool) {
     std::process::exit(ORPHAN_EXIT);
 }
 
-/// Writes a line. A parent that is gone cannot be told; [`listen`] sees to the end.
+/// Writes a line. If the parent is gone, the line is lost, and [`listen`] ends the process.
 fn send(message: &Message) {
     let line = value(message).to_string();
     let mut out = io::stdout().lock();

@@ -14,7 +14,7 @@ use super::parent::Peer;
 use super::{ARGUMENT, Role};
 use crate::BenchError;
 
-/// Starts peers, all from one program, that are stopped by one interrupt.
+/// Starts peers, all from one program and stopped by one interrupt.
 #[derive(Debug, Clone)]
 pub struct Launcher {
     program: PathBuf,
@@ -23,18 +23,18 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// Peers are the running program, with [`ARGUMENT`].
+    /// Peers run this program, with [`ARGUMENT`].
     pub fn new(interrupt: Interrupt) -> Self {
-        // Not its name: that may be another program by now, if it was built again.
+        // Not by name: after a rebuild that may be another program.
         Launcher::of_program("/proc/self/exe", interrupt)
     }
 
-    /// Peers are another program that understands [`ARGUMENT`].
+    /// Peers run another program that understands [`ARGUMENT`].
     pub fn of_program(program: impl Into<PathBuf>, interrupt: Interrupt) -> Self {
         Launcher { program: program.into(), interrupt, live: ProgressBar::hidden() }
     }
 
-    /// What stops its peers.
+    /// The interrupt that stops its peers.
     pub fn interrupt(&self) -> &Interrupt {
         &self.interrupt
     }
@@ -44,7 +44,7 @@ impl Launcher {
         self.live = bar;
     }
 
-    /// Starts a process that does `role` on `core`, and has `limit` for all of it.
+    /// Starts a process with `role` on `core`, with time limit `limit`.
     ///
     /// # Errors
     /// [`BenchError::Io`] if it cannot be started, [`BenchError::Interrupted`].
@@ -59,7 +59,8 @@ impl Launcher {
             .arg(ARGUMENT)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // A group of its own: ctrl-C on the terminal is for the parent, which then stops its peers in order.
+            // In its own process group: ctrl-C on the terminal is for the parent, which then stops its peers
+            // gracefully.
             .process_group(0)
             .spawn()
             .map_err(doing())?;
@@ -67,10 +68,10 @@ impl Launcher {
         let stdout = child.stdout.take().expect("it was asked for as a pipe above");
         let sent = stdin.write_all(assignment.as_bytes());
         let peer = Peer::new(child, stdin, stdout, (Instant::now(), limit), self.interrupt.clone(), self.live.clone());
-        // Only now: from here on dropping the peer ends the process.
+        // Only now: from here on, dropping the peer ends the process.
         match sent {
             Ok(()) => Ok(peer),
-            // A ctrl-C reaches a process that has no group of its own yet.
+            // Until a process has its own group, ctrl-C reaches it.
             Err(_) if self.interrupt.is_set() => Err(BenchError::Interrupted),
             Err(error) => Err(doing()(error)),
         }

@@ -13,7 +13,7 @@ pub(super) const STOP: &str = "stop";
 pub(super) struct Assignment {
     /// Name of the role.
     pub role: String,
-    /// Processor to stay on.
+    /// Processor to pin to.
     pub core: Option<usize>,
     /// Parameters of the role.
     pub task: Value,
@@ -23,12 +23,12 @@ pub(super) struct Assignment {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Message {
-    /// Others may come.
+    /// Other processes may connect.
     Ready(Value),
     /// A figure of the run so far.
     Live(Metric, f64),
-    /// The outcome.
+    /// The result.
     Result(Value),
-    /// There will be none, and why.
+    /// There is no result, for this reason.
     Error(String),
 }

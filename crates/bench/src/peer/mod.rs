@@ -1,18 +1,18 @@
 //! The processes of an experiment.
 //!
-//! Servers and clients run in processes of their own, as they would in life. The program executes itself with one hidden
-//! argument and the two ends talk in lines of JSON:
+//! Servers and clients run in separate processes, as in production. The program executes itself with one hidden
+//! argument, and the two ends exchange lines of JSON:
 //!
 //! | Line | From | Says |
 //! |---|---|---|
-//! | `{"role": "...", "core": 1, "task": {...}}` | parent, first | what to be, on which core, with which parameters |
-//! | `{"ready": ...}` | child | others may come; for example the address it listens at |
+//! | `{"role": "...", "core": 1, "task": {...}}` | parent, first | the role, its core and its parameters |
+//! | `{"ready": ...}` | child | others may connect; for example the address it listens at |
 //! | `{"live": [METRIC, FIGURE]}` | child | a figure to show while it runs |
-//! | `stop` | parent | finish and give the result |
+//! | `stop` | parent | finish and return the result |
 //! | `{"result": ...}` or `{"error": "..."}` | child, last | the outcome |
 //!
 //! No process outlives its use: a child ends when its standard input does, which the system closes when the parent dies
-//! however it dies, and a parent kills a child that is past its time or no longer wanted.
+//! for any reason, and a parent kills a child that exceeds its time or is no longer needed.
 
 mod child;
 mod launcher;

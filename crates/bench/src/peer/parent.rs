@@ -17,12 +17,12 @@ use super::message::{Message, STOP};
 use crate::BenchError;
 use crate::report::human;
 
-/// How often a waiting parent looks at its interrupt.
+/// Interval at which a waiting parent checks its interrupt.
 const LOOK_AROUND: Duration = Duration::from_millis(50);
-/// How long a child may take to exit once it has no more to do.
+/// Time limit for a child to exit once it has nothing more to do.
 const EXIT_GRACE: Duration = Duration::from_secs(2);
 
-/// A process that does `R`. Dropping it kills the process if it still runs.
+/// A process with role `R`. Dropping it kills the process if it still runs.
 #[derive(Debug)]
 pub struct Peer<R> {
     child: Child,
@@ -49,7 +49,7 @@ impl<R: Role> Peer<R> {
         Peer { child, stdin: Some(stdin), messages, started, limit, interrupt, live, role: PhantomData }
     }
 
-    /// Waits until others may come.
+    /// Waits until other processes may connect.
     ///
     /// # Errors
     /// As [`Peer::result`].
@@ -60,7 +60,7 @@ impl<R: Role> Peer<R> {
         }
     }
 
-    /// Waits until it is done by itself.
+    /// Waits until it ends by itself.
     ///
     /// # Errors
     /// [`BenchError::PeerFailed`], [`BenchError::PeerDied`], [`BenchError::TimedOut`], [`BenchError::Interrupted`].
@@ -79,14 +79,14 @@ impl<R: Role> Peer<R> {
     /// # Errors
     /// As [`Peer::result`].
     pub fn stop(mut self) -> Result<R::Output, BenchError> {
-        // If it is dead already, waiting for the result tells how it died.
+        // If it is already dead, waiting for the result reports how it died.
         if let Some(stdin) = &mut self.stdin {
             let _ = writeln!(stdin, "{STOP}");
         }
         self.result()
     }
 
-    /// Ends it with SIGKILL: it can put nothing in order, and loses what it has in memory. Returns when it has ended.
+    /// Kills it with SIGKILL: it cannot clean up, and loses its memory. Returns when it has ended.
     ///
     /// # Errors
     /// [`BenchError::Io`] if the system refuses.
@@ -95,12 +95,12 @@ impl<R: Role> Peer<R> {
         killed.map(drop).map_err(BenchError::io(format!("kill the process for {}", R::NAME)))
     }
 
-    /// Number of the process, for tests that kill it.
+    /// Its process id, for tests that kill it.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// The next message that is not for the progress bar, or the error it carries.
+    /// The next message that is not for the progress bar, or the error in it.
     fn next(&mut self) -> Result<Message, BenchError> {
         loop {
             if self.interrupt.is_set() {
@@ -120,10 +120,10 @@ impl<R: Role> Peer<R> {
         }
     }
 
-    /// Its output has ended: says how it ended itself.
+    /// Its output has ended: returns how the process ended.
     fn died(&mut self) -> BenchError {
         match self.exited() {
-            // A ctrl-C reaches a process that has no group of its own yet.
+            // Until a process has its own group, ctrl-C reaches it.
             Some(_) if self.interrupt.is_set() => BenchError::Interrupted,
             Some(status) => BenchError::PeerDied { role: R::NAME, status },
             None => self.bad("it closed its output but runs on".into()),
@@ -140,7 +140,7 @@ impl<R: Role> Peer<R> {
 }
 
 impl<R> Peer<R> {
-    /// Waits a little for it to exit.
+    /// Waits briefly for it to exit.
     fn exited(&mut self) -> Option<ExitStatus> {
         let deadline = Instant::now() + EXIT_GRACE;
         loop {
@@ -164,7 +164,7 @@ impl<R> Drop for Peer<R> {
     }
 }
 
-/// Hands on the lines of a child until its output ends. What is no message is for the user.
+/// Passes on the lines of a child until its output ends. Other output is for the user.
 fn read(stdout: ChildStdout, messages: &Sender<Message>) {
     for line in BufReader::new(stdout).lines() {
         let Ok(line) = line else { return };

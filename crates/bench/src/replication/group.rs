@@ -12,24 +12,24 @@ use dunlin_smr::{Beginning, Host, LogStore, NodeConfig, Probe, StateMachine};
 use crate::BenchError;
 use crate::workload::item::{self, KEY_BYTES};
 
-/// Keys that all replicas have from the beginning, as in the paper (section 7.1).
+/// Initial keys of all replicas, as in the paper (section 7.1).
 pub const KEYS: u64 = 1_000_000;
 /// Bytes of a value.
 pub(super) const VALUE_BYTES: usize = 64;
-/// What an item counts, about: for the limit of the machine.
+/// Approximate bytes that an item counts, for the limit of the machine.
 const ITEM_BYTES: u64 = 160;
-/// The paper's replicas take no snapshot; these take none while they are measured.
+/// The paper's replicas take no snapshots; these take none during a measurement.
 const SNAPSHOT_LOG_BYTES: u64 = 8 << 30;
 
 /// Members of a group, by id, from 1 on.
 pub type Members = Vec<(u64, Addr)>;
 
-/// A replica of each group, which run on an endpoint.
+/// A replica of each group, all on one endpoint.
 pub struct Replica<L: LogStore> {
     host: Host<KvMachine, L>,
 }
 
-/// What a group has in common.
+/// The common properties of a group.
 #[derive(Clone)]
 pub struct Group {
     members: Members,
@@ -38,18 +38,18 @@ pub struct Group {
 }
 
 impl Group {
-    /// With these members, and so many keys from the beginning.
+    /// A group with these members and this many initial keys.
     pub fn new(members: Members, keys: u64) -> Group {
         Group { members, keys, groups: 1 }
     }
 
-    /// So many groups, which share the keys.
+    /// This many groups, which share the keys.
     #[must_use]
     pub fn times(self, groups: u16) -> Group {
         Group { groups, ..self }
     }
 
-    /// How many groups there are.
+    /// Number of groups.
     pub fn groups(&self) -> u16 {
         self.groups
     }
@@ -59,12 +59,12 @@ impl Group {
         &self.members
     }
 
-    /// Keys that all have from the beginning.
+    /// Initial keys.
     pub fn keys(&self) -> u64 {
         self.keys
     }
 
-    /// Settings of one of them.
+    /// Settings of one member.
     pub fn config(&self, id: u64, clock: Clock) -> NodeConfig {
         NodeConfig {
             clock,
@@ -75,7 +75,7 @@ impl Group {
         }
     }
 
-    /// Starts one of them, with the logs of all groups. `probe` is told what it works on, once it is there.
+    /// Starts one member, with the logs of all groups. `probe` observes its work, once it runs.
     ///
     /// # Errors
     /// [`BenchError::Replica`].
@@ -111,17 +111,17 @@ impl Group {
 }
 
 impl<L: LogStore + 'static> Replica<L> {
-    /// How many groups it leads.
+    /// Number of groups that it leads.
     pub fn led(&self) -> usize {
         self.host.led()
     }
 
-    /// Whether it leads a group.
+    /// Whether it leads any group.
     pub fn leads(&self) -> bool {
         self.led() > 0
     }
 
-    /// Whether it has all that is committed. One that has just begun restores its first state meanwhile.
+    /// Whether it has executed everything committed. A new replica restores its initial state first.
     pub fn is_up_to_date(&self) -> bool {
         self.host.nodes().all(|node| {
             let status = node.status();
@@ -129,17 +129,17 @@ impl<L: LogStore + 'static> Replica<L> {
         })
     }
 
-    /// Entries that it has executed.
+    /// Executed entries.
     pub fn commits(&self) -> u64 {
         self.host.nodes().map(|node| node.counters().applied).sum()
     }
 
-    /// The longest time that it did nothing else for a snapshot of its state, in nanoseconds.
+    /// The longest time that it was occupied with a snapshot of its state, in nanoseconds.
     pub fn snapshot_pause_max(&self) -> u64 {
         self.host.nodes().map(|node| node.status().snapshot_pause_max).max().unwrap_or(0)
     }
 
-    /// Whether it runs.
+    /// Checks that it runs.
     ///
     /// # Errors
     /// [`BenchError::Replica`], if it has stopped.

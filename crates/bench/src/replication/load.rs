@@ -1,4 +1,4 @@
-//! Clients that write.
+//! Writing clients.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -16,16 +16,16 @@ use super::group::{Group, put};
 use crate::BenchError;
 use crate::measure::Latencies;
 
-/// What the writes came to.
+/// The result of writes.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// Writes that were answered.
+    /// Answered writes.
     pub writes: u64,
-    /// From issuing each until its answer was there, in nanoseconds.
+    /// From issuing each write until its answer arrives, in nanoseconds.
     pub latencies: Latencies,
 }
 
-/// Writes to keys drawn at random, so many at a time, until it is told to stop.
+/// Concurrent writes to random keys, until it is stopped.
 pub struct Puts {
     tally: RefCell<Tally>,
     is_stopped: Cell<bool>,
@@ -33,13 +33,13 @@ pub struct Puts {
     failure: RefCell<Option<BenchError>>,
     now: Box<dyn Fn() -> u64>,
     probe: Option<Rc<dyn Probe>>,
-    /// Of each group.
+    /// Number of keys of each group.
     keys: u64,
 }
 
 impl Puts {
-    /// Starts `window` writers on an endpoint, as many to a session of commands as one may have. Times are those of `now`. `probe` is told when a client works,
-    /// as a visit.
+    /// Starts `window` writers on an endpoint, with as many per session as its command limit allows. Times are read
+    /// from `now`. `probe` observes the work of clients, as visits.
     pub fn start<T: Transport + 'static>(
         endpoint: &Rc<Endpoint<T>>,
         group: &Group,
@@ -58,7 +58,7 @@ impl Puts {
             keys: group.keys_of_group(),
         });
         let config = ClientConfig { attempt_timeout: Duration::from_millis(500), ..ClientConfig::default() };
-        // Fewer than a session may have: an answer that is late holds up the numbers behind it.
+        // Fewer than a session's limit: a late answer blocks the numbers after it.
         let per_client = (COMMANDS_PER_SESSION_MAX / 2).min(window.max(1));
         for first in (0..window).step_by(per_client) {
             let first_group = Client::new(endpoint, group.members().clone(), config);
@@ -71,12 +71,12 @@ impl Puts {
         puts
     }
 
-    /// Writes to one group after the other, drawn at random.
+    /// Writes in sequence, each to a random group.
     async fn write<T: Transport>(&self, clients: &[Client<T>], mut random: Random) {
         let mut value = random.next();
         while !self.is_stopped.get() {
             value = value.wrapping_add(1);
-            // Made before it is timed, as a program has it at hand.
+            // Made before the timing starts, as a program has it at hand.
             let command = put(random.below(self.keys), value);
             let client = match clients {
                 [only] => only,
@@ -100,7 +100,7 @@ impl Puts {
         self.running.set(self.running.get() - 1);
     }
 
-    /// Tells the probe whenever a future is polled.
+    /// Notifies the probe whenever a future is polled.
     async fn probed<F: Future>(&self, work: F) -> F::Output {
         let mut work = pin!(work);
         poll_fn(|context| {
@@ -119,22 +119,22 @@ impl Puts {
         self.running.set(self.running.get() - 1);
     }
 
-    /// What the writes came to since this was asked last.
+    /// The result of the writes since the last call.
     pub fn take(&self) -> Tally {
         self.tally.take()
     }
 
-    /// Writes that were answered since [`Puts::take`].
+    /// Writes answered since [`Puts::take`].
     pub fn writes(&self) -> u64 {
         self.tally.borrow().writes
     }
 
-    /// Lets every writer end after the write that it waits for.
+    /// Ends every writer after its current write.
     pub fn stop(&self) {
         self.is_stopped.set(true);
     }
 
-    /// Whether all have ended.
+    /// Whether all writers have ended.
     pub fn has_ended(&self) -> bool {
         self.running.get() == 0
     }
@@ -144,10 +144,10 @@ impl Puts {
         self.failure.borrow().is_some()
     }
 
-    /// How it went so far.
+    /// Checks the writes so far.
     ///
     /// # Errors
-    /// That of the first write that failed.
+    /// The error of the first failed write.
     pub fn check(&self) -> Result<(), BenchError> {
         self.failure.take().map_or(Ok(()), Err)
     }

@@ -1,6 +1,7 @@
-//! Replicas of a key-value machine and clients that write to it, over any transport, for the experiments about replication.
+//! Replicas of a key-value machine and writing clients, over any transport, for the experiments on replication.
 //!
-//! What an experiment is about is a group of three, as in the paper (eRPC, section 7.1): keys of 16 B, values of 64 B, all keys there from the beginning.
+//! The subject is a group of three, as in the paper (eRPC, section 7.1): keys of 16 B, values of 64 B, all keys present
+//! initially.
 
 mod group;
 mod load;

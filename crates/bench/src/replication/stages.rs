@@ -1,4 +1,4 @@
-//! What a replica works on, and for how long: from the probe of `dunlin-smr`.
+//! The work of a replica by stages, with times: from the probe of `dunlin-smr`.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,29 +10,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::measure::Latencies;
 
-/// Readings of the clock from which its own cost is taken.
+/// Readings of the clock from which its own cost is measured.
 const CLOCK_READINGS: u32 = 10_000;
 
-/// How often a replica was at each kind of work, and for how long.
+/// How often a replica ran each stage, and for how long.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StageTimes {
-    /// By stage, in the order of [`Stage::ALL`]: times it began, and nanoseconds. What stands in a visit and is none of the others counts for the visit.
+    /// By stage, in the order of [`Stage::ALL`]: number of times, and nanoseconds. Work within a visit that belongs to
+    /// no other stage counts for the visit.
     stages: Vec<(u64, f64)>,
 }
 
 impl StageTimes {
-    /// Nanoseconds for one time of a stage.
+    /// Nanoseconds of one run of a stage.
     pub fn each(&self, stage: Stage) -> f64 {
         let (times, nanos) = self.of(stage);
         if times == 0 { 0.0 } else { nanos / times as f64 }
     }
 
-    /// Nanoseconds of all times of a stage.
+    /// Nanoseconds of all runs of a stage.
     pub fn total(&self, stage: Stage) -> f64 {
         self.of(stage).1
     }
 
-    /// Nanoseconds of all.
+    /// Nanoseconds of all stages.
     pub fn sum(&self) -> f64 {
         self.stages.iter().map(|(_, nanos)| nanos).sum()
     }
@@ -41,7 +42,7 @@ impl StageTimes {
         self.stages.get(place(stage)).copied().unwrap_or_default()
     }
 
-    /// Adds those of another replica.
+    /// Adds the times of another replica.
     pub fn add(&mut self, other: &StageTimes) {
         self.stages.resize(Stage::ALL.len(), (0, 0.0));
         for ((times, nanos), (more_times, more_nanos)) in self.stages.iter_mut().zip(&other.stages) {
@@ -49,7 +50,7 @@ impl StageTimes {
         }
     }
 
-    /// What came since `before`.
+    /// The times since `before`.
     pub fn since(&self, before: &StageTimes) -> StageTimes {
         let stages = Stage::ALL.into_iter().map(|stage| {
             let ((times, nanos), (times_before, nanos_before)) = (self.of(stage), before.of(stage));
@@ -59,7 +60,7 @@ impl StageTimes {
     }
 }
 
-/// Where a stage stands in [`Stage::ALL`].
+/// The index of a stage in [`Stage::ALL`].
 fn place(stage: Stage) -> usize {
     stage as usize
 }
@@ -67,17 +68,17 @@ fn place(stage: Stage) -> usize {
 /// Measures the stages of a replica by the processor's clock.
 pub struct Stages {
     clock: Clock,
-    /// Of a reading of the clock, in nanoseconds: each stage has one too many in it.
+    /// Cost of a reading of the clock, in nanoseconds: each stage includes one too many.
     reading: f64,
-    /// Stages that have begun and not ended, the innermost last.
+    /// Open stages, the innermost last.
     open: RefCell<Vec<Stage>>,
-    /// Up to when all time is accounted for.
+    /// All time up to here is accounted for.
     until: Cell<u64>,
     times: RefCell<Vec<(u64, f64)>>,
 }
 
 impl Stages {
-    /// One that has seen nothing.
+    /// An empty measurement.
     pub fn new() -> Rc<Stages> {
         let clock = Clock::new();
         let begin = clock.now();
@@ -92,12 +93,13 @@ impl Stages {
         })
     }
 
-    /// What it has seen.
+    /// The times so far.
     pub fn times(&self) -> StageTimes {
         StageTimes { stages: self.times.borrow().clone() }
     }
 
-    /// Puts the time since the last look down to the innermost stage. A look costs a reading of the clock, half of it before and half after the time is taken.
+    /// Attributes the time since the last call to the innermost stage. Each call costs a reading of the clock, half of
+    /// it before and half after the time is taken.
     fn account(&self) {
         let now = self.clock.now();
         if let Some(stage) = self.open.borrow().last() {
@@ -121,20 +123,20 @@ impl Probe for Stages {
     }
 }
 
-/// Charges a simulated processor for each stage what it was measured to take.
+/// Charges a simulated processor the measured time of each stage.
 pub struct Charges {
     clock: ThreadClock,
-    /// Nanoseconds, by stage.
+    /// Nanoseconds by stage.
     costs: Cell<[u64; Stage::ALL.len()]>,
 }
 
 impl Charges {
-    /// On the clock of this thread; nothing yet.
+    /// On the clock of this thread; charges nothing yet.
     pub fn new(clock: ThreadClock) -> Rc<Charges> {
         Rc::new(Charges { clock, costs: Cell::default() })
     }
 
-    /// Charges so much from now on.
+    /// Sets the charges from now on.
     pub fn set(&self, times: &StageTimes) {
         self.costs.set(Stage::ALL.map(|stage| times.each(stage).max(0.0).round() as u64));
     }
@@ -148,7 +150,7 @@ impl Probe for Charges {
     }
 }
 
-/// Tells two.
+/// Notifies two probes.
 pub struct Both<A, B>(pub Rc<A>, pub Rc<B>);
 
 impl<A: Probe, B: Probe> Probe for Both<A, B> {
@@ -163,7 +165,8 @@ impl<A: Probe, B: Probe> Probe for Both<A, B> {
     }
 }
 
-/// Measures, at a leader with one command on its way, how long it takes from when the command is there until it is committed (eRPC, Table 6: "leader").
+/// Measures, at a leader with one command in flight, the time from the arrival of the command until it is committed
+/// (eRPC, Table 6: "leader").
 pub struct LeaderCommits {
     now: Box<dyn Fn() -> u64>,
     /// When the command was read.
@@ -172,12 +175,12 @@ pub struct LeaderCommits {
 }
 
 impl LeaderCommits {
-    /// By this clock.
+    /// With this clock.
     pub fn new(now: impl Fn() -> u64 + 'static) -> Rc<LeaderCommits> {
         Rc::new(LeaderCommits { now: Box::new(now), came: Cell::new(None), times: RefCell::default() })
     }
 
-    /// The times so far, from now on none.
+    /// Takes the times so far.
     pub fn take(&self) -> Latencies {
         self.came.set(None);
         self.times.take()
@@ -222,7 +225,7 @@ mod tests {
         }
         let times = stages.times();
         assert_eq!(times.of(Stage::Visit).0, 10);
-        // Less a reading of the clock; others may have had the processor meanwhile.
+        // Minus a reading of the clock; other processes may have had the processor meanwhile.
         assert!(times.each(Stage::Visit) > 9_000.0 && times.each(Stage::Step) > 49_000.0, "{times:?}");
         assert!(times.total(Stage::Visit) < times.total(Stage::Step) || times.sum() > 1e6, "{times:?}");
         let none = times.since(&times);

@@ -1,15 +1,17 @@
 //! Collects rows while an experiment runs.
 
 use super::Report;
+use super::conditions::Conditions;
 use super::machine::Machine;
 use super::plot::Plot;
 use super::row::{self, RowBuilder};
 
-/// A report in the making. What it holds when an experiment is cut short is still a valid report.
+/// A report under construction. If an experiment is interrupted, its contents are still a valid report.
 #[derive(Debug, Clone)]
 pub struct ReportBuilder {
     experiment: String,
     machine: Machine,
+    conditions: Option<Conditions>,
     rows: Vec<RowBuilder>,
     notes: Vec<String>,
     plots: Vec<Plot>,
@@ -21,10 +23,17 @@ impl ReportBuilder {
         ReportBuilder {
             experiment: experiment.to_owned(),
             machine: Machine::detect(),
+            conditions: None,
             rows: Vec::new(),
             notes: Vec::new(),
             plots: Vec::new(),
         }
+    }
+
+    /// Sets the conditions of measurement.
+    pub fn conditions(mut self, conditions: Conditions) -> Self {
+        self.conditions = Some(conditions);
+        self
     }
 
     /// Adds a row.
@@ -32,7 +41,7 @@ impl ReportBuilder {
         self.rows.push(row);
     }
 
-    /// Says what could not be measured, why, and what to do about it.
+    /// Adds a note: what could not be measured, why, and what to do about it.
     pub fn note(&mut self, note: impl Into<String>) {
         self.notes.push(note.into());
     }
@@ -47,6 +56,7 @@ impl ReportBuilder {
         Report {
             experiment: self.experiment,
             machine: self.machine,
+            conditions: self.conditions,
             commit: env!("DUNLIN_COMMIT").to_owned(),
             rows: row::finish(self.rows),
             notes: self.notes,

@@ -1,4 +1,4 @@
-//! Figures for people: three significant digits and a unit that suits the size.
+//! Figures in readable form: three significant digits and a suitable unit.
 
 use super::metric::Metric;
 
@@ -16,17 +16,19 @@ const CALLS: [Unit; 1] = [(1.0, "calls")];
 const EVENTS: [Unit; 1] = [(1.0, "events")];
 const SESSIONS: [Unit; 1] = [(1.0, "sessions")];
 const TIMES_OVER: [Unit; 1] = [(1.0, "x")];
+const COUNT: [Unit; 1] = [(1.0, "")];
 
 /// Units of a metric, from large to small.
 fn units(metric: Metric) -> &'static [Unit] {
     match metric {
         Metric::LatencyP50 | Metric::LatencyP99 | Metric::LatencyP999 | Metric::LatencyP9999 => &TIMES,
-        Metric::LatencyMax | Metric::RttP50 | Metric::RttP99 | Metric::CpuTime => &TIMES,
+        Metric::LatencyMax | Metric::RttP50 | Metric::RttP99 | Metric::CpuTime | Metric::Saving => &TIMES,
         Metric::Retransmissions => &PER_SECOND,
         Metric::Rate => &RATES,
         Metric::Bandwidth => &BITS,
         Metric::SessionMemory | Metric::Memory | Metric::ItemMemory | Metric::ItemOverhead => &BYTES,
-        Metric::IdleShare | Metric::HitRatio | Metric::Lost | Metric::CoreShare => &PERCENT,
+        Metric::IdleShare | Metric::HitRatio | Metric::Lost | Metric::CoreShare | Metric::Share => &PERCENT,
+        Metric::Count => &COUNT,
         Metric::Operations => &OPERATIONS,
         Metric::Keys => &KEYS,
         Metric::Calls => &CALLS,
@@ -41,7 +43,7 @@ pub fn figure(metric: Metric, value: f64) -> String {
     show(units(metric), value)
 }
 
-/// The lowest and the highest run of a metric, without a unit: in that which [`figure`] shows `value` in.
+/// The lowest and the highest run of a metric, without a unit: in the unit that [`figure`] chooses for `value`.
 pub fn range(metric: Metric, value: f64, min: f64, max: f64) -> String {
     let (size, _) = suitable(units(metric), value);
     format!("{}..{}", digits(min / size), digits(max / size))
@@ -59,12 +61,12 @@ pub fn ratio(ratio: f64) -> String {
 
 fn show(units: &[Unit], value: f64) -> String {
     let (size, name) = suitable(units, value);
-    format!("{} {name}", digits(value / size))
+    format!("{} {name}", digits(value / size)).trim_end().to_owned()
 }
 
-/// The largest unit that leaves at least 1 before the point once rounded; `units` go from large to small.
+/// The largest unit in which the rounded figure is at least 1; `units` are in descending order.
 fn suitable(units: &[Unit], value: f64) -> Unit {
-    // 999.7 would print as 1000: let it become 1.00 of the next unit.
+    // 999.7 would print as 1000: use 1.00 of the next unit instead.
     let fits = |unit: &&Unit| value.abs() >= unit.0 * 0.9995;
     *units.iter().find(fits).unwrap_or(&units[units.len() - 1])
 }

@@ -1,17 +1,17 @@
-//! What a report was measured on.
+//! The machine of a report.
 
 use std::fs;
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-/// Load, for each core that is wanted all the time, that passes for what measuring and a desktop leave behind.
+/// Load per busy core that is tolerated, as left behind by earlier measurements and a desktop.
 const LOAD_PER_SPINNING_CORE: f64 = 0.7;
 
-/// The machine and the moment of a report. What cannot be found out reads `unknown` or 0.
+/// The machine and the time of a report. Unknown values are `unknown` or 0.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
-    /// Model of the processor, as it names itself.
+    /// Model of the processor.
     pub cpu: String,
     /// Processors this process may run on.
     pub cores: usize,
@@ -25,12 +25,12 @@ pub struct Machine {
     pub rust: String,
     /// Start of the report, UTC, RFC 3339.
     pub date: String,
-    /// Load average over the minute before the start: other work that ran beside.
+    /// Load average over the minute before the start: other work on the machine.
     pub load: f64,
 }
 
 impl Machine {
-    /// Looks at this machine now.
+    /// Reads the properties of this machine now.
     pub fn detect() -> Self {
         let unknown = || "unknown".to_owned();
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
@@ -46,7 +46,7 @@ impl Machine {
         }
     }
 
-    /// Whether other work took so much of the machine over the last minute that `spinning` processes, each busy all the time,
+    /// Whether other work used so much of the machine over the last minute that `spinning` processes, each always busy,
     /// must have shared their cores with it.
     pub fn is_busy_for(&self, spinning: usize) -> bool {
         let left_over = self.cores.saturating_sub(spinning) as f64;
@@ -54,14 +54,14 @@ impl Machine {
     }
 }
 
-/// Value of the first line `key<separator>value`, without blanks and quotes around it.
+/// Value of the first line `key<separator>value`, without surrounding blanks and quotes.
 fn field(text: &str, key: &str, separator: char) -> Option<String> {
     let mut pairs = text.lines().filter_map(|line| line.split_once(separator));
     let (_, value) = pairs.find(|(name, _)| name.trim() == key)?;
     Some(value.trim().trim_matches('"').to_owned())
 }
 
-/// Bytes of a text like `12345 kB`, which the kernel means as KiB.
+/// Bytes of a text like `12345 kB`, by which the kernel means KiB.
 fn kib(text: &str) -> Option<u64> {
     text.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }

@@ -1,14 +1,14 @@
-//! What a figure counts: its name, its unit, and which way is better.
+//! The metric of a figure: its name, its unit, and which direction is better.
 
 use serde::{Deserialize, Serialize};
 
-/// A quantity that experiments report. Its unit is the base unit of the JSON file; see [`super::human`] for display.
+/// A reported quantity. Its unit is the base unit of the JSON file; see [`super::human`] for display.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Metric {
     /// Calls completed per second.
     #[serde(rename = "rate")]
     Rate,
-    /// Median time from sending a request to holding its response, or to whatever else the case names.
+    /// Median time from sending a request to receiving its response, or as named by the case.
     #[serde(rename = "latency p50")]
     LatencyP50,
     /// The same, 99th percentile.
@@ -20,7 +20,7 @@ pub enum Metric {
     /// The same, 99.99th percentile.
     #[serde(rename = "latency p99.99")]
     LatencyP9999,
-    /// The same, the longest.
+    /// The same, maximum.
     #[serde(rename = "latency max")]
     LatencyMax,
     /// Median time from sending a packet to its answer.
@@ -29,7 +29,7 @@ pub enum Metric {
     /// The same, 99th percentile.
     #[serde(rename = "packet RTT p99")]
     RttP99,
-    /// Times per second that packets were taken for lost and sent again.
+    /// Retransmissions per second.
     #[serde(rename = "retransmissions")]
     Retransmissions,
     /// Payload bits moved per second.
@@ -38,34 +38,43 @@ pub enum Metric {
     /// Resident memory of one idle session.
     #[serde(rename = "memory per session")]
     SessionMemory,
-    /// Memory by which a process grew at its most.
+    /// Peak growth of a process's memory.
     #[serde(rename = "memory")]
     Memory,
-    /// Number of sessions that were accepted.
+    /// Number of accepted sessions.
     #[serde(rename = "sessions")]
     Sessions,
-    /// Share of a core that an endpoint uses which has nothing to do.
+    /// Share of a core that an idle endpoint uses.
     #[serde(rename = "idle share of a core")]
     IdleShare,
-    /// Number of calls that came to something bad.
+    /// Number of calls with a bad outcome.
     #[serde(rename = "calls")]
     Calls,
-    /// Number of events that a case needs to mean something.
+    /// Number of events that a case needs to be meaningful.
     #[serde(rename = "events")]
     Events,
-    /// How many times better than another system.
+    /// Factor by which it is better than another system.
     #[serde(rename = "advantage")]
     Advantage,
+    /// Time by which an operation could end earlier.
+    #[serde(rename = "saving")]
+    Saving,
+    /// Share of the quantity named by the case.
+    #[serde(rename = "share")]
+    Share,
+    /// Number of the things named by the case.
+    #[serde(rename = "count")]
+    Count,
     /// Operations on items completed per second.
     #[serde(rename = "operations")]
     Operations,
-    /// Keys asked for and answered per second, several in one operation.
+    /// Keys requested and answered per second, several in one operation.
     #[serde(rename = "keys")]
     Keys,
     /// Share of reads that found their item.
     #[serde(rename = "hit ratio")]
     HitRatio,
-    /// Share of reads whose item was stored and not found.
+    /// Share of reads that missed a stored item.
     #[serde(rename = "lost")]
     Lost,
     /// Memory that an item takes, its key and value included.
@@ -74,15 +83,15 @@ pub enum Metric {
     /// Memory that an item takes beyond its key and value.
     #[serde(rename = "memory beyond key and value")]
     ItemOverhead,
-    /// Share of a core that a process had while it was measured.
+    /// Share of a core that a process used during the measurement.
     #[serde(rename = "share of a core")]
     CoreShare,
-    /// Time that an operation takes of a core.
+    /// CPU time of an operation.
     #[serde(rename = "CPU time")]
     CpuTime,
 }
 
-/// Which way a metric improves.
+/// Which direction is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Better {
     /// More is better: rates.
@@ -112,6 +121,9 @@ impl Metric {
             Metric::Calls => "calls",
             Metric::Events => "events",
             Metric::Advantage => "advantage",
+            Metric::Saving => "saving",
+            Metric::Share => "share",
+            Metric::Count => "count",
             Metric::Operations => "operations",
             Metric::Keys => "keys",
             Metric::HitRatio => "hit ratio",
@@ -128,12 +140,13 @@ impl Metric {
         match self {
             Metric::Rate => "RPC/s",
             Metric::LatencyP50 | Metric::LatencyP99 | Metric::LatencyP999 | Metric::LatencyP9999 => "ns",
-            Metric::LatencyMax | Metric::RttP50 | Metric::RttP99 | Metric::CpuTime => "ns",
+            Metric::LatencyMax | Metric::RttP50 | Metric::RttP99 | Metric::CpuTime | Metric::Saving => "ns",
             Metric::Retransmissions => "1/s",
             Metric::Bandwidth => "bit/s",
             Metric::SessionMemory | Metric::Memory | Metric::ItemMemory | Metric::ItemOverhead => "B",
             Metric::Sessions => "sessions",
-            Metric::IdleShare | Metric::HitRatio | Metric::Lost | Metric::CoreShare => "%",
+            Metric::IdleShare | Metric::HitRatio | Metric::Lost | Metric::CoreShare | Metric::Share => "%",
+            Metric::Count => "1",
             Metric::Calls => "calls",
             Metric::Events => "events",
             Metric::Advantage => "x",
@@ -142,16 +155,19 @@ impl Metric {
         }
     }
 
-    /// Which way is better.
+    /// Which direction is better.
     pub fn better(self) -> Better {
         match self {
             Metric::Rate | Metric::Bandwidth | Metric::Advantage | Metric::Events => Better::Higher,
             Metric::Operations | Metric::Keys | Metric::HitRatio => Better::Higher,
+            Metric::Saving | Metric::Share | Metric::Count => Better::Higher,
             Metric::LatencyP50 | Metric::LatencyP99 | Metric::LatencyP999 | Metric::LatencyP9999 => Better::Lower,
             Metric::LatencyMax | Metric::RttP50 | Metric::RttP99 | Metric::Retransmissions => Better::Lower,
             Metric::SessionMemory | Metric::Memory | Metric::Sessions => Better::Lower,
             Metric::IdleShare | Metric::Calls => Better::Lower,
-            Metric::Lost | Metric::ItemMemory | Metric::ItemOverhead | Metric::CoreShare | Metric::CpuTime => Better::Lower,
+            Metric::Lost | Metric::ItemMemory | Metric::ItemOverhead | Metric::CoreShare | Metric::CpuTime => {
+                Better::Lower
+            }
         }
     }
 }
@@ -165,7 +181,7 @@ impl Better {
         }
     }
 
-    /// The bar that is harder to reach.
+    /// The stricter bar.
     pub fn stricter(self, a: f64, b: f64) -> f64 {
         match self {
             Better::Higher => a.max(b),
@@ -173,7 +189,7 @@ impl Better {
         }
     }
 
-    /// The bar that is easier to reach.
+    /// The easier bar.
     pub fn easier(self, a: f64, b: f64) -> f64 {
         match self {
             Better::Higher => a.min(b),
@@ -181,7 +197,7 @@ impl Better {
         }
     }
 
-    /// The sign between a value and a bar it has to reach.
+    /// The comparison sign between a value and its bar.
     pub fn sign(self) -> &'static str {
         match self {
             Better::Higher => "≥",
@@ -214,6 +230,9 @@ mod tests {
             Metric::Calls,
             Metric::Events,
             Metric::Advantage,
+            Metric::Saving,
+            Metric::Share,
+            Metric::Count,
             Metric::Operations,
             Metric::Keys,
             Metric::HitRatio,

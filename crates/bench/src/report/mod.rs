@@ -1,9 +1,11 @@
-//! What an experiment hands out: rows of figures, each beside its floor, the paper's figure and its target.
+//! The results of an experiment: rows of figures, each with its floor, the paper's figure and its target.
 //!
-//! A [`ReportBuilder`] collects rows while the experiment runs; [`ReportBuilder::finish`] resolves the targets and gives the
-//! [`Report`], which serialises to the JSON file as it is. [`table`] shows it on a terminal and [`html`] as one page.
+//! A [`ReportBuilder`] collects rows while the experiment runs; [`ReportBuilder::finish`] resolves the targets and
+//! returns the [`Report`], which is serialized directly to the JSON file. [`table`] shows it on a terminal and [`html`]
+//! as one page.
 
 mod builder;
+mod conditions;
 pub mod html;
 pub mod human;
 mod machine;
@@ -15,6 +17,7 @@ pub mod table;
 mod target;
 
 pub use builder::ReportBuilder;
+pub use conditions::Conditions;
 pub use machine::Machine;
 pub use metric::{Better, Metric};
 pub use plot::{LINES_MAX, Line, Places, Plot};
@@ -28,16 +31,19 @@ use serde::{Deserialize, Serialize};
 pub struct Report {
     /// Name of the experiment.
     pub experiment: String,
-    /// What it ran on.
+    /// The machine.
     pub machine: Machine,
-    /// What was built: a commit, `-dirty` after it if the tree differed, or `unknown`.
+    /// The commit, followed by `-dirty` if the tree differed, or `unknown`.
     pub commit: String,
+    /// The conditions of measurement; `None` in reports of earlier commits.
+    #[serde(default)]
+    pub conditions: Option<Conditions>,
     /// The figures, in the order they were measured.
     pub rows: Vec<Row>,
     /// What could not be measured, why, and what to do about it.
     #[serde(default)]
     pub notes: Vec<String>,
-    /// What the page shows beside them.
+    /// Plots for the page.
     #[serde(skip)]
     pub plots: Vec<Plot>,
 }
@@ -48,7 +54,7 @@ impl Report {
         self.rows.iter().filter(|row| row.verdict() == Some(Verdict::Missed))
     }
 
-    /// What to know of the machine while it was measured: which rows are not to be trusted, and what was taken again.
+    /// Disturbances of the machine during the measurement: unreliable rows, and repeated runs.
     fn disturbance(&self) -> Option<String> {
         let disturbed = self.rows.iter().filter(|row| row.is_disturbed()).count();
         let repeated = self.rows.iter().filter(|row| row.repeated > 0).count();
@@ -71,7 +77,7 @@ impl Report {
 /// The JSON file: one report as an object, several as an array of them.
 ///
 /// # Errors
-/// None for reports whose figures are finite, which those of a [`ReportBuilder`] are.
+/// None for reports with finite figures, as those of a [`ReportBuilder`] are.
 pub fn json(reports: &[Report]) -> serde_json::Result<String> {
     match reports {
         [report] => serde_json::to_string_pretty(report),
@@ -89,7 +95,10 @@ mod tests {
         let paper = PaperFigure { value: 4.96e6, setup: "CX4 25 GbE" };
         let spread = Spread { median: 1.1e7, min: 1e7, max: 1.2e7 };
         builder.push(
-            RowBuilder::new("shm B=3", Metric::Rate, spread).floor(6e7).paper(Some(paper)).target(Target::Absolute(1e7)),
+            RowBuilder::new("shm B=3", Metric::Rate, spread)
+                .floor(6e7)
+                .paper(Some(paper))
+                .target(Target::Absolute(1e7)),
         );
         builder.push(RowBuilder::new("udp B=3", Metric::Rate, spread).target(Target::Absolute(2e7)));
         builder.note("shm B=11 was skipped");
@@ -100,7 +109,7 @@ mod tests {
     fn json_has_the_documented_shape() {
         let value: serde_json::Value = serde_json::from_str(&json(&[report()]).unwrap()).unwrap();
         let keys = |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
-        assert_eq!(keys(&value), ["commit", "experiment", "machine", "notes", "rows"]);
+        assert_eq!(keys(&value), ["commit", "conditions", "experiment", "machine", "notes", "rows"]);
         assert_eq!(
             value["rows"][0],
             serde_json::json!({"case": "shm B=3", "metric": "rate", "unit": "RPC/s", "value": 1.1e7, "min": 1e7, "max": 1.2e7,

@@ -1,13 +1,14 @@
-//! Figures over time: what a row's one number was made of.
+//! Figures over time: the data behind a row's single number.
 
-/// Lines over one axis of time. It is shown on the page, and on the terminal if it says so, and not kept in the JSON file.
+/// Lines over a common time axis. A plot is shown on the page, and on the terminal if requested, and is not stored in
+/// the JSON file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plot {
     /// What it shows.
     pub title: String,
     /// Unit of the values.
     pub unit: &'static str,
-    /// At most [`LINES_MAX`] are told apart.
+    /// At most [`LINES_MAX`] have distinct colours.
     pub lines: Vec<Line>,
     /// Where it is shown.
     pub places: Places,
@@ -18,17 +19,17 @@ pub struct Plot {
 pub enum Places {
     /// On the page.
     Page,
-    /// There, and in rough lines on the terminal.
+    /// On the page, and as a rough sketch on the terminal.
     PageAndTerminal,
 }
 
-/// Lines of one plot that have colours of their own.
+/// Number of lines with distinct colours in one plot.
 pub const LINES_MAX: usize = 4;
 
 /// One line of a plot.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
-    /// What it is of.
+    /// Its name.
     pub name: String,
     /// Time in milliseconds, and the value.
     pub points: Vec<(f64, f64)>,

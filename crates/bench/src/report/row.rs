@@ -1,4 +1,4 @@
-//! One figure of a report, with all that it must be compared to.
+//! One figure of a report, with everything it is compared with.
 
 use std::ops::RangeInclusive;
 
@@ -12,9 +12,9 @@ use crate::measure::Spread;
 /// A finished row: one metric of one case. All figures are in the unit of the metric.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Row {
-    /// What was measured, such as `shm B=3`.
+    /// The case, such as `shm B=3`.
     pub case: String,
-    /// Which quantity of it.
+    /// The quantity.
     pub metric: Metric,
     /// Median of the runs.
     pub value: f64,
@@ -22,7 +22,7 @@ pub struct Row {
     pub min: Option<f64>,
     /// Highest run.
     pub max: Option<f64>,
-    /// What the bare transport does, measured in the same run: median.
+    /// The floor, measured with the bare transport in the same run: median.
     pub floor: Option<f64>,
     /// Lowest run of the floor.
     #[serde(default)]
@@ -30,24 +30,25 @@ pub struct Row {
     /// Highest run of the floor.
     #[serde(default)]
     pub floor_max: Option<f64>,
-    /// Runs that were taken again because the floor showed that the machine was disturbed.
+    /// Runs that were repeated because the floor showed that the machine was disturbed.
     #[serde(default)]
     pub repeated: u32,
-    /// What the paper reports.
+    /// The paper's figure.
     pub paper: Option<f64>,
-    /// The hardware the paper reports it for.
+    /// The paper's hardware.
     pub paper_setup: Option<String>,
-    /// What the value must reach.
+    /// The bar that the value must reach.
     pub target: Option<f64>,
-    /// What the value must not surpass: where an experiment is to repeat what a paper saw, much better is as wrong as much worse.
+    /// The bar that the value must not exceed: if an experiment is to reproduce a paper's observation, much better is
+    /// as wrong as much worse.
     #[serde(default)]
     pub not_beyond: Option<f64>,
 }
 
-/// A floor that moved by more than this between the runs of a case says that the machine was disturbed.
+/// If a floor varies by more than this factor between the runs of a case, the machine was disturbed.
 const FLOOR_RANGE_MAX: f64 = 2.0;
 
-/// The row of the file: [`Row`] with the unit beside the metric, and with what follows from its figures.
+/// The row in the file: [`Row`] with the metric's unit and derived values.
 #[derive(Serialize)]
 struct FileRow<'a> {
     case: &'a str,
@@ -90,27 +91,28 @@ impl Serialize for Row {
     }
 }
 
-/// How a value stands to its target.
+/// The result of comparing a value with its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// At least as good, and not beyond what is to be repeated.
+    /// At least as good, and not beyond the bounds.
     Met,
     /// Worse, or beyond.
     Missed,
 }
 
 impl Row {
-    /// Value divided by floor; none without a floor.
+    /// Value divided by floor; `None` without a floor.
     pub fn ratio(&self) -> Option<f64> {
         self.floor.filter(|floor| *floor > 0.0).map(|floor| self.value / floor)
     }
 
-    /// Whether the floor moved so much between the runs that other work must have had the machine: then neither figure nor ratio says much.
+    /// Whether the floor varied so much between the runs that other work must have used the machine: then neither
+    /// figure nor ratio is reliable.
     pub fn is_disturbed(&self) -> bool {
         matches!((self.floor_min, self.floor_max), (Some(min), Some(max)) if max > min * FLOOR_RANGE_MAX)
     }
 
-    /// Whether the target is met; none without a target.
+    /// Whether the target is met; `None` without a target.
     pub fn verdict(&self) -> Option<Verdict> {
         let better = self.metric.better();
         let reached = better.reaches(self.value, self.target?);
@@ -119,7 +121,7 @@ impl Row {
     }
 }
 
-/// What a paper reports for one case: data, never computed.
+/// A paper's figure for one case: data, never computed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PaperFigure {
     /// In the unit of the row's metric.
@@ -128,7 +130,7 @@ pub struct PaperFigure {
     pub setup: &'static str,
 }
 
-/// A row in the making: its target may refer to rows that are not measured yet.
+/// A row under construction: its target may refer to rows that are not measured yet.
 #[derive(Debug, Clone)]
 pub struct RowBuilder {
     row: Row,
@@ -136,7 +138,7 @@ pub struct RowBuilder {
 }
 
 impl RowBuilder {
-    /// A row with what was measured and nothing to compare it to.
+    /// A row with a measurement and no comparison.
     pub fn new(case: impl Into<String>, metric: Metric, spread: Spread) -> Self {
         let row = Row {
             case: case.into(),
@@ -156,20 +158,20 @@ impl RowBuilder {
         RowBuilder { row, target: None }
     }
 
-    /// Adds what the bare transport does.
+    /// Adds the floor, measured with the bare transport.
     pub fn floor(mut self, floor: impl Into<Spread>) -> Self {
         let Spread { median, min, max } = floor.into();
         (self.row.floor, self.row.floor_min, self.row.floor_max) = (Some(median), Some(min), Some(max));
         self
     }
 
-    /// Says how many runs were taken again.
+    /// Sets the number of repeated runs.
     pub fn repeated(mut self, runs: u32) -> Self {
         self.row.repeated = runs;
         self
     }
 
-    /// Adds what the paper reports, where it reports this case.
+    /// Adds the paper's figure, if it has one for this case.
     pub fn paper(mut self, figure: Option<PaperFigure>) -> Self {
         self.row.paper = figure.map(|figure| figure.value);
         self.row.paper_setup = figure.map(|figure| figure.setup.to_owned());
@@ -189,7 +191,7 @@ impl RowBuilder {
         Ok(builder)
     }
 
-    /// Adds between which bounds the row must lie, to repeat what the paper saw.
+    /// Adds the bounds within which the row reproduces the paper's observation.
     pub fn within(mut self, bounds: RangeInclusive<f64>) -> Self {
         let better = self.row.metric.better();
         let (low, high) = bounds.into_inner();
@@ -198,14 +200,14 @@ impl RowBuilder {
         self
     }
 
-    /// Adds what the row must reach.
+    /// Adds a target.
     pub fn target(mut self, target: Target) -> Self {
         self.target = Some(target);
         self
     }
 }
 
-/// Turns drafts into rows, now that all that targets may refer to is known.
+/// Turns drafts into rows, now that everything a target may refer to is known.
 pub(super) fn finish(drafts: Vec<RowBuilder>) -> Vec<Row> {
     let (mut rows, targets): (Vec<_>, Vec<_>) = drafts.into_iter().map(|draft| (draft.row, draft.target)).unzip();
     let bars: Vec<Option<f64>> =

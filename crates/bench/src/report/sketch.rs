@@ -6,11 +6,11 @@ use super::plot::{Line, Places, Plot};
 
 /// Characters of a row.
 const COLUMNS: usize = 64;
-/// From little to much; nothing at all is a dot.
+/// From low to high; zero is a dot.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const NOTHING: char = '·';
 
-/// Those of the plots that are for the terminal.
+/// Sketches of the plots that are for the terminal.
 pub(super) fn sketches(plots: &[Plot]) -> String {
     plots.iter().filter(|plot| plot.places == Places::PageAndTerminal).map(sketch).collect()
 }
@@ -21,7 +21,7 @@ fn sketch(plot: &Plot) -> String {
     let mut text = format!("{}: up to {most:.0} {}, over {:.0} ms\n", plot.title, plot.unit, time(plot));
     for (line, row) in plot.lines.iter().zip(rows) {
         let bars: String = row.into_iter().map(|value| bar(value, most)).collect();
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "  {bars}  {}", line.name);
     }
     text
@@ -32,7 +32,7 @@ fn time(plot: &Plot) -> f64 {
     plot.lines.iter().flat_map(|line| &line.points).map(|point| point.0).fold(0.0, f64::max)
 }
 
-/// The mean of the values that fall in each column; that of the column before where none does.
+/// The mean of the values in each column; an empty column repeats the one before.
 fn columns(line: &Line, time: f64) -> Vec<f64> {
     let mut columns = [(0.0, 0_u32); COLUMNS];
     for (at, value) in line.points.iter().filter(|(at, value)| at.is_finite() && value.is_finite() && *at >= 0.0) {

@@ -6,14 +6,14 @@ use super::row::{Row, Verdict};
 use super::{Report, human, sketch};
 
 const COLUMNS: [&str; 8] = ["case", "metric", "ours", "min..max", "raw floor", "ratio", "paper", "target"];
-/// Columns that hold figures.
+/// Columns with figures.
 const RIGHT_ALIGNED: [usize; 4] = [2, 3, 4, 5];
 
 const RULE: LineStyle = LineStyle::none().fill('─').junction('─');
 const STYLE: TableStyle = TableStyle::new().top_border(RULE).header_separator(RULE).bottom_border(RULE);
 
-/// The report as a table with a line about the machine above it. Coloured when standard output is a terminal, where it also
-/// folds to the width of it.
+/// The report as a table, below a line about the machine. On a terminal it is coloured and wrapped to the terminal's
+/// width.
 pub fn render(report: &Report) -> String {
     let mut table = Table::new();
     table.load_style(STYLE).set_content_arrangement(ContentArrangement::Dynamic);
@@ -32,7 +32,7 @@ pub fn render(report: &Report) -> String {
     let disturbance = report.disturbance().map_or_else(String::new, |note| format!("\n(!) {note}"));
     let notes: String = report.notes.iter().map(|note| format!("\n(!) {note}")).collect();
     let sketches = sketch::sketches(&report.plots);
-    format!("{}\n{table}\n{sketches}{}{disturbance}{notes}", heading(report), summary(report))
+    format!("{}\n{}{table}\n{sketches}{}{disturbance}{notes}", heading(report), misses(report), summary(report))
 }
 
 fn cells(case: &str, row: &Row) -> Vec<Cell> {
@@ -78,7 +78,7 @@ pub(super) fn bar(row: &Row, target: f64) -> String {
 fn heading(report: &Report) -> String {
     let machine = &report.machine;
     format!(
-        "{} · {} · {} cores of {} · {} · Linux {} · load {:.2} · commit {}",
+        "{} · {} · {} cores of {} · {} · Linux {} · load {:.2} · commit {}{}",
         report.experiment,
         machine.date,
         machine.cores,
@@ -86,8 +86,19 @@ fn heading(report: &Report) -> String {
         human::bytes(machine.mem as f64),
         machine.kernel,
         machine.load,
-        report.commit
+        report.commit,
+        report.conditions.as_ref().map_or_else(String::new, |how| format!(" · {}", how.in_words()))
     )
+}
+
+/// The rows that miss their targets, which are listed first.
+fn misses(report: &Report) -> String {
+    let miss = |row: &Row| {
+        let target = row.target.map_or_else(String::new, |target| bar(row, target));
+        let (name, value) = (row.metric.name(), human::figure(row.metric, row.value));
+        format!("MISSED: {}, {name}: {value}, target {target}\n", row.case)
+    };
+    report.missed().map(miss).collect()
 }
 
 fn summary(report: &Report) -> String {
@@ -118,10 +129,13 @@ mod tests {
         );
         builder.push(RowBuilder::new("shm 32 B", Metric::LatencyP99, spread).target(Target::Absolute(100.0)));
         let text = render(&builder.finish());
-        for part in ["512 ns", "498..530", "256 ns", "2.00x", "2.30 µs · CX5", "≤ 600 ns met", "≤ 100 ns MISSED"] {
+        for part in ["512 ns", "498..530", "256 ns", "2.00x", "2.30 µs · CX5", "≤ 600 ns met", "≤ 100 ns MISSED"]
+        {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
         assert!(text.contains("1 of 2 targets met, 1 missed."));
-        assert_eq!(text.matches("shm 32 B").count(), 1, "a repeated case is left blank");
+        let (misses, rows) = text.split_once("case").unwrap();
+        assert!(misses.contains("MISSED: shm 32 B, latency p99: 512 ns, target ≤ 100 ns"), "{misses}");
+        assert_eq!(rows.matches("shm 32 B").count(), 1, "a repeated case is left blank");
     }
 }

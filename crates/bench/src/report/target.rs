@@ -1,9 +1,9 @@
-//! What a row must reach, stated the way the requirement is stated, and resolved to one number when the report is finished.
+//! The target of a row, stated as in the requirement, and resolved to one number when the report is finished.
 
 use super::metric::Metric;
 use super::row::Row;
 
-/// A bar. Which side of it is good follows from the metric of the row that has it.
+/// A bar. The metric of its row determines which side is good.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Target {
     /// This figure, in the unit of the metric.
@@ -12,21 +12,19 @@ pub enum Target {
     FloorTimes(f64),
     /// The floor of the same row plus this much, in the unit of the metric.
     FloorPlus(f64),
-    /// This many times what the row of another case shows for the same metric.
+    /// This many times the value of another case's row for the same metric.
     CaseTimes {
         /// The other case.
         case: String,
-        /// Its share to reach.
+        /// The factor to reach.
         factor: f64,
     },
-    /// Each of these: the strictest counts.
+    /// All of these: the strictest counts. There is no target for the easier of two.
     All(Vec<Target>),
-    /// One of these: the easiest counts.
-    Any(Vec<Target>),
 }
 
 impl Target {
-    /// The bar as a number, in the unit of the metric. None if what it refers to was not measured.
+    /// The bar as a number, in the unit of the metric. `None` if it refers to something that was not measured.
     pub(super) fn resolve(&self, metric: Metric, floor: Option<f64>, rows: &[Row]) -> Option<f64> {
         match self {
             Target::Absolute(bar) => Some(*bar),
@@ -38,10 +36,6 @@ impl Target {
             Target::All(targets) => {
                 let bars = targets.iter().filter_map(|target| target.resolve(metric, floor, rows));
                 bars.reduce(|a, b| metric.better().stricter(a, b))
-            }
-            Target::Any(targets) => {
-                let bars = targets.iter().filter_map(|target| target.resolve(metric, floor, rows));
-                bars.reduce(|a, b| metric.better().easier(a, b))
             }
         }
     }
@@ -72,17 +66,6 @@ mod tests {
             report.push(row("c", Metric::Rate, 500.0).floor(200.0).target(both()));
         });
         assert_eq!(resolved, [Some(500.0), Some(600.0), Some(600.0)]);
-    }
-
-    #[test]
-    fn easiest_of_several_counts() {
-        let either = || Target::Any(vec![Target::Absolute(30.0), Target::FloorPlus(5.0)]);
-        let resolved = targets(|report| {
-            report.push(row("a", Metric::LatencyP50, 9.0).floor(8.0).target(either()));
-            report.push(row("b", Metric::LatencyP50, 9.0).floor(40.0).target(either()));
-            report.push(row("c", Metric::LatencyP50, 9.0).target(either()));
-        });
-        assert_eq!(resolved, [Some(30.0), Some(45.0), Some(30.0)]);
     }
 
     #[test]

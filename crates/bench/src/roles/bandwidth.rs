@@ -13,7 +13,7 @@ use crate::BenchError;
 use crate::peer::{Control, Role};
 use crate::report::Metric;
 
-/// Time between two figures for the progress bar.
+/// Interval of figures for the progress bar.
 const LIVE_INTERVAL_NANOS: u64 = 200_000_000;
 
 /// Requests of one size, one outstanding, with small responses.
@@ -64,7 +64,7 @@ impl OnTransport for Call<'_> {
                 let now = clock.now();
                 calls += 1;
                 let Some((start, before)) = from else {
-                    // The first call after the warm-up is where counting starts, however long a call takes.
+                    // Counting starts with the first call after the warm-up, however long a call takes.
                     from = (now >= warm).then_some((now, calls));
                     buffer = reply.request;
                     continue;

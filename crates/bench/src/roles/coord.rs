@@ -1,4 +1,4 @@
-//! A node of the cluster manager, and the members and watchers of it.
+//! A node of the cluster manager, and its members and watchers.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -18,17 +18,17 @@ use crate::BenchError;
 use crate::measure::{Latencies, Percentiles, cpu_nanos, shared_nanos};
 use crate::peer::{Control, Role};
 
-/// Watchers of one client: fewer than it has places for at one node.
+/// Watchers of one client: fewer than a client can have at one node.
 const WATCHERS_OF_CLIENT: usize = 5_000;
-/// Commands and reads that a node has in hand beside watchers.
+/// Commands and reads that a node handles at a time, besides watchers.
 const OTHERS: u32 = 16_384;
-/// After members have joined, or watchers were told: until all have come again.
+/// Pause after members have joined, or watchers were told, until all are waiting again.
 const SETTLED: Duration = Duration::from_millis(1_500);
-/// Between two looks whether all watchers were told.
+/// Interval of checks whether all watchers were told.
 const LOOK: Duration = Duration::from_micros(200);
-/// Until a watcher that was not told is given up.
+/// Time limit for telling a watcher.
 const TOLD_WITHIN: Duration = Duration::from_secs(10);
-/// What is watched.
+/// The watched path.
 const WATCHED: &str = "/watched";
 
 fn failed(error: impl std::fmt::Display) -> BenchError {
@@ -49,10 +49,11 @@ fn client(endpoint: &Rc<Endpoint<AnyTransport>>, node: &str) -> Result<Embedded<
     Ok(Embedded::new(Client::new(endpoint, [(1, node)], ClientConfig::default())))
 }
 
-/// The only node of a cluster manager, with its log in memory, until it is stopped. It sleeps when it has nothing to do, and serves [`IDLE_TIMES`], too.
+/// The only node of a cluster manager, with its log in memory, until it is stopped. It sleeps when idle, and also
+/// serves [`IDLE_TIMES`].
 #[derive(Debug, Serialize, Deserialize)]
 pub struct CoordNode {
-    /// Watchers that it takes.
+    /// Maximum number of watchers.
     pub watchers_max: usize,
 }
 
@@ -87,18 +88,18 @@ impl Role for CoordNode {
 pub struct CoordMembers {
     /// The node.
     pub node: String,
-    /// How many.
+    /// Number of members.
     pub members: u64,
     /// Length of the measured run.
     pub run: Duration,
 }
 
-/// What members measured.
+/// Measured by members.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct MembersFigures {
-    /// Share of a core that the node had, in percent.
+    /// Share of a core that the node used, in percent.
     pub core_share: f64,
-    /// Heartbeats that it answered in a second.
+    /// Heartbeats that it answered per second.
     pub heartbeats: f64,
 }
 
@@ -115,7 +116,7 @@ impl Role for CoordMembers {
             for id in 1..=self.members {
                 let membership = coordinator.join(id, b"").await.map_err(failed)?;
                 let (coordinator, heard) = (coordinator.clone(), heard.clone());
-                // As they join, so they send heartbeats: not all at the same time of a second.
+                // Heartbeats are spread over the second, as members join.
                 let phase = HEARTBEAT_EVERY.mul_f64(id as f64 / self.members as f64);
                 endpoint.spawn(async move {
                     coordinator.sleep_until(coordinator.now() + phase.as_nanos() as u64).await;
@@ -134,7 +135,7 @@ impl Role for CoordMembers {
     }
 }
 
-/// The time that a node has had a core, and the time of the machine.
+/// The CPU time of a node, and the time of the machine.
 async fn times(session: &Session) -> Result<(u64, u64), BenchError> {
     let response = session.call(IDLE_TIMES, MsgBuf::with_len(0)?).await.map_err(|failure| failure.error)?.response;
     let (cpu, now) = response.split_first_chunk().ok_or(BenchError::WrongEcho)?;
@@ -142,18 +143,18 @@ async fn times(session: &Session) -> Result<(u64, u64), BenchError> {
     Ok((u64::from_le_bytes(*cpu), u64::from_le_bytes(now)))
 }
 
-/// Watchers of one entry, and a writer that changes it again and again.
+/// Watchers of one entry, and a writer that changes it repeatedly.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct CoordWatchers {
     /// The node.
     pub node: String,
-    /// How many.
+    /// Number of watchers.
     pub watchers: usize,
     /// Length of the measured run.
     pub run: Duration,
 }
 
-/// Who was told of the last write.
+/// Counts the watchers that were told of the last write.
 #[derive(Default)]
 struct Told {
     count: Cell<usize>,
@@ -191,7 +192,7 @@ impl Role for CoordWatchers {
             let mut latencies = Latencies::new();
             let end = shared_nanos() + (SETTLED + self.run).as_nanos() as u64;
             while latencies.count() == 0 || (shared_nanos() < end && !control.stopping()) {
-                // All of them wait again by then.
+                // By then all of them wait again.
                 endpoint.timers().sleep(SETTLED / 2).await;
                 told.count.set(0);
                 let begun = shared_nanos();

@@ -1,5 +1,5 @@
-//! Calls to an endpoint that another thread owns. The endpoint calls itself, so that two processors are enough: a server
-//! of its own would be a third thread that polls.
+//! Calls to an endpoint that another thread owns. The endpoint calls itself, so that two processors are enough: a
+//! separate server would be a third polling thread.
 
 use std::future::poll_fn;
 use std::hint::spin_loop;
@@ -23,35 +23,35 @@ use crate::peer::{Control, Role};
 
 /// Bytes of request and response.
 const BYTES: usize = 32;
-/// Instead of a count of answers: there will be none any more.
+/// In place of a count of answers: no more will come.
 const FAILED: u64 = u64::MAX;
 
 type Owned = Rc<Endpoint<AnyTransport>>;
 type Response = Result<MsgBuf, BenchError>;
 
-/// How a request reaches the thread of the endpoint, and its response the caller.
+/// How a request reaches the endpoint's thread, and its response the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Crossing {
-    /// Not at all: that thread calls.
+    /// Not at all: that thread makes the calls.
     None,
-    /// A counter there, which wakes a task of the endpoint, and one back: the least that crossing costs.
+    /// A counter that wakes a task of the endpoint, and one for the way back: the minimum cost of crossing.
     Counters,
     /// A [`Handle`].
     Handle,
-    /// Two channels of std's, as a program without handles would have.
+    /// Two channels of std, as in a program without handles.
     Channels,
 }
 
-/// One call after the other.
+/// Calls in sequence.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct CrossingCalls {
     /// Transport of the endpoint.
     pub carrier: Carrier,
     /// How calls cross.
     pub crossing: Crossing,
-    /// Pauses between calls, if there are any.
+    /// Pauses between calls, if any.
     pub gaps: Option<Gaps>,
-    /// The owner of the endpoint runs where servers do, the caller where clients do.
+    /// The endpoint's owner runs on the server core, the caller on the client core.
     pub cores: Cores,
     /// Length of the measured run.
     pub run: Duration,
@@ -60,7 +60,7 @@ pub struct CrossingCalls {
 impl Role for CrossingCalls {
     const NAME: &'static str = "caller of another thread's endpoint";
     type Ready = ();
-    /// From before the call until its response is there.
+    /// From before the call until its response arrives.
     type Output = Percentiles;
 
     fn run(self, _: &Control<Self>) -> Result<Percentiles, BenchError> {
@@ -86,7 +86,7 @@ impl CrossingCalls {
         self.measure(|| check(&call(&endpoint, &session, request()?)?))
     }
 
-    /// Calls what the owner of an endpoint tells, while that thread does what `own` says.
+    /// Makes calls with the value that the endpoint's owner sends, while that thread runs `own`.
     fn beside<H: Send>(
         &self,
         own: impl FnOnce(&Owned, Session, mpsc::Sender<H>, &AtomicBool) -> Result<(), BenchError> + Send,
@@ -101,8 +101,8 @@ impl CrossingCalls {
                 let (endpoint, session) = endpoint_and_session(self.carrier)?;
                 own(&endpoint, session, tell, stop)
             });
-            // After the owner has started, which would be kept on the same core. What was told is dropped before it is
-            // waited for.
+            // Only after the owner has started, which would otherwise inherit the same core. The received value is
+            // dropped before the owner is joined.
             let measured = pin(self.cores.client).and_then(move |()| {
                 let handle = told.recv().map_err(|_| ended())?;
                 self.measure(|| call(&handle))
@@ -129,7 +129,7 @@ impl CrossingCalls {
             if before >= warm {
                 latencies.record(after - before);
             }
-            // Beside other work one call may take longer than the run: it counts then.
+            // On a busy machine one call may take longer than the run: it counts then.
             if after >= end && latencies.count() > 0 {
                 return latencies.percentiles();
             }
@@ -155,7 +155,7 @@ fn request() -> Response {
     Ok(MsgBuf::copy_from(&[7; BYTES])?)
 }
 
-/// An echo that is not the same would measure something else.
+/// A wrong echo would make the measurement meaningless.
 fn check(response: &[u8]) -> Result<(), BenchError> {
     if response == [7; BYTES] { Ok(()) } else { Err(BenchError::WrongEcho) }
 }
@@ -172,10 +172,15 @@ fn own_handle(endpoint: &Owned, _: Session, tell: mpsc::Sender<Handle>, stop: &A
     Ok(())
 }
 
-/// Where requests go, and where responses come from.
+/// The channels of requests and of responses.
 type Channels = (mpsc::Sender<MsgBuf>, mpsc::Receiver<Response>);
 
-fn own_channels(endpoint: &Owned, session: Session, tell: mpsc::Sender<Channels>, _: &AtomicBool) -> Result<(), BenchError> {
+fn own_channels(
+    endpoint: &Owned,
+    session: Session,
+    tell: mpsc::Sender<Channels>,
+    _: &AtomicBool,
+) -> Result<(), BenchError> {
     let ((ask, asked), (answer, answered)) = (mpsc::channel(), mpsc::channel());
     let _ = tell.send((ask, answered));
     for request in asked {
@@ -197,7 +202,7 @@ fn own_counters(
     Ok(())
 }
 
-/// Calls asked for and answered, of which one is under way at most.
+/// Calls requested and answered; at most one is in progress.
 #[derive(Default)]
 struct Counters {
     asked: AtomicU64,

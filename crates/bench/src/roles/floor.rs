@@ -1,4 +1,4 @@
-//! The floors: what the bare transport does, measured beside each figure.
+//! The floors: the performance of the bare transport, measured beside each figure.
 
 use std::hint::black_box;
 use std::sync::Mutex;
@@ -15,22 +15,23 @@ use crate::peer::{Control, Role};
 
 /// Bytes of a small datagram: header and payload of a small call.
 const SMALL_BYTES: usize = 64;
-/// Datagrams of one call where large ones are sent, and their bytes: what fills the 64 KiB of a call.
+/// Datagrams of one system call for large ones, and their bytes: they fill the 64 KiB of a call.
 const LARGE: (usize, usize) = (7, 9355);
 
-/// The shortest ping-pong over UDP: it fails if nothing at all comes back, as when other work has both cores for a while.
+/// Minimum run of a ping-pong over UDP: it fails if no answer comes at all, as when other work occupies both cores for
+/// a while.
 const UDP_RUN_MIN: Duration = Duration::from_millis(200);
 
 /// A bare ping-pong: one word through shared memory, or one datagram.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct LatencyFloor {
-    /// Of what.
+    /// The transport.
     pub carrier: Carrier,
     /// Bytes of a datagram.
     pub size: usize,
     /// Where its two threads run.
     pub cores: Cores,
-    /// How long.
+    /// Length of the run.
     pub run: Duration,
 }
 
@@ -54,17 +55,17 @@ impl Role for LatencyFloor {
     }
 }
 
-/// Bare echoes, many in flight: 64 B messages through a ring and back through another, or as datagrams with segmentation offload, there
-/// and back.
+/// Bare echoes, many in flight: 64 B messages through one ring and back through another, or as datagrams with
+/// segmentation offload in both directions.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct RateFloor {
-    /// Of what.
+    /// The transport.
     pub carrier: Carrier,
     /// Echoes in flight.
     pub in_flight: usize,
     /// Where its two threads run.
     pub cores: Cores,
-    /// How long.
+    /// Length of the run.
     pub run: Duration,
 }
 
@@ -79,7 +80,7 @@ impl Role for RateFloor {
         match self.carrier {
             Carrier::Shm => Ok(shm::raw::ring_echo_rate(Some([client, server]), self.in_flight as u64, self.run)?),
             Carrier::Udp => {
-                // Two trains: one is on its way while the other is answered.
+                // Two trains: one is in flight while the other is answered.
                 let train = self.in_flight / 2;
                 let run = self.run.max(UDP_RUN_MIN);
                 pinned(self.cores, |on_start| udp::echo_rate(SMALL_BYTES, train, run, on_start))
@@ -88,23 +89,23 @@ impl Role for RateFloor {
     }
 }
 
-/// A bare wake-up: of a thread that sleeps at a word of memory, or at a socket.
+/// A bare wake-up: of a thread that sleeps on a word of memory, or on a socket.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct WakeFloor {
-    /// Of what.
+    /// The transport.
     pub carrier: Carrier,
     /// Pauses between two wake-ups.
     pub gaps: Gaps,
     /// Where its two threads run.
     pub cores: Cores,
-    /// How long.
+    /// Length of the run.
     pub run: Duration,
 }
 
 impl Role for WakeFloor {
     const NAME: &'static str = "bare wake-up";
     type Ready = ();
-    /// From the write or send until the sleeper ran.
+    /// From the write or send until the sleeper runs.
     type Output = Percentiles;
 
     fn run(mut self, _: &Control<Self>) -> Result<Percentiles, BenchError> {
@@ -120,16 +121,16 @@ impl Role for WakeFloor {
     }
 }
 
-/// A bare copy of a message in memory, or a bare stream of the largest datagrams with segmentation offload.
+/// A bare memory copy of a message, or a bare stream of the largest datagrams with segmentation offload.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct BandwidthFloor {
-    /// Of what.
+    /// The transport.
     pub carrier: Carrier,
-    /// Bytes of the message that is copied.
+    /// Bytes of the copied message.
     pub size: usize,
     /// Where its threads run.
     pub cores: Cores,
-    /// How long.
+    /// Length of the run.
     pub run: Duration,
 }
 
@@ -155,9 +156,9 @@ impl Role for BandwidthFloor {
     }
 }
 
-/// Bits per second of copying `size` bytes from one place to another, again and again.
+/// Bits per second of copying `size` bytes from one place to another, repeatedly.
 fn copy_rate(size: usize, run: Duration) -> f64 {
-    /// Bytes copied between two looks at the clock, at least.
+    /// Minimum number of bytes copied between two readings of the clock.
     const STRIDE_BYTES: usize = 1 << 20;
     let (from, mut to) = (vec![7u8; size], vec![1u8; size]);
     let repeats = STRIDE_BYTES.div_ceil(size);
@@ -172,8 +173,11 @@ fn copy_rate(size: usize, run: Duration) -> f64 {
     (copies * size) as f64 * 8.0 / start.elapsed().as_secs_f64()
 }
 
-/// Runs a measurement of two threads with each on its core.
-fn pinned<R>(cores: Cores, measure: impl FnOnce(&(dyn Fn(Half) + Sync)) -> std::io::Result<R>) -> Result<R, BenchError> {
+/// Runs a measurement of two threads, each on its core.
+fn pinned<R>(
+    cores: Cores,
+    measure: impl FnOnce(&(dyn Fn(Half) + Sync)) -> std::io::Result<R>,
+) -> Result<R, BenchError> {
     let failed = Mutex::new(None);
     let on_start = |half| {
         let core = match half {

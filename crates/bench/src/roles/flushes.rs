@@ -1,4 +1,4 @@
-//! Bare flushes of files: what the disk takes from whatever logs there are on it.
+//! Bare flushes of files: the cost of the disk for any log on it.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
@@ -11,22 +11,22 @@ use crate::BenchError;
 use crate::measure::{Latencies, Scratch};
 use crate::peer::{Control, Role};
 
-/// What the log adds to the payload of an entry, and to a batch, to within a few bytes.
+/// Bytes that the log adds to the payload of an entry, and to a batch, to within a few bytes.
 const ENTRY_MORE: usize = 24;
 const BATCH_MORE: usize = 40;
-/// Bytes of the file that is flushed bare; then it is written again from its start.
+/// Bytes of the file for bare flushes; then it is overwritten from its start.
 const FILE_BYTES: u64 = 64 << 20;
 
 pub(super) fn wrong(doing: &str, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> BenchError {
     BenchError::io(doing)(std::io::Error::other(error))
 }
 
-/// Bytes of a batch of entries in the log, about.
+/// Approximate bytes of a batch of entries in the log.
 pub(super) fn batch_bytes(entries: usize, payload: usize) -> usize {
     BATCH_MORE + entries * (payload + ENTRY_MORE)
 }
 
-/// Bare flushes of a file per second, each after so many bytes were written.
+/// Bare flushes of a file per second, each after this many bytes were written.
 pub(super) fn bare_flushes(directory: &Directory, name: &str, bytes: usize, run: Duration) -> Result<f64, BenchError> {
     let flush = || {
         let bytes = vec![7; bytes];
@@ -49,16 +49,16 @@ pub(super) fn bare_flushes(directory: &Directory, name: &str, bytes: usize, run:
     flush().map_err(BenchError::io("flush a file"))
 }
 
-/// Bare flushes of several files at once, as the logs of replicas on one machine make them.
+/// Concurrent bare flushes of several files, like the logs of replicas on one machine.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct BareFlushes {
     /// Files, each with a thread.
     pub files: usize,
-    /// Entries that a flush is for, and bytes of each.
+    /// Entries per flush.
     pub entries: usize,
     /// Bytes of an entry.
     pub entry_bytes: usize,
-    /// How long.
+    /// Length of the run.
     pub run: Duration,
 }
 
@@ -86,30 +86,31 @@ impl Role for BareFlushes {
     }
 }
 
-/// Bare flushes of several files that begin at the same time, again and again: as often as a group of replicas on one machine has something to make durable.
+/// Bare flushes of several files, started simultaneously in rounds: one round for each write of a group of replicas on
+/// one machine.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct MajorityFlushes {
     /// Files, each with a thread.
     pub files: usize,
-    /// Bytes of the entry that a flush is for.
+    /// Bytes of the entry per flush.
     pub entry_bytes: usize,
-    /// How long.
+    /// Length of the run.
     pub run: Duration,
 }
 
-/// What threads that flush together share.
+/// State shared by threads that flush together.
 #[derive(Default)]
 struct Rounds {
-    /// The round that has begun; `END` is none.
+    /// The current round; `END` after the last.
     begun: AtomicUsize,
-    /// Flushes that ended, in all rounds.
+    /// Completed flushes, in all rounds.
     ended: AtomicUsize,
 }
 
 impl Rounds {
     const END: usize = usize::MAX;
 
-    /// The next round after this one.
+    /// Waits for the round after this one.
     fn next(&self, after: usize) -> usize {
         loop {
             match self.begun.load(Ordering::Acquire) {
@@ -169,7 +170,8 @@ impl Role for MajorityFlushes {
                 while rounds.ended.load(Ordering::Acquire) < round * ends.len() {
                     thread::yield_now();
                 }
-                let mut times: Vec<u64> = ends.iter().map(|end| end.load(Ordering::Relaxed).saturating_sub(begin)).collect();
+                let mut times: Vec<u64> =
+                    ends.iter().map(|end| end.load(Ordering::Relaxed).saturating_sub(begin)).collect();
                 times.sort_unstable();
                 latencies.record(times[times.len() / 2]);
             }

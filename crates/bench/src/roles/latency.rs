@@ -65,7 +65,7 @@ impl OnTransport for Call<'_> {
                 if before >= warm {
                     latencies.record(after - before);
                 }
-                // Beside other work one call may take longer than the run: it counts then.
+                // On a busy machine one call may take longer than the run: it counts then.
                 if (after >= end && latencies.count() > 0) || self.control.stopping() {
                     check(&reply.response, &payload)?;
                     return latencies.percentiles();
@@ -80,7 +80,7 @@ impl OnTransport for Call<'_> {
     }
 }
 
-/// An echo that is not the same would measure something else.
+/// A wrong echo would make the measurement meaningless.
 pub(super) fn check(response: &[u8], expected: &[u8]) -> Result<(), BenchError> {
     if response == expected { Ok(()) } else { Err(BenchError::WrongEcho) }
 }

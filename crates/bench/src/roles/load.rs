@@ -1,7 +1,7 @@
 //! Batches of calls, many in flight: the load of the paper's section 6.2.
 //!
-//! The client keeps several batches in flight. Each batch is `batch` requests to sessions chosen at random, and when the last
-//! of its responses is there, it is issued again. This uses the callback layer, so a call in steady state allocates nothing.
+//! The client keeps several batches in flight. Each batch is `batch` requests to random sessions; when its last
+//! response arrives, it is issued again. This uses the callback layer, so a call in steady state allocates nothing.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -9,32 +9,44 @@ use std::time::Duration;
 
 use dunlin_net::{Clock, Transport};
 use dunlin_rpc::{CallError, Completion, ContinuationId, Endpoint, MsgBuf, Payload, Session};
+use dunlin_seq::wire::{NEXT, encode_next};
 use serde::{Deserialize, Serialize};
 
 use super::{ECHO, WARM_UP_SHARE};
 use crate::BenchError;
 
-/// With more sessions than this they are prefetched, since caches near the core do not hold them.
+/// Above this number, sessions are prefetched, since caches near the core cannot hold them.
 const SESSIONS_IN_CACHE: usize = 256;
-/// Event-loop iterations between two looks at the clock.
+/// Event-loop iterations between two readings of the clock.
 const ITERATIONS_PER_LOOK: u32 = 64;
-/// Time between two figures for the progress bar.
+/// Interval of figures for the progress bar.
 const LIVE_INTERVAL_NANOS: u64 = 200_000_000;
-/// How long a run without an answer goes on beyond its end before it counts as failed.
+/// How long a run without an answer continues beyond its end before it fails.
 const SILENCE_NANOS_MAX: u64 = 10_000_000_000;
 
-/// Whether a client that knows its next sessions says so.
+/// Whether a client prefetches its next sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Hints {
-    /// It prefetches them, where there are more than caches hold.
+    /// It prefetches them, if there are more than caches hold.
     Given,
     /// It does not.
     None,
 }
 
+/// The requests of a load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Procedure {
+    /// Echoes.
+    Echo,
+    /// One number of a sequencer each; the sizes of the load are ignored.
+    Number,
+}
+
 /// The shape of the load.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Load {
+    /// Its requests.
+    pub procedure: Procedure,
     /// Requests in a batch.
     pub batch: usize,
     /// Requests in flight; rounded down to whole batches.
@@ -49,37 +61,44 @@ pub struct Load {
     pub run: Duration,
 }
 
-/// A batch: how many responses are missing, and the buffers of those that are there.
+/// A batch: the number of missing responses, and the buffers of those that arrived.
 #[derive(Default)]
 struct Batch {
     missing: usize,
     buffers: Vec<Payload>,
-    /// Sessions chosen for the next round, and prefetched: as a client does that knows its next keys.
+    /// Sessions chosen for the next round, and prefetched: like a client that knows its next keys.
     next: Vec<usize>,
 }
 
 struct State {
+    req_type: u8,
     sessions: Vec<Session>,
     batches: Vec<Batch>,
     continuation: Option<ContinuationId>,
     random: u64,
-    /// Whether there are enough sessions for hints, and they are wanted.
+    /// Whether hints are requested and there are enough sessions.
     hints: Hints,
     completed: u64,
     error: Option<CallError>,
 }
 
 impl Load {
-    /// Batches of calls of one size, with the share of warm-up that experiments have.
+    /// Batches of calls of one size, with the usual share of warm-up.
     pub fn uniform(batch: usize, in_flight: usize, size: usize, run: Duration) -> Self {
-        Load { batch, in_flight, sizes: vec![size], hints: Hints::Given, warm_up: run.mul_f64(WARM_UP_SHARE), run }
+        let (procedure, warm_up) = (Procedure::Echo, run.mul_f64(WARM_UP_SHARE));
+        Load { procedure, batch, in_flight, sizes: vec![size], hints: Hints::Given, warm_up, run }
     }
 
-    /// Runs the load on `sessions` and gives the calls per second. `live` is told the rate from time to time and says whether
-    /// to go on; if not, the rate is that until then.
+    /// Calls for one number each, one by one, with the usual share of warm-up.
+    pub fn numbers(in_flight: usize, run: Duration) -> Self {
+        Load { procedure: Procedure::Number, ..Load::uniform(1, in_flight, 0, run) }
+    }
+
+    /// Runs the load on `sessions` and returns the calls per second. `live` gets the rate periodically and returns
+    /// whether to continue; if not, the rate so far is returned.
     ///
     /// # Errors
-    /// The first error of a call, and [`BenchError::NoSamples`] if none ended.
+    /// The first error of a call, and [`BenchError::NoSamples`] if no call ended.
     pub(crate) fn run<T: Transport>(
         &self,
         endpoint: &Endpoint<T>,
@@ -88,7 +107,8 @@ impl Load {
     ) -> Result<f64, BenchError> {
         let state = Rc::new(RefCell::new(self.state(sessions)?));
         let shared = Rc::clone(&state);
-        let continuation = endpoint.register_continuation(move |completion| shared.borrow_mut().on_completion(completion));
+        let continuation =
+            endpoint.register_continuation(move |completion| shared.borrow_mut().on_completion(completion));
         state.borrow_mut().start(continuation);
 
         let clock = Clock::new();
@@ -110,7 +130,8 @@ impl Load {
                 next_live = now + LIVE_INTERVAL_NANOS;
                 go_on = live(state.completed as f64 * 1e9 / now as f64);
             }
-            // A server that waits for a processor may answer nothing in a short run; the run then goes on until it does.
+            // A server that waits for a processor may answer nothing in a short run; then the run continues until it
+            // does.
             let over = from.is_some_and(|(start, before)| {
                 let end = start + length;
                 now >= end && (state.completed > before || now >= end + SILENCE_NANOS_MAX)
@@ -120,12 +141,12 @@ impl Load {
         if let Some(error) = state.borrow_mut().error.take() {
             return Err(error.into());
         }
-        // Nothing but silence is no rate, not even zero.
+        // Without any answer there is no rate, not even zero.
         let from = from.filter(|from| last.1 > from.1).ok_or(BenchError::NoSamples { what: "a rate measurement" })?;
         Ok((last.1 - from.1) as f64 * 1e9 / (last.0 - from.0).max(1) as f64)
     }
 
-    /// Batches with all their buffers, nothing issued yet.
+    /// Batches with all their buffers; nothing is issued yet.
     fn state(&self, sessions: Vec<Session>) -> Result<State, BenchError> {
         let mut sizes = self.sizes.iter().cycle();
         let mut batches = Vec::new();
@@ -133,13 +154,21 @@ impl Load {
             let mut batch = Batch::default();
             for _ in 0..self.batch {
                 let size = sizes.next().copied().unwrap_or(0);
-                batch.buffers.push(MsgBuf::copy_from(&vec![7; size])?.into());
+                let request = match self.procedure {
+                    Procedure::Echo => MsgBuf::copy_from(&vec![7; size])?,
+                    Procedure::Number => MsgBuf::copy_from(&encode_next(1))?,
+                };
+                batch.buffers.push(request.into());
             }
             batches.push(batch);
         }
         let hints = if sessions.len() > SESSIONS_IN_CACHE { self.hints } else { Hints::None };
         let random = 0x9e37_79b9_7f4a_7c15;
-        Ok(State { sessions, batches, continuation: None, random, hints, completed: 0, error: None })
+        let req_type = match self.procedure {
+            Procedure::Echo => ECHO,
+            Procedure::Number => NEXT,
+        };
+        Ok(State { req_type, sessions, batches, continuation: None, random, hints, completed: 0, error: None })
     }
 }
 
@@ -161,7 +190,7 @@ impl State {
                 Some(session) => session,
                 None => random_below(&mut self.random, self.sessions.len()),
             };
-            match self.sessions[session].enqueue_request(ECHO, request, continuation, index as u64) {
+            match self.sessions[session].enqueue_request(self.req_type, request, continuation, index as u64) {
                 Ok(()) => batch.missing += 1,
                 Err(failure) => return self.error = Some(failure.error),
             }

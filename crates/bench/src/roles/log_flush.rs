@@ -12,10 +12,10 @@ use crate::roles::flushes::{bare_flushes, batch_bytes, wrong};
 
 /// Payload of an entry.
 pub const ENTRY_BYTES: usize = 100;
-/// The floor is taken for this share of a run.
+/// The floor is measured for this share of a run.
 const FLOOR_SHARE: f64 = 0.5;
 
-/// Appends entries, so many at a time, each time when those before are durable.
+/// Appends entries, a window at a time, each time after the previous ones are durable.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LogFlush {
     /// Entries at a time.
@@ -27,7 +27,7 @@ pub struct LogFlush {
 impl Role for LogFlush {
     const NAME: &'static str = "appending to a log on disk";
     type Ready = ();
-    /// Entries per second; the floor is what the flushes of a bare file, with as many bytes, would allow.
+    /// Entries per second; the floor is the rate that bare flushes of as many bytes would allow.
     type Output = (f64, f64);
 
     fn run(self, _control: &Control<Self>) -> Result<(f64, f64), BenchError> {

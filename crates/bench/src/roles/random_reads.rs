@@ -1,4 +1,4 @@
-//! The floor of tables in memory: random reads of it, several at a time.
+//! The floor of tables in memory: random reads of memory, several in parallel.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -9,25 +9,26 @@ use crate::BenchError;
 
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
-/// Reads under way at a time. Each of these chains waits for its own last read.
+/// Parallel chains of reads. Each chain waits for its own last read.
 const CHAINS: usize = 8;
-/// Reads of each chain between two looks at the clock.
+/// Reads of each chain between two readings of the clock.
 const STEPS_PER_LOOK: usize = 256;
-/// Multiplier of Knuth's linear generator of 64 bits.
+/// Multiplier of Knuth's 64-bit linear congruential generator.
 const KNUTH: u64 = 6_364_136_223_846_793_005;
 
-/// A region of cache lines, in huge pages where the system has them.
+/// A region of cache lines, in huge pages if the system has them.
 pub(super) struct Lines {
     region: MmapMut,
     states: [u64; CHAINS],
 }
 
 impl Lines {
-    /// A region of so many bytes, all of it touched.
+    /// A region of this many bytes, with all pages touched.
     pub fn new(bytes: u64) -> Result<Self, BenchError> {
         let lines = (bytes as usize / LINE_BYTES).max(CHAINS);
-        let mut region = MmapMut::map_anon(lines * LINE_BYTES).map_err(BenchError::io("map memory to read at random"))?;
-        // A system without huge pages refuses, and reads are slower.
+        let mut region =
+            MmapMut::map_anon(lines * LINE_BYTES).map_err(BenchError::io("map memory to read at random"))?;
+        // A system without huge pages refuses; then reads are slower.
         let _ = region.advise(Advice::HugePage);
         for (number, line) in region.chunks_exact_mut(LINE_BYTES).enumerate() {
             line[..8].copy_from_slice(&(number as u64 | 1).to_le_bytes());
@@ -35,7 +36,7 @@ impl Lines {
         Ok(Lines { region, states: std::array::from_fn(|chain| (chain as u64).wrapping_mul(KNUTH) + 1) })
     }
 
-    /// Reads per second: eight chains, in which where to read next follows from what was read.
+    /// Reads per second: eight chains, in each of which a read determines the next address.
     pub fn reads_per_second(&mut self, run: Duration) -> f64 {
         let lines = (self.region.len() / LINE_BYTES) as u128;
         let (start, mut steps) = (Instant::now(), 0u64);

@@ -10,7 +10,7 @@ use crate::BenchError;
 use crate::peer::{Control, Role};
 use crate::report::Metric;
 
-/// Sessions that are opened at a time.
+/// Sessions opened concurrently.
 const OPENING_MAX: usize = 64;
 
 /// Echoes in batches over several sessions.
@@ -22,16 +22,16 @@ pub struct RateClient {
     pub server: String,
     /// Sessions to open.
     pub sessions: usize,
-    /// What to do with them.
+    /// The load on them.
     pub load: Load,
 }
 
-/// What the calls of a [`RateClient`] came to.
+/// The result of a [`RateClient`].
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct RateFigures {
     /// Calls per second.
     pub rate: f64,
-    /// Times per second that requests were taken for lost and sent again, from the first call to the last.
+    /// Retransmissions per second, from the first call to the last.
     pub retransmissions: f64,
 }
 

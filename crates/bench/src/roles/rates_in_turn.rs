@@ -1,5 +1,5 @@
-//! The same load with several settings in turn, in one process: differences of a few percent show, which between processes are lost in
-//! what else differs.
+//! The same load with several settings in turn, in one process. This shows differences of a few percent, which other
+//! differences between processes would hide.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use super::setup::{OnTransport, Setup, Side};
 use crate::BenchError;
 use crate::peer::{Control, Role};
 
-/// Longest time that one setting is run before the next has its turn.
+/// Maximum length of a turn.
 const TURN_MAX: Duration = Duration::from_millis(25);
 
-/// Echoes in batches, by endpoints with one of several settings after the other.
+/// Echoes in batches, by endpoints with several settings in turn.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct RatesInTurn {
     /// The settings.
@@ -25,7 +25,7 @@ pub struct RatesInTurn {
     pub server: String,
     /// Sessions to open.
     pub sessions: usize,
-    /// What to do with them; its run is the time for each setting, all turns together.
+    /// The load on them; its run is the time for each setting, over all turns.
     pub load: Load,
 }
 
@@ -43,7 +43,7 @@ impl Role for RatesInTurn {
         for round in 0..rounds {
             let mut of_round = vec![0.0; self.setups.len()];
             for place in 0..self.setups.len() {
-                // Each setting stands behind each other one as often.
+                // Each setting comes after each other one equally often.
                 let index = if round % 2 == 0 { place } else { self.setups.len() - 1 - place };
                 let run = Turn { client: &self, setup: &self.setups[index], load: &load };
                 of_round[index] = self.setups[index].on_transport(Side::Client, run)?;

@@ -14,23 +14,24 @@ use serde::{Deserialize, Serialize};
 use crate::BenchError;
 use crate::peer::{Control, Role};
 
-/// What keys and values may take, in bytes.
+/// Maximum size of keys and values, in bytes.
 const LIMIT: u64 = 256 << 20;
-/// Heartbeats in an election timeout.
+/// Heartbeats per election timeout.
 const HEARTBEATS: u32 = 10;
-/// How long it looks for packets before it sleeps: longer than a flush takes.
+/// How long it polls for packets before it sleeps: longer than a flush takes.
 const LOOK: Duration = Duration::from_micros(300);
-/// Entries after which a snapshot is taken, so that one that comes back need not execute too many again.
+/// Entries per snapshot, so that a restarted replica need not execute too many again.
 const SNAPSHOT_ENTRIES: u64 = 50_000;
 
-/// One of the first members of a cluster, with its log on disk. Runs until it is stopped, or killed; one that is started again goes on from its log.
+/// One of the first members of a cluster, with its log on disk. Runs until it is stopped, or killed; a restarted one
+/// continues from its log.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct KvReplica {
     /// Its id.
     pub id: u64,
-    /// Ids and addresses of all.
+    /// Ids and addresses of all members.
     pub members: Vec<(u64, String)>,
-    /// Where it keeps its log: a directory of its own, made if it is not there.
+    /// The directory of its log, which is created if it does not exist.
     pub directory: PathBuf,
     /// Its election timeout.
     pub election: Duration,
@@ -52,7 +53,7 @@ impl Role for KvReplica {
         let mut config = NodeConfig { snapshot_entries: SNAPSHOT_ENTRIES, ..NodeConfig::new(self.id) };
         config.election_ticks = self.election.div_duration_f64(config.tick).round() as u32;
         config.heartbeat_ticks = (config.election_ticks / HEARTBEATS).max(1);
-        // All three may have one core: who polls must not keep it from the others.
+        // All three may share one core: polling must not keep it from the others.
         let endpoint_config = EndpointConfig { poll: PollPolicy::Yielding { spin: LOOK }, ..EndpointConfig::default() };
         let endpoint = Rc::new(Endpoint::new(AnyTransport::bind(own)?, endpoint_config)?);
         let machine = KvMachine::new(LIMIT)?;

@@ -43,7 +43,7 @@ impl OnTransport for Serve<'_> {
             request.respond(payload);
         })?;
         endpoint.register(SINK, |request| request.respond(&[0; SINK_RESPONSE_BYTES]))?;
-        // A server that cannot tell drops the request, and the client gets an error.
+        // If the server cannot read it, it drops the request, and the client gets an error.
         endpoint.register(MEMORY, |request| {
             if let Ok(bytes) = resident_bytes() {
                 request.respond(&bytes.to_le_bytes());

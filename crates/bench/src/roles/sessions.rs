@@ -1,4 +1,4 @@
-//! Very many sessions between two endpoints.
+//! A very large number of sessions between two endpoints.
 
 use dunlin_net::{Addr, Transport};
 use dunlin_rpc::{Endpoint, MsgBuf, Session};
@@ -13,10 +13,10 @@ use crate::measure::resident_bytes;
 use crate::peer::{Control, Role};
 use crate::report::Metric;
 
-/// Sessions with a call in progress at a time while each is used once.
+/// Concurrent calls while each session is used once.
 const USED_AT_A_TIME: usize = 32;
 
-/// Opens sessions, uses each once, sees what memory they then take while idle, then calls on some of them at random.
+/// Opens sessions, uses each once, measures their idle memory, then makes calls on some of them at random.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct SessionsClient {
     /// Transport and endpoint.
@@ -25,13 +25,13 @@ pub struct SessionsClient {
     pub server: String,
     /// Sessions to open.
     pub sessions: usize,
-    /// How many of them are called on; the others are idle once each was used.
+    /// Number of sessions with calls; the others are idle once each was used.
     pub active: usize,
-    /// What to do with them.
+    /// The load on them.
     pub load: Load,
 }
 
-/// What it measured.
+/// The result.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct SessionFigures {
     /// Calls per second.
@@ -63,7 +63,7 @@ impl OnTransport for Call<'_> {
     fn run<T: Transport>(self, transport: T) -> Result<SessionFigures, BenchError> {
         let server: Addr = self.client.server.parse()?;
         let endpoint = Endpoint::new(transport, self.client.setup.endpoint())?;
-        // One session first: what both sides need once is not counted.
+        // Opens one session first: memory that both sides need once is not counted.
         let first = endpoint.block_on(endpoint.connect(&server))?;
         let before = (resident_bytes()?, server_resident_bytes(&endpoint, &first)?);
         let sessions = open_sessions(&endpoint, &server, self.client.sessions)?;
@@ -83,7 +83,7 @@ impl OnTransport for Call<'_> {
     }
 }
 
-/// One call on each session, a few at a time: what a session keeps for its next call it has from here on.
+/// One call on each session, a few at a time: after that a session keeps the memory for its next call.
 fn use_once<T: Transport>(endpoint: &Endpoint<T>, sessions: &[Session], load: &Load) -> Result<(), BenchError> {
     let size = load.sizes.first().copied().unwrap_or(0);
     for some in sessions.chunks(USED_AT_A_TIME) {

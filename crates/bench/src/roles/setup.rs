@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
 
-/// `net.core.rmem_max` of Linux as it comes: the most that a process without privileges is granted to receive.
+/// Linux's default `net.core.rmem_max`: the maximum receive buffer of an unprivileged process.
 const RMEM_MAX_DEFAULT: usize = 212_992;
-/// Every transport holds so many packets without being asked to.
+/// Every transport holds at least this many packets by default.
 const DEFAULT_QUEUE_LEN: u32 = 4096;
 
-/// What carries the packets.
+/// The transport of packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Carrier {
     /// Shared memory.
@@ -46,21 +46,21 @@ pub enum Factor {
     BatchedTimestamps,
     /// Response buffers stay with the slots of the server.
     PreallocatedResponses,
-    /// Handlers get single-packet requests where they were received.
+    /// Single-packet requests are handled in place, where they were received.
     ZeroCopyRequests,
-    /// Packets of an iteration leave together.
+    /// Packets of an iteration are sent together.
     TransmitBatching,
     /// Sessions of a burst are prefetched.
     Prefetch,
-    /// The first header lies in front of the data.
+    /// The first header is stored directly before the data.
     AdjacentHeader,
     /// One credit return answers the request packets of an iteration.
     CumulativeCreditReturns,
-    /// One question asks for several response packets.
+    /// One packet requests several response packets.
     CumulativeRequests,
-    /// Congestion control is not told of short round trips while it limits nothing.
+    /// Congestion control gets no short round trips while it limits nothing.
     RateUpdateBypass,
-    /// Congestion control is not asked while it limits nothing.
+    /// Congestion control is not consulted while it limits nothing.
     RateLimiterBypass,
     /// Cells of the receive queue are prefetched (shared memory only).
     CellPrefetch,
@@ -72,23 +72,23 @@ pub enum Factor {
     Connect,
 }
 
-/// What limits the sessions of clients besides their credits.
+/// The limit of client sessions besides their credits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Congestion {
-    /// What an endpoint has that nobody configured.
+    /// The default of an endpoint.
     AsShipped,
-    /// Nothing.
+    /// None.
     Off,
     /// Timely as eRPC runs it.
     Timely,
-    /// DCQCN. Neither transport of the experiments sees marks, so it is told of nothing.
+    /// DCQCN. Neither transport of the experiments sees marks, so it gets no input.
     Dcqcn,
     /// A window after Swift.
     Swift,
 }
 
 impl Congestion {
-    /// The setting of the endpoint.
+    /// The endpoint's setting.
     fn control(self) -> CongestionControl {
         match self {
             Congestion::AsShipped => CongestionControl::default(),
@@ -100,12 +100,12 @@ impl Congestion {
     }
 }
 
-/// What both sides do about lost packets.
+/// The loss recovery of both sides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LossRecovery {
     /// Holes are reported and filled.
     Selective,
-    /// Everything is sent again from the first lost packet on, after a timeout.
+    /// After a timeout, everything is retransmitted from the first lost packet on.
     GoBackN,
 }
 
@@ -118,7 +118,7 @@ impl LossRecovery {
         }
     }
 
-    /// The setting of the endpoint.
+    /// The endpoint's setting.
     fn recovery(self) -> Recovery {
         match self {
             LossRecovery::Selective => Recovery::Selective,
@@ -130,7 +130,7 @@ impl LossRecovery {
 /// How both sides of an experiment are set up.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
-    /// What carries the packets.
+    /// The transport.
     pub carrier: Carrier,
     /// Credits of a session.
     pub credits: u16,
@@ -142,11 +142,12 @@ pub struct Setup {
     pub congestion: Congestion,
     /// Loss recovery.
     pub recovery: LossRecovery,
-    /// Optimizations that are off.
+    /// Optimizations that are switched off.
     pub without: Vec<Factor>,
-    /// Share of packets that are dropped when sent, by either side.
+    /// Share of packets that either side drops when sending.
     pub loss: f64,
-    /// Whether the receive queue is that of a process without privileges, on a system as it comes, whatever the sessions.
+    /// Whether the receive queue is that of an unprivileged process on a default system, whatever the number of
+    /// sessions.
     pub unprivileged: bool,
 }
 
@@ -157,14 +158,20 @@ pub(super) enum Side {
     Client,
 }
 
-/// Something done on a transport. It is compiled for each transport apart, as in a program that has only one.
+/// An operation on a transport. It is compiled separately for each transport, as in a program with only one.
 pub(super) trait OnTransport {
     type Output;
     fn run<T: Transport + 'static>(self, transport: T) -> Result<Self::Output, BenchError>;
 }
 
+/// An operation on several transports of one kind.
+pub(super) trait OnTransports {
+    type Output;
+    fn run<T: Transport + 'static>(self, transports: Vec<T>) -> Result<Self::Output, BenchError>;
+}
+
 impl Setup {
-    /// Everything as shipped, for `sessions` sessions: with credits for calls in both directions.
+    /// All defaults, for `sessions` sessions: with credits for calls in both directions.
     pub fn as_shipped(carrier: Carrier, sessions: u32) -> Self {
         Setup { reverse_credits: EndpointConfig::default().reverse_credits, sessions, ..Setup::new(carrier) }
     }
@@ -185,7 +192,7 @@ impl Setup {
         }
     }
 
-    /// The settings of the endpoint.
+    /// The endpoint's settings.
     pub(super) fn endpoint(&self) -> EndpointConfig {
         let switch = |factor| if self.has(factor) { Switch::On } else { Switch::Off };
         let optimizations = Optimizations {
@@ -201,8 +208,9 @@ impl Setup {
             rate_limiter_bypass: switch(Factor::RateLimiterBypass),
         };
         let default = EndpointConfig::default();
-        // Going back, only timeouts tell of losses, and here packets are made to be lost on the host as if they crossed a network.
-        let rto_min_local = if self.recovery == LossRecovery::GoBackN { default.rto_min } else { default.rto_min_local };
+        // In go-back-N only timeouts detect losses, and here packets are lost on one host as if they crossed a network.
+        let rto_min_local =
+            if self.recovery == LossRecovery::GoBackN { default.rto_min } else { default.rto_min_local };
         EndpointConfig {
             credits: self.credits,
             reverse_credits: self.reverse_credits,
@@ -214,32 +222,51 @@ impl Setup {
         }
     }
 
-    /// Opens the transport, with losses if there are to be any, and hands it over.
+    /// Opens the transport, with losses if configured, and passes it on.
     pub(super) fn on_lossy_transport<V: OnTransport>(&self, side: Side, visitor: V) -> Result<V::Output, BenchError> {
         if self.loss == 0.0 {
             return self.on_transport(side, visitor);
         }
         let faults = Faults { drop: self.loss, ..Faults::default() };
-        // Each process loses other packets, and in each run others.
+        // Each process loses different packets, in each run.
         let seed = u64::from(std::process::id());
         match self.carrier {
-            Carrier::Shm => visitor.run(FaultInjector::new(self.shm(side)?, seed, faults)?),
+            Carrier::Shm => visitor.run(FaultInjector::new(self.shm(side, 0)?, seed, faults)?),
             Carrier::Udp => visitor.run(FaultInjector::new(self.udp()?, seed, faults)?),
         }
     }
 
-    /// Opens the transport and hands it over.
+    /// Opens the transport and passes it on.
     pub(super) fn on_transport<V: OnTransport>(&self, side: Side, visitor: V) -> Result<V::Output, BenchError> {
         match self.carrier {
-            Carrier::Shm => visitor.run(self.shm(side)?),
+            Carrier::Shm => visitor.run(self.shm(side, 0)?),
             Carrier::Udp => visitor.run(self.udp()?),
         }
     }
 
-    fn shm(&self, side: Side) -> Result<ShmTransport, BenchError> {
+    /// Opens `count` transports, each with an address of its own, and passes them on.
+    pub(super) fn on_transports<V: OnTransports>(
+        &self,
+        side: Side,
+        count: usize,
+        visitor: V,
+    ) -> Result<V::Output, BenchError> {
+        match self.carrier {
+            Carrier::Shm => {
+                visitor.run((0..count).map(|number| self.shm(side, number)).collect::<Result<Vec<_>, _>>()?)
+            }
+            Carrier::Udp => visitor.run((0..count).map(|_| self.udp()).collect::<Result<Vec<_>, _>>()?),
+        }
+    }
+
+    /// The transport of this number of the process.
+    fn shm(&self, side: Side, number: usize) -> Result<ShmTransport, BenchError> {
         let mut config = match side {
-            // Of a name that no other process has.
-            Side::Server => ShmConfig::named(ShmName::new(&format!("dunlin-bench-{}", std::process::id()))?),
+            // A name that no other process uses.
+            Side::Server => ShmConfig::named(ShmName::new(&match number {
+                0 => format!("dunlin-bench-{}", std::process::id()),
+                _ => format!("dunlin-bench-{}-{number}", std::process::id()),
+            })?),
             Side::Client => ShmConfig::anonymous(),
         };
         config.queue_len = config.queue_len.max(self.queue_len().next_power_of_two());
@@ -263,13 +290,14 @@ impl Setup {
         if self.unprivileged {
             config.recv_buffer_bytes = RMEM_MAX_DEFAULT;
         } else if self.queue_len() > DEFAULT_QUEUE_LEN {
-            // Claimed, not counted: the loads with so many sessions have a few dozen small packets on the way.
+            // Claimed, not counted: loads with this many sessions have only a few dozen small packets in flight.
             config.rx_queue_len = Some(self.queue_len() as usize);
         }
         Ok(UdpTransport::bind(config)?)
     }
 
-    /// Places of a receive queue that holds so many sessions: one for each direction in which a session has credits; further ones are lent.
+    /// Places of a receive queue for this many sessions: one for each direction in which a session has credits; more
+    /// are lent.
     fn queue_len(&self) -> u32 {
         self.sessions * (u32::from(self.credits > 0) + u32::from(self.reverse_credits > 0))
     }

@@ -12,7 +12,7 @@ use crate::BenchError;
 use crate::measure::{Gaps, Latencies, Percentiles, SleepWatch, cpu_nanos, shared_nanos};
 use crate::peer::{Control, Role};
 
-/// An endpoint that sleeps when it has nothing to do. Serves [`WAKE`] and [`IDLE_TIMES`] until it is stopped.
+/// An endpoint that sleeps when idle. Serves [`WAKE`] and [`IDLE_TIMES`] until it is stopped.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Sleeper {
     /// Transport and endpoint.
@@ -40,9 +40,10 @@ impl OnTransport for Sleep<'_> {
     type Output = u64;
 
     fn run<T: Transport>(self, transport: T) -> Result<u64, BenchError> {
-        let endpoint = Endpoint::new(transport, EndpointConfig { poll: PollPolicy::default(), ..self.setup.endpoint() })?;
+        let endpoint =
+            Endpoint::new(transport, EndpointConfig { poll: PollPolicy::default(), ..self.setup.endpoint() })?;
         endpoint.register(WAKE, |request| {
-            // The first thing the handler does: what the request is compared with.
+            // The first action of the handler: this time is compared with that of the request.
             let now = shared_nanos();
             request.respond(&now.to_le_bytes());
         })?;
@@ -56,14 +57,14 @@ impl OnTransport for Sleep<'_> {
     }
 }
 
-/// Opens a session with a [`Sleeper`] and leaves it alone for a while.
+/// Opens a session with a [`Sleeper`] and leaves it idle for a while.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct IdleWatcher {
     /// Transport and endpoint.
     pub setup: Setup,
     /// The sleeper's address.
     pub server: String,
-    /// How long to leave it alone.
+    /// How long to leave it idle.
     pub idle: Duration,
 }
 
@@ -93,14 +94,14 @@ impl OnTransport for Watch<'_> {
             Ok((number(cpu)?, number(now)?))
         };
         let before = times()?;
-        // With its keep-alive, which the other side pays too.
+        // Including its keep-alive, which the other side pays for too.
         endpoint.run_for(self.0.idle);
         let after = times()?;
         Ok(100.0 * (after.0 - before.0) as f64 / (after.1 - before.1).max(1) as f64)
     }
 }
 
-/// Wakes a [`Sleeper`] again and again. Its own endpoint never sleeps.
+/// Wakes a [`Sleeper`] repeatedly. Its own endpoint never sleeps.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Alarm {
     /// Transport and endpoint.
@@ -118,7 +119,7 @@ pub struct Alarm {
 impl Role for Alarm {
     const NAME: &'static str = "endpoint that wakes another";
     type Ready = ();
-    /// From the call until the handler ran; only calls that found the sleeper asleep.
+    /// From the call until the handler runs; only calls that found the sleeper asleep.
     type Output = Percentiles;
 
     fn run(self, control: &Control<Self>) -> Result<Percentiles, BenchError> {
@@ -136,7 +137,8 @@ impl OnTransport for Ring<'_> {
 
     fn run<T: Transport>(self, transport: T) -> Result<Percentiles, BenchError> {
         let server: Addr = self.alarm.server.parse()?;
-        let endpoint = Endpoint::new(transport, EndpointConfig { poll: PollPolicy::Spin, ..self.alarm.setup.endpoint() })?;
+        let endpoint =
+            Endpoint::new(transport, EndpointConfig { poll: PollPolicy::Spin, ..self.alarm.setup.endpoint() })?;
         let session = endpoint.block_on(endpoint.connect(&server))?;
         let watch = SleepWatch::of(self.alarm.process)?;
         let mut gaps = self.alarm.gaps.clone();

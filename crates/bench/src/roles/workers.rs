@@ -1,4 +1,4 @@
-//! A slow handler beside quick ones: the question of the paper's section 3.2.
+//! A slow handler beside quick ones: section 3.2 of the paper.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,15 +14,15 @@ use crate::BenchError;
 use crate::measure::{Latencies, Percentiles, pin};
 use crate::peer::{Control, Role};
 
-/// What the slow handler takes.
+/// Duration of the slow handler.
 const SLOW_TIME: Duration = Duration::from_millis(1);
 /// Worker threads.
 const WORKERS: usize = 1;
-/// Requests that may wait for them.
+/// Queue limit of the workers.
 const WORKER_QUEUE: usize = 64;
-/// Slow calls outstanding with which the queue is full: the worker and the queue hold half of them.
+/// Outstanding slow calls with which the queue is full: the worker and the queue hold half of them.
 pub const FULL_POOL: usize = 2 * (WORKERS + WORKER_QUEUE);
-/// How long the last slow calls may take; what is not back by then is lost.
+/// Time limit for the last slow calls; calls without an answer by then are lost.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
 
 /// Where the slow handler runs.
@@ -34,10 +34,10 @@ pub enum Mode {
     Worker,
 }
 
-/// What the slow handler does all the while.
+/// What the slow handler does during that time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Work {
-    /// It waits, as for a device.
+    /// It sleeps, as when waiting for a device.
     Wait,
     /// It computes, so it needs a core.
     Compute,
@@ -55,16 +55,16 @@ impl Work {
     }
 }
 
-/// Serves [`ECHO`] in dispatch mode and [`SLOW`] in either.
+/// Serves [`ECHO`] in dispatch mode and [`SLOW`] in either mode.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct SlowServer {
     /// Transport and endpoint.
     pub setup: Setup,
     /// Where the slow handler runs.
     pub mode: Mode,
-    /// What it does there.
+    /// What the slow handler does.
     pub work: Work,
-    /// Processor of the event loop; workers go where the system puts them.
+    /// Processor of the event loop; the system places the workers.
     pub core: usize,
 }
 
@@ -75,7 +75,7 @@ impl Role for SlowServer {
     type Output = ();
 
     fn run(self, control: &Control<Self>) -> Result<(), BenchError> {
-        // Its threads inherit the processors of this one, so it comes before pinning.
+        // Its threads inherit the affinity of this one, so it is made before pinning.
         let pool = WorkerPool::new(WORKERS, WORKER_QUEUE).map_err(BenchError::io("start worker threads"))?;
         pin(self.core)?;
         self.setup.on_transport(Side::Server, Serve { server: &self, pool, control })
@@ -128,16 +128,16 @@ pub struct WorkersClient {
     pub run: Duration,
 }
 
-/// What it measured.
+/// The result.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct WorkersFigures {
     /// Latencies of the quick calls.
     pub quick: Percentiles,
     /// Slow calls answered per second.
     pub answered: f64,
-    /// Slow calls pushed back per second, because the workers' queue was full.
+    /// Slow calls rejected per second because the workers' queue was full.
     pub busy: f64,
-    /// Slow calls that were neither answered nor pushed back.
+    /// Slow calls that were neither answered nor rejected.
     pub lost: f64,
 }
 
@@ -206,7 +206,7 @@ impl Call<'_> {
     }
 }
 
-/// What became of the slow calls.
+/// The results of the slow calls.
 #[derive(Default)]
 struct SlowCalls {
     issued: Cell<u64>,
@@ -222,7 +222,7 @@ impl SlowCalls {
     }
 }
 
-/// Keeps one slow call outstanding until it is told to stop or one fails. One that is pushed back is issued again.
+/// Keeps one slow call outstanding until it is told to stop or one fails. A rejected call is issued again.
 async fn call_slowly(session: Session, calls: Rc<SlowCalls>) {
     let count = |counter: &Cell<u64>| counter.set(counter.get() + 1);
     let mut request = vec![7; 32];

@@ -1,15 +1,15 @@
-//! Bytes of keys and values, which follow from the number of an item.
+//! Bytes of keys and values, determined by the number of an item.
 
 /// Bytes of a key of the experiments.
 pub const KEY_BYTES: usize = 16;
 /// Bytes of a small value.
 pub const VALUE_BYTES: usize = 32;
 
-/// Bytes of the words that values are made of.
+/// Bytes of the words in a value.
 const WORD_BYTES: usize = 8;
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A key as a binary protocol has it: 16 bytes, another for each number.
+/// A key for a binary protocol: 16 bytes, unique for each number.
 #[inline]
 pub fn key(number: u64) -> [u8; KEY_BYTES] {
     let mixed = mix(number);
@@ -19,7 +19,7 @@ pub fn key(number: u64) -> [u8; KEY_BYTES] {
     key
 }
 
-/// A key that a text protocol can carry: 16 hexadecimal digits, other ones for each number.
+/// A key for a text protocol: 16 hexadecimal digits, unique for each number.
 #[inline]
 pub fn text_key(number: u64) -> [u8; KEY_BYTES] {
     const DIGITS: [u8; 16] = *b"0123456789abcdef";
@@ -42,7 +42,7 @@ pub fn fill_value(number: u64, value: &mut [u8]) {
     }
 }
 
-/// Whether a value is the one of this number: every byte of it is looked at.
+/// Whether this is the value of a number: every byte is compared.
 #[inline]
 pub fn is_value(number: u64, value: &[u8]) -> bool {
     let (words, rest) = value.as_chunks::<WORD_BYTES>();
@@ -52,18 +52,18 @@ pub fn is_value(number: u64, value: &[u8]) -> bool {
         wrong |= u64::from_le_bytes(*place) ^ word;
         word = word.wrapping_add(GOLDEN);
     }
-    // A comparison of no bytes may still load from behind the value: a cache line that nobody asked for.
+    // A comparison of no bytes may still load from after the value: an unnecessary cache line.
     wrong == 0 && (rest.is_empty() || *rest == word.to_le_bytes()[..rest.len()])
 }
 
-/// A value of so many bytes.
+/// A value of `LEN` bytes.
 pub fn value<const LEN: usize>(number: u64) -> [u8; LEN] {
     let mut value = [0; LEN];
     fill_value(number, &mut value);
     value
 }
 
-/// Spreads numbers over all of 64 bits, each to another (the finalizer of SplitMix64).
+/// Spreads numbers over all 64 bits, injectively (the finalizer of SplitMix64).
 #[inline]
 fn mix(number: u64) -> u64 {
     let z = number.wrapping_add(GOLDEN);

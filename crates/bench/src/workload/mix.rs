@@ -1,4 +1,4 @@
-//! What is done with the items.
+//! The operations on the items.
 
 use dunlin_net::random::Random;
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use super::popularity::{Numbers, Popularity};
 pub enum Operation {
     /// Reads it.
     Get(u64),
-    /// Writes it again.
+    /// Overwrites it.
     Update(u64),
     /// Writes it for the first time.
     Insert(u64),
@@ -21,13 +21,13 @@ pub enum Operation {
 /// Shares of operations and the popularity of items.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Mix {
-    /// Share of reads, from 0 to 1. What is left to 1 are updates.
+    /// Share of reads, from 0 to 1. The remaining share are updates.
     pub gets: f64,
     /// Share of inserts.
     pub inserts: f64,
-    /// Share of reads with a write after them.
+    /// Share of reads followed by a write.
     pub read_modify_writes: f64,
-    /// Which items.
+    /// Distribution of items.
     pub popularity: Popularity,
 }
 
@@ -37,7 +37,7 @@ impl Mix {
         Mix { gets, inserts: 0.0, read_modify_writes: 0.0, popularity }
     }
 
-    /// The core workloads of YCSB (Cooper et al., SoCC 2010) that need no scans, by their letter.
+    /// The core workloads of YCSB (Cooper et al., SoCC 2010) without scans, by letter.
     pub const YCSB: [(&'static str, Mix); 5] = [
         ("A, 50 % updates", Mix::gets(0.5, Popularity::Zipf)),
         ("B, 5 % updates", Mix::gets(0.95, Popularity::Zipf)),
@@ -56,7 +56,7 @@ pub struct Operations {
 }
 
 impl Operations {
-    /// On `items` that are there already, from a seed.
+    /// On `items` existing items, from a seed.
     ///
     /// # Panics
     /// If there are no items.
@@ -69,12 +69,12 @@ impl Operations {
         self.numbers.draw_ahead(count);
     }
 
-    /// Items there are, inserted ones included.
+    /// Number of items, including inserted ones.
     pub fn items(&self) -> u64 {
         self.numbers.items()
     }
 
-    /// The next one.
+    /// The next operation.
     #[inline]
     pub fn draw(&mut self) -> Operation {
         let share = (self.random.next() >> 11) as f64 / (1u64 << 53) as f64;

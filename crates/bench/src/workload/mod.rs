@@ -1,7 +1,8 @@
-//! What key-value experiments ask for: which items, in which order, with which operations, and what their bytes are.
+//! The workload of key-value experiments: choice and order of items, operations, and the bytes of items.
 //!
-//! Items are numbers from 0 on. [`Popularity`] draws them, [`Mix`] says what is done with them, and [`item`] makes their keys and values,
-//! which follow from the number alone, so that every answer of a server can be verified without keeping what was stored.
+//! Items are numbered from 0. [`Popularity`] draws them, [`Mix`] chooses the operations, and [`item`] makes their keys
+//! and values, which depend only on the number, so that every answer of a server can be verified without storing the
+//! data.
 
 pub mod item;
 mod mix;

@@ -1,26 +1,27 @@
-//! Which items are wanted.
+//! The popularity of items.
 
 use dunlin_net::random::Random;
 use serde::{Deserialize, Serialize};
 
 use super::zipf::{YCSB_THETA, Zipf};
 
-/// Items over which YCSB's scrambled Zipf distribution draws before it spreads them over those there are.
+/// Number of ranks in YCSB's scrambled Zipf distribution before they are hashed to the existing items.
 const SCRAMBLED_ITEMS: u64 = 10_000_000_000;
 
-/// How popular items are.
+/// Distributions of popularity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Popularity {
-    /// Each as much as any other.
+    /// All items are equally popular.
     Uniform,
-    /// Zipf of skew .99, with the popular ones spread over all as YCSB does: drawn from ten billion ranks and hashed (FNV-1a).
+    /// Zipf with skew .99, with the popular items spread over all as in YCSB: drawn from ten billion ranks and hashed
+    /// (FNV-1a).
     Zipf,
-    /// Zipf of skew .99, the youngest most popular (YCSB D).
+    /// Zipf with skew .99, the newest items most popular (YCSB D).
     Latest,
 }
 
 impl Popularity {
-    /// Those of which a load without inserts can choose.
+    /// The distributions for loads without inserts.
     pub const CHOSEN: [Popularity; 2] = [Popularity::Uniform, Popularity::Zipf];
 
     /// Its name in tables.
@@ -33,7 +34,7 @@ impl Popularity {
     }
 }
 
-/// Numbers of items, drawn one after the other.
+/// A sequence of item numbers.
 #[derive(Debug, Clone)]
 pub struct Numbers {
     items: u64,
@@ -45,13 +46,13 @@ pub struct Numbers {
 enum Drawn {
     Uniform,
     Scrambled(Zipf),
-    /// Hashes that were drawn beforehand, one after the other and then again from the first on.
+    /// Hashes drawn in advance, used cyclically.
     ScrambledAhead(Vec<u64>, usize),
     Latest(Zipf),
 }
 
 impl Numbers {
-    /// Out of `items`, from a seed.
+    /// Out of `items` items, from a seed.
     ///
     /// # Panics
     /// If there are no items.
@@ -65,8 +66,8 @@ impl Numbers {
         Numbers { items, random: Random::new(seed), drawn }
     }
 
-    /// Draws `count` numbers now, if drawing one takes long and does not depend on what happens until then; they come round again. A load
-    /// that wants millions of them a second would measure its own drawing otherwise.
+    /// Draws `count` numbers in advance, if drawing is slow and independent of later events; they are used cyclically.
+    /// Otherwise a load with millions of them a second would measure its own drawing.
     pub fn draw_ahead(&mut self, count: usize) {
         if let Drawn::Scrambled(zipf) = &self.drawn {
             let hashes = (0..count.max(1)).map(|_| fnv1a(zipf.draw(&mut self.random))).collect();
@@ -74,7 +75,8 @@ impl Numbers {
         }
     }
 
-    /// Draws one. Costs a few nanoseconds for uniform numbers and tens for the others: see [`Numbers::draw_ahead`].
+    /// Draws a number. Costs a few nanoseconds for uniform numbers and tens for the others: see
+    /// [`Numbers::draw_ahead`].
     #[inline]
     pub fn draw(&mut self) -> u64 {
         match &mut self.drawn {
@@ -89,12 +91,12 @@ impl Numbers {
         }
     }
 
-    /// Items there are.
+    /// Number of items.
     pub fn items(&self) -> u64 {
         self.items
     }
 
-    /// Adds an item, whose number is given.
+    /// Adds an item, and returns its number.
     pub fn insert(&mut self) -> u64 {
         self.items += 1;
         if let Drawn::Latest(zipf) = &mut self.drawn {
@@ -104,7 +106,7 @@ impl Numbers {
     }
 }
 
-/// The hash by which YCSB scrambles: FNV-1a of 64 bits over the eight bytes, then without its sign.
+/// YCSB's scrambling hash: 64-bit FNV-1a over the eight bytes, then the absolute value.
 fn fnv1a(number: u64) -> u64 {
     let hash = number
         .to_le_bytes()
@@ -134,7 +136,7 @@ mod tests {
     fn scrambled_has_its_favourites_anywhere() {
         let shares = shares(Popularity::Zipf, 1000, 100_000);
         let favourite = (fnv1a(0) % 1000) as usize;
-        // 1 of 26.5, and its even share of the long tail.
+        // 1 of 26.5, plus its even share of the long tail.
         assert!((shares[favourite] - 1.0 / 26.469).abs() < 0.01, "{}", shares[favourite]);
         assert!(shares.iter().enumerate().all(|(number, share)| number == favourite || *share < shares[favourite]));
     }

@@ -1,30 +1,31 @@
-//! The Zipf distribution: a few items are wanted most of the time.
+//! The Zipf distribution: a few items are requested most of the time.
 
 use dunlin_net::random::Random;
 
-/// Skew of YCSB, and of the papers that quote it.
+/// Skew of YCSB, and of the papers that cite it.
 pub const YCSB_THETA: f64 = 0.99;
-/// Terms of the harmonic number that are added one by one; what follows is an integral, exact to 12 digits from here on.
+/// Terms of the harmonic number that are summed exactly; an integral approximates the rest, exact to 12 digits from
+/// here on.
 const EXACT_TERMS: u64 = 10_000;
 
-/// Ranks `0 .. items` where rank `i` has a probability in proportion to `1 / (i + 1)^theta`.
+/// Ranks `0 .. items`, where rank `i` has a probability proportional to `1 / (i + 1)^theta`.
 ///
-/// Drawn in constant time by the method of Gray et al., "Quickly Generating Billion-Record Synthetic Databases" (SIGMOD 1994), which YCSB
-/// uses too: exact for ranks 0 and 1, a continuous approximation for the rest.
+/// Drawn in constant time by the method of Gray et al., "Quickly Generating Billion-Record Synthetic Databases" (SIGMOD
+/// 1994), which YCSB uses too: exact for ranks 0 and 1, a continuous approximation for the rest.
 #[derive(Debug, Clone)]
 pub struct Zipf {
     items: u64,
     theta: f64,
     /// Generalized harmonic number of `items`.
     zeta: f64,
-    /// That of two.
+    /// The same for two items.
     zeta_two: f64,
     alpha: f64,
     eta: f64,
 }
 
 impl Zipf {
-    /// Over so many items, with a skew between 0 and 1, both excluded.
+    /// Over `items` items, with a skew between 0 and 1, both exclusive.
     ///
     /// # Panics
     /// If there are no items or the skew is out of range.
@@ -66,7 +67,7 @@ impl Zipf {
         if of_zeta < 1.0 {
             return 0;
         }
-        // With one item only, rounding may come here.
+        // With only one item, rounding may lead here.
         if of_zeta < 1.0 + 0.5f64.powf(self.theta) {
             return 1.min(self.items - 1);
         }
@@ -80,10 +81,11 @@ impl Zipf {
     }
 }
 
-/// The sum of `1 / i^theta` for `i` from 1 to `items`: the first terms, then Euler and Maclaurin's integral with two corrections.
+/// The sum of `1 / i^theta` for `i` from 1 to `items`: the first terms, then the Euler-Maclaurin integral with two
+/// corrections.
 fn harmonic(items: u64, theta: f64) -> f64 {
     let exact = items.min(EXACT_TERMS);
-    // Small terms first: nothing is lost by rounding.
+    // Small terms first, to minimize rounding errors.
     let sum: f64 = (1..=exact).rev().map(|i| (i as f64).powf(-theta)).sum();
     if items == exact {
         return sum;
@@ -123,7 +125,7 @@ mod tests {
         let mut random = Random::new(7);
         let mut seen = vec![0u64; 10_000];
         (0..DRAWS).for_each(|_| seen[zipf.draw(&mut random) as usize] += 1);
-        // The method is exact for the first two; within 12 % of the sum of the probabilities for the decades below.
+        // The method is exact for the first two ranks; within 12 % of the summed probabilities for the decades below.
         for rank in 0..2 {
             let expected = zipf.probability(rank) * DRAWS as f64;
             let off = (seen[rank as usize] as f64 - expected).abs();

@@ -12,12 +12,13 @@ use dunlin_bench::lab::{Settings, Simulations};
 use dunlin_bench::peer::Launcher;
 use dunlin_serve::Interrupt;
 use dunlin_sim::CostModel;
+use serde_json::{Value, json};
 
-use super::seconds;
+use crate::arguments::time::ordinary;
 use crate::output::{self, OutputError};
 use crate::reports::{Collected, Files};
 
-/// Fewer items than this measure nothing.
+/// With fewer items, results are meaningless.
 const ITEMS_MIN: u64 = 1000;
 
 /// Repeat the experiments of the papers on this machine
@@ -26,7 +27,7 @@ const ITEMS_MIN: u64 = 1000;
 Examples:
   dunlin bench list
   dunlin bench run rpc-latency
-  dunlin bench run rpc-rate --seconds 3 --json rate.json --html rate.html
+  dunlin bench run rpc-rate --for 3s --save rate.json --save rate.html
   dunlin bench run all --check")]
 pub struct Arguments {
     #[command(subcommand)]
@@ -35,9 +36,20 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// List the experiments
-    List,
+    List(List),
     Run(Run),
+}
+
+/// List the experiments
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  dunlin bench list
+  dunlin bench list --json | jq -r '.[].name'")]
+struct List {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// Run one experiment, or all
@@ -45,11 +57,12 @@ enum Command {
 #[command(after_help = "\
 Each case is run five times in processes of its own, server and client on a core each; the table shows the median, the lowest
 and the highest run beside the raw floor of the same transport, taken in the same run.
-Experiments whose name begins with sim run in virtual time instead, once for each seed; --seconds scales how much of it.
+Experiments whose name begins with sim or rein-sim run in virtual time instead, once for each seed; --for scales how
+much of it.
 
 Examples:
   dunlin bench run rpc-latency
-  dunlin bench run rpc-rate --seconds 3 --json rate.json
+  dunlin bench run rpc-rate --for 3s --save rate.json
   dunlin bench run rpc-rate --busy-core 1      with a neighbour that wants core 1 too
   dunlin bench run sim-incast --seeds 5        in virtual time
   dunlin bench run all --check                 fails if a target is missed")]
@@ -57,21 +70,22 @@ struct Run {
     /// Name of the experiment, or `all`
     name: String,
     /// Length of each measured run
-    #[arg(long, default_value = "1", value_parser = seconds, allow_negative_numbers = true)]
-    seconds: Duration,
+    #[arg(long = "for", value_name = "TIME", default_value = "1s", value_parser = ordinary)]
+    length: Duration,
     /// Keep this core busy with another process all the while
     #[arg(long, value_name = "CORE")]
     busy_core: Option<usize>,
-    /// Items of key-value experiments at most: for a machine of little memory, or a quick look
+    /// Maximum number of items in key-value experiments: for a machine with little memory, or a quick look
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(ITEMS_MIN..))]
     items_max: Option<u64>,
     /// Seed of experiments in virtual time: the same seed gives the same figures, on any machine
-    #[arg(long, default_value = "1")]
+    #[arg(long, value_name = "SEED", default_value = "1")]
     seed: u64,
-    /// Run each case in virtual time with so many seeds, from that one on
+    /// Run each case in virtual time with this many seeds, starting with --seed
     #[arg(long, value_name = "NUMBER", default_value = "1", value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
     seeds: u32,
-    /// CPU time of packets in virtual time, as `dunlin sim calibrate` prints it; else that of the paper's cluster
+    /// CPU time of packets in virtual time, as printed by `dunlin sim calibrate`; by default that of the paper's
+    /// cluster
     #[arg(long, value_name = "FILE")]
     cost: Option<PathBuf>,
     /// Exit with 1 if a target is missed
@@ -84,15 +98,19 @@ struct Run {
 /// Runs the command.
 pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
     match arguments.command {
-        Command::List => {
-            list()?;
+        Command::List(arguments) => {
+            list(&arguments)?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Run(arguments) => run_experiments(arguments, interrupt),
     }
 }
 
-fn list() -> Result<(), OutputError> {
+fn list(arguments: &List) -> Result<(), OutputError> {
+    if arguments.json {
+        let all = ALL.iter().map(|it| json!({ "name": it.name, "paper": it.paper, "about": it.about }));
+        return output::line(all.collect::<Value>());
+    }
     for experiment in ALL {
         output::line(format_args!("{:<23} {:<20} {}", experiment.name, experiment.paper, experiment.about))?;
     }
@@ -105,16 +123,21 @@ fn run_experiments(arguments: Run, interrupt: Interrupt) -> Result<ExitCode> {
     let cost = arguments.cost.as_deref().map(read_cost).transpose()?;
     let simulations = Simulations { seed: arguments.seed, seeds: arguments.seeds, cost };
     let items_max = arguments.items_max.unwrap_or(u64::MAX);
-    let settings =
-        Settings { run: arguments.seconds, items_max, busy_core: arguments.busy_core, simulations, ..Settings::default() };
-    let mut collected = Collected::default();
+    let settings = Settings {
+        run: arguments.length,
+        items_max,
+        busy_core: arguments.busy_core,
+        simulations,
+        ..Settings::default()
+    };
+    let mut collected = Collected::new(&arguments.files);
     for experiment in experiments {
         let outcome = experiment.run(settings.clone(), Launcher::new(interrupt.clone()))?;
         if !collected.add(outcome) {
             break;
         }
     }
-    if arguments.check { collected.finish_checked(&arguments.files) } else { collected.finish(&arguments.files) }
+    if arguments.check { collected.finish_checked() } else { collected.finish() }
 }
 
 fn read_cost(file: &Path) -> Result<CostModel> {

@@ -1,4 +1,4 @@
-//! `dunlin demo`: less than a minute that shows what this is.
+//! `dunlin demo`: a demonstration of less than a minute.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,13 +11,14 @@ use dunlin_bench::peer::Launcher;
 use dunlin_bench::report::Machine;
 use dunlin_serve::Interrupt;
 
-use super::seconds;
+use crate::arguments::time::ordinary;
 use crate::reports::{Collected, Files};
 
-/// Server and client, busy all the time.
+/// Server and client, both always busy.
 const PROCESSES: usize = 2;
 
-/// Show what this machine can do: calls beside the raw floor and the paper, a key-value service on real data, and a replicated one
+/// Show what this machine can do: calls compared with the raw floor and the paper, a key-value service on real data,
+/// and a replicated one
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A server and a client run as separate processes, each on a core of its own: first over shared memory, then over UDP loopback.
@@ -27,16 +28,17 @@ At last three replicas with durable logs serve writes, the one that leads is kil
 
 Examples:
   dunlin demo
-  dunlin demo --html demo.html                 keep the figures as a page with plots
-  dunlin demo --data words.tsv                 serve records of your own: .tsv, .csv, .jsonl, or a file named Packages
-  dunlin demo --seconds 10 --json demo.json")]
+  dunlin demo --save demo.html                 keep the figures as a page with plots
+  dunlin demo --records words.tsv              serve records of your own: .tsv, .csv, .jsonl, or a file named Packages
+  dunlin demo --for 10s --save demo.json")]
 pub struct Arguments {
-    /// About how long calls are measured; the key-value service takes about a third as long, and a few seconds; the replicas take four
-    #[arg(long, default_value = "20", value_parser = seconds, allow_negative_numbers = true)]
-    seconds: Duration,
+    /// About how long calls are measured; the key-value service takes about a third as long, and a few seconds; the
+    /// replicas take four
+    #[arg(long = "for", value_name = "TIME", default_value = "20s", value_parser = ordinary)]
+    length: Duration,
     /// Records for the key-value service, in a format of `dunlin kv load`
     #[arg(long, value_name = "FILE")]
-    data: Option<PathBuf>,
+    records: Option<PathBuf>,
     #[command(flatten)]
     files: Files,
 }
@@ -44,19 +46,22 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
     arguments.files.check()?;
-    if let Some(data) = &arguments.data {
+    if let Some(data) = &arguments.records {
         experiments::check_demo_data(data)?;
     }
-    eprintln!("A server and a client, two processes on a core each: {:.0} s of measuring.", arguments.seconds.as_secs_f64());
+    eprintln!(
+        "A server and a client, two processes on a core each: {:.0} s of measuring.",
+        arguments.length.as_secs_f64()
+    );
     warn_if_busy(&Machine::detect());
-    let settings = Settings { data: arguments.data, ..experiments::demo_settings(arguments.seconds) };
+    let settings = Settings { data: arguments.records.clone(), ..experiments::demo_settings(arguments.length) };
     let outcome = DEMO.run(settings, Launcher::new(interrupt))?;
-    let mut collected = Collected::default();
+    let mut collected = Collected::new(&arguments.files);
     collected.add(outcome);
-    collected.finish(&arguments.files)
+    collected.finish()
 }
 
-/// A demo right after the build that it needed finds the load of that build, so the advice is the same for both.
+/// A demo right after its own build sees the load of that build, so the advice is the same in both cases.
 fn warn_if_busy(machine: &Machine) {
     if machine.is_busy_for(PROCESSES) {
         eprintln!(

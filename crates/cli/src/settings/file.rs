@@ -1,4 +1,4 @@
-//! A file of settings as arguments.
+//! Reads a settings file as arguments.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -13,7 +13,7 @@ use toml::{Table, Value};
 
 use super::{leaf, settings};
 
-/// Longest file, in bytes.
+/// Maximum size of the file, in bytes.
 const BYTES_MAX: u64 = 1 << 20;
 
 /// Why a file of settings cannot be used.
@@ -24,7 +24,7 @@ pub enum FileError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         why: io::Error,
     },
     /// It is not TOML.
@@ -32,10 +32,10 @@ pub enum FileError {
     NotToml {
         /// The file.
         path: PathBuf,
-        /// Where, and what is wrong there.
+        /// The position and the error.
         why: String,
     },
-    /// It has a key that names no option.
+    /// It has an unknown key.
     #[error("{}: `{command}` has no setting {key:?}{}", path.display(), hint(nearest.as_deref()))]
     UnknownKey {
         /// The file.
@@ -44,17 +44,17 @@ pub enum FileError {
         command: String,
         /// The key.
         key: String,
-        /// The setting with the most similar name, if one is similar.
+        /// The setting with the most similar name, if any.
         nearest: Option<String>,
     },
-    /// It has a value that the option cannot have.
+    /// It has an invalid value for an option.
     #[error("{}: {key}: {why}", path.display())]
     BadValue {
         /// The file.
         path: PathBuf,
         /// The key.
         key: String,
-        /// What is wrong.
+        /// The error.
         why: String,
     },
 }
@@ -63,8 +63,8 @@ fn hint(nearest: Option<&str>) -> String {
     nearest.map_or("; --print-config lists them".to_owned(), |nearest| format!("; did you mean {nearest:?}?"))
 }
 
-/// The settings of a file as arguments for the subcommand that was asked for, without those that the command line gives
-/// or excludes.
+/// The settings of a file as arguments for the selected subcommand, without those that the command line gives or
+/// excludes.
 pub fn words(command: &Command, matches: &ArgMatches, path: &Path) -> Result<Vec<OsString>, FileError> {
     let (command, name, matches) = leaf(command, matches);
     let mut words = Vec::new();
@@ -87,7 +87,7 @@ pub fn words(command: &Command, matches: &ArgMatches, path: &Path) -> Result<Vec
 fn read(path: &Path) -> Result<Table, FileError> {
     let unreadable = |why| FileError::Unreadable { path: path.to_owned(), why };
     let mut text = String::new();
-    // A device would never end.
+    // Reading a device would never end.
     let read = File::open(path).and_then(|file| file.take(BYTES_MAX + 1).read_to_string(&mut text));
     if read.map_err(unreadable)? as u64 > BYTES_MAX {
         return Err(unreadable(io::Error::other(format!("settings take {BYTES_MAX} bytes at most"))));
@@ -98,16 +98,18 @@ fn read(path: &Path) -> Result<Table, FileError> {
     })
 }
 
-/// The known key that is the most similar, if it is similar at all.
+/// The most similar known key, if one is similar enough.
 fn nearest(command: &Command, key: &str) -> Option<String> {
     let near = settings(command).map(|(known, _)| (strsim::damerau_levenshtein(&known, key), known)).min()?;
     (near.0 * 2 <= key.len().max(2)).then_some(near.1)
 }
 
-/// The words with which a command line would say the same.
+/// The equivalent command-line arguments.
 fn of_setting(setting: &Arg, key: &str, value: Value) -> Result<Vec<OsString>, String> {
     match (setting.get_action(), value) {
-        (ArgAction::SetTrue, Value::Boolean(given)) => Ok(given.then(|| format!("--{key}").into()).into_iter().collect()),
+        (ArgAction::SetTrue, Value::Boolean(given)) => {
+            Ok(given.then(|| format!("--{key}").into()).into_iter().collect())
+        }
         (ArgAction::SetTrue, _) => Err("give true or false".into()),
         (ArgAction::Count, Value::Integer(times @ 0..=255)) => Ok(vec![format!("--{key}").into(); times as usize]),
         (ArgAction::Count, _) => Err("give a number".into()),
@@ -135,7 +137,7 @@ fn word(setting: &Arg, key: &str, value: &str) -> OsString {
     if setting.is_positional() { value.into() } else { format!("--{key}={value}").into() }
 }
 
-/// Whether the option alone takes these words: so the file is blamed for what is wrong in it.
+/// Checks these arguments in isolation, so that errors are attributed to the file.
 fn check(command: &Command, words: &[OsString]) -> Result<(), String> {
     let name = OsString::from(command.get_name());
     match command.clone().try_get_matches_from([name].iter().chain(words)) {
@@ -144,7 +146,7 @@ fn check(command: &Command, words: &[OsString]) -> Result<(), String> {
     }
 }
 
-/// What is wrong with arguments, in a line.
+/// An argument error in one line.
 pub fn what(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let what: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();

@@ -1,7 +1,8 @@
 //! Settings of commands from a file: one mechanism for every command that flattens [`Source`] into its arguments.
 //!
-//! The keys of the file are the long names of the command's options. Its settings become arguments behind those of the
-//! command line, which win, and one parser checks both: so a file can say what the command line can, and nothing else.
+//! The keys of the file are the long names of the command's options. Its settings are appended to the arguments of the
+//! command line, which take precedence, and one parser checks both: so a file can express exactly what the command line
+//! can.
 
 mod file;
 mod print;
@@ -15,14 +16,15 @@ use clap::{ArgMatches, Command, Parser};
 use self::file::FileError;
 pub use self::file::what;
 
-/// Where settings come from besides the command line.
+/// Sources of settings besides the command line.
 #[derive(Debug, Clone, clap::Args)]
 #[allow(dead_code, reason = "both are looked at before the arguments become this")]
 pub struct Source {
-    /// Read settings from FILE, in TOML, with the long names of these options as keys; what the command line says wins
+    /// Read settings from FILE, in TOML, with the long names of these options as keys; the command line takes
+    /// precedence
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Print the settings that would be used, as a file for --config, and end
+    /// Print the effective settings, as a file for --config, and end
     #[arg(long)]
     print_config: bool,
 }
@@ -30,22 +32,22 @@ pub struct Source {
 /// Names of the arguments of [`Source`], which a file cannot give.
 const OF_SOURCE: [&str; 2] = ["config", "print_config"];
 
-/// What the command line and the file ask for.
+/// The result of parsing the command line and the file.
 pub enum Parsed<A> {
-    /// To run a command.
+    /// Run a command.
     Run(A),
-    /// To print this.
+    /// Print this.
     Print(String),
 }
 
-/// Why they cannot be understood.
+/// Why parsing failed.
 #[derive(Debug)]
 pub enum Refusal {
-    /// The file is wrong.
+    /// The file is invalid.
     File(FileError),
-    /// The arguments are wrong, among them those from a file if there is one.
+    /// The arguments are invalid, including those from the file.
     Arguments {
-        /// In which way.
+        /// The error.
         error: Box<clap::Error>,
         /// The file.
         file: Option<PathBuf>,
@@ -71,7 +73,7 @@ pub fn parse<A: Parser>(mut words: Vec<OsString>) -> Result<Parsed<A>, Refusal> 
     let refused = |error: clap::Error| Refusal::Arguments { error: Box::new(error), file: path.clone() };
     let strict = command.clone().try_get_matches_from(&words);
     match strict {
-        // What is missing is left out.
+        // Missing arguments are left out.
         Err(error) if !is_print || error.kind() != ErrorKind::MissingRequiredArgument => return Err(refused(error)),
         Ok(matches) if !is_print => return A::from_arg_matches(&matches).map(Parsed::Run).map_err(refused),
         _ => {}
@@ -80,13 +82,13 @@ pub fn parse<A: Parser>(mut words: Vec<OsString>) -> Result<Parsed<A>, Refusal> 
     Ok(Parsed::Print(text.unwrap_or_default()))
 }
 
-/// What can be understood of the arguments; nothing if they ask for help.
+/// The arguments as far as they can be parsed; `None` if they ask for help.
 fn leniently<A: Parser>(words: &[OsString]) -> Option<ArgMatches> {
-    // One that was built already would not tell its subcommands' subcommands.
+    // A command that was already built would not list nested subcommands.
     A::command().ignore_errors(true).try_get_matches_from(words).ok()
 }
 
-/// The subcommand that was asked for, what it is called, and its arguments.
+/// The selected subcommand, its full name, and its arguments.
 fn leaf<'a>(command: &'a Command, matches: &'a ArgMatches) -> (&'a Command, String, &'a ArgMatches) {
     let (mut leaf, mut name, mut of_leaf) = (command, command.get_name().to_owned(), matches);
     while let Some((sub, matches)) = of_leaf.subcommand()
@@ -98,7 +100,7 @@ fn leaf<'a>(command: &'a Command, matches: &'a ArgMatches) -> (&'a Command, Stri
     (leaf, name, of_leaf)
 }
 
-/// The file that is named, and whether settings are to be printed. A command without [`Source`] has neither.
+/// The named file, and whether to print settings. A command without [`Source`] has neither.
 fn source(command: &Command, matches: &ArgMatches) -> (Option<PathBuf>, bool) {
     let (_, _, matches) = leaf(command, matches);
     let path = matches.try_get_one::<PathBuf>(OF_SOURCE[0]).ok().flatten();
@@ -106,7 +108,7 @@ fn source(command: &Command, matches: &ArgMatches) -> (Option<PathBuf>, bool) {
     (path.map(|path: &PathBuf| Path::to_owned(path)), is_print.copied().unwrap_or(false))
 }
 
-/// The settings that a file can have, with their keys.
+/// The settings that a file may contain, with their keys.
 fn settings(command: &Command) -> impl Iterator<Item = (String, &clap::Arg)> {
     let all = command.get_arguments().filter(|setting| {
         let id = setting.get_id().as_str();

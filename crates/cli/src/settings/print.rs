@@ -1,11 +1,11 @@
-//! Settings as a file.
+//! Prints settings as a file.
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use toml::Value;
 
 use super::{leaf, settings};
 
-/// The settings of the subcommand that was asked for. One without a value is a comment.
+/// The settings of the selected subcommand. A setting without a value is printed as a comment.
 pub fn text(command: &Command, matches: &ArgMatches) -> String {
     let (command, name, matches) = leaf(command, matches);
     let mut text = format!("# Settings of `{name}`, which takes this file with --config.\n");
@@ -53,11 +53,13 @@ fn line(key: &str, setting: &Arg, matches: &ArgMatches) -> String {
     }
 }
 
-/// A number where that says the same.
+/// A number if that is equivalent.
 fn value(text: &str) -> Value {
     match (text.parse::<i64>(), text.parse::<f64>()) {
         (Ok(number), _) if number.to_string() == text => Value::Integer(number),
-        (_, Ok(number)) if number.is_finite() && text.contains('.') && number.to_string() == text => Value::Float(number),
+        (_, Ok(number)) if number.is_finite() && text.contains('.') && number.to_string() == text => {
+            Value::Float(number)
+        }
         _ => Value::String(text.to_owned()),
     }
 }

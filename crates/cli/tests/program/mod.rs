@@ -13,18 +13,18 @@ pub fn dunlin(arguments: &[&str]) -> Command {
     command
 }
 
-/// A server that is killed at the end of its test, if it is still there.
+/// A server that is killed at the end of its test, if it still runs.
 pub struct Server {
     pub process: Child,
     output: BufReader<ChildStdout>,
-    /// The line that says where it serves.
+    /// The line that reports its addresses.
     pub ready: String,
-    /// Where Dunlin clients reach it.
+    /// Its addresses for Dunlin clients.
     pub addresses: Vec<String>,
 }
 
 impl Server {
-    /// The one that a command starts, once it says that it serves.
+    /// Starts a server by a command, and waits until it serves.
     pub fn start(mut command: Command) -> Server {
         let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut output = BufReader::new(process.stdout.take().unwrap());
@@ -49,7 +49,7 @@ impl Server {
         assert!(Command::new("kill").args([signal, &self.process.id().to_string()]).status().unwrap().success());
     }
 
-    /// Stops it in order, and gives what it says.
+    /// Stops it with a signal, and returns its output.
     pub fn stop(mut self, signal: &str) -> String {
         self.signal(signal);
         assert!(self.process.wait().unwrap().success());

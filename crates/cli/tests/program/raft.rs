@@ -1,4 +1,4 @@
-//! Replicas as processes, and a client under load that remembers what it was told.
+//! Replicas as processes, and a client under load that records acknowledged writes.
 
 use std::cell::Cell;
 use std::net::UdpSocket;
@@ -17,15 +17,16 @@ use dunlin_smr::{Client, ClientConfig};
 
 use super::{Server, dunlin};
 
-/// Ports below those that the system gives to sockets that want any: nobody takes that of a replica which is down for a moment.
+/// Ports below the ephemeral range of the system: no other socket takes the port of a replica that is down for a
+/// moment.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
-/// How long a test waits for anything.
+/// Timeout of all waiting in a test.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Writers of a load, and the keys of one that are read at a time.
+/// Writers of a load, and keys that are read at a time.
 const WRITERS: u64 = 4;
 const READERS: u64 = 16;
 
-/// A replica as arguments have it: `1=udp://127.0.0.1:20001`, with a port that is free.
+/// A replica in argument form: `1=udp://127.0.0.1:20001`, with a free port.
 pub fn free_replica(id: u64) -> String {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let begin = std::process::id() as u16 % 1000 * 11;
@@ -38,7 +39,7 @@ pub fn free_replica(id: u64) -> String {
     }
 }
 
-/// A directory that goes with its test.
+/// A directory that is removed at the end of its test.
 pub struct Directory(PathBuf);
 
 impl Directory {
@@ -48,7 +49,7 @@ impl Directory {
         Directory(path)
     }
 
-    /// That of a replica.
+    /// The directory of a replica.
     pub fn of(&self, id: u64) -> String {
         self.0.join(id.to_string()).to_str().unwrap().to_owned()
     }
@@ -72,9 +73,10 @@ pub fn serve(directory: &Directory, peers: &str, id: u64, more: &[&str]) -> Serv
     Server::start(dunlin(&[&arguments, more].concat()))
 }
 
-/// `dunlin raft` with its exit code and what it prints.
+/// `dunlin raft` with its exit code and output.
 pub fn ask(arguments: &[&str]) -> (i32, String, String) {
-    let Output { status, stdout, stderr } = dunlin(&[&["raft"], arguments].concat()).stdin(Stdio::null()).output().unwrap();
+    let Output { status, stdout, stderr } =
+        dunlin(&[&["raft"], arguments].concat()).stdin(Stdio::null()).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     (status.code().unwrap(), text(stdout), text(stderr))
 }
@@ -87,16 +89,16 @@ pub fn done(arguments: &[&str]) -> String {
 }
 
 pub fn status(replicas: &str) -> serde_json::Value {
-    let (_, out, err) = ask(&["status", replicas, "--json"]);
+    let (_, out, err) = ask(&["status", "--at", replicas, "--json"]);
     serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"))
 }
 
-/// Who leads, once somebody does.
+/// The leader, once there is one.
 pub fn leader(replicas: &str) -> u64 {
     until("somebody leads", || status(replicas)["leader"].as_u64())
 }
 
-/// Waits for something.
+/// Waits until `look` returns a value.
 pub fn until<R>(what: &str, mut look: impl FnMut() -> Option<R>) -> R {
     let begun = Instant::now();
     loop {
@@ -108,19 +110,19 @@ pub fn until<R>(what: &str, mut look: impl FnMut() -> Option<R>) -> R {
     }
 }
 
-/// Writers in a thread. Each writes `key W N` for N = 0, 1, 2..., one after the other, and appends every fourth N to `log W`.
+/// Writers in a thread. Each writes `key W N` for N = 0, 1, 2, ... in sequence, and appends every fourth N to `log W`.
 pub struct Load {
     stop: Arc<AtomicBool>,
     acknowledged: Arc<AtomicU64>,
     thread: JoinHandle<Vec<Written>>,
 }
 
-/// What a writer was told.
+/// The acknowledgements of a writer.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Written {
-    /// It wrote all below this number, and was told so.
+    /// All writes below this number were acknowledged.
     pub acknowledged: u64,
-    /// Of its last write nobody told it how it went.
+    /// Whether the outcome of its last write is unknown.
     pub in_doubt: bool,
 }
 
@@ -133,7 +135,7 @@ impl Load {
             let written: Rc<[Cell<Written>]> = (0..WRITERS).map(|_| Cell::default()).collect();
             let busy = Rc::new(Cell::new(WRITERS));
             for writer in 0..WRITERS {
-                // Each with a session of its own.
+                // Each with its own session.
                 let client = client_on(&endpoint, &replicas);
                 let (written, busy, stop, count) = (written.clone(), busy.clone(), stop_there.clone(), count.clone());
                 endpoint.spawn(async move {
@@ -157,7 +159,7 @@ impl Load {
         Load { stop, acknowledged, thread }
     }
 
-    /// Waits until so many more writes were acknowledged.
+    /// Waits until this many more writes were acknowledged.
     pub fn go_on(&self, more: u64) {
         let before = self.acknowledged.load(Ordering::Relaxed);
         until("writes are acknowledged", || {
@@ -192,7 +194,7 @@ fn key(writer: u64, number: u64) -> String {
     format!("key {writer} {number}")
 }
 
-/// A value of some bytes, other ones for each key.
+/// A value of some bytes, different for each key.
 fn value(writer: u64, number: u64) -> Vec<u8> {
     (0..64 + number % 100).map(|at| (writer * 31 + number * 7 + at) as u8).collect()
 }
@@ -201,7 +203,7 @@ fn is_logged(number: u64) -> bool {
     number.is_multiple_of(4)
 }
 
-/// Writes, and says whether that was acknowledged.
+/// Writes, and returns whether the write was acknowledged.
 async fn write(client: &Client<AnyTransport>, writer: u64, number: u64) -> bool {
     let log = format!("log {writer}");
     if number == 0 {
@@ -234,7 +236,7 @@ fn is_done(reply: Result<dunlin_smr::client::Reply, dunlin_smr::ClientError>) ->
     }
 }
 
-/// Reads everything back that was acknowledged; logs must have each number once.
+/// Reads all acknowledged writes back; logs must have each number once.
 pub fn read_back(replicas: &str, written: &[Written]) {
     let (endpoint, client) = client(replicas);
     let client = Rc::new(client);
@@ -243,7 +245,10 @@ pub fn read_back(replicas: &str, written: &[Written]) {
         let log: Vec<u64> = log.chunks(4).map(|number| u32::from_le_bytes(number.try_into().unwrap()).into()).collect();
         let expected: Vec<u64> = (0..acknowledged + u64::from(*in_doubt)).filter(|number| is_logged(*number)).collect();
         let is_last_missing = *in_doubt && is_logged(*acknowledged) && log.len() + 1 == expected.len();
-        assert!(log == expected || is_last_missing && expected.starts_with(&log), "log {writer}: {log:?}, {expected:?}");
+        assert!(
+            log == expected || is_last_missing && expected.starts_with(&log),
+            "log {writer}: {log:?}, {expected:?}"
+        );
 
         let busy = Rc::new(Cell::new(READERS));
         for reader in 0..READERS {

@@ -14,21 +14,24 @@ use crate::limits::Limits;
 use crate::path::{check_path, check_root};
 use crate::transaction::{TRANSACTION_BYTES_MAX, Transaction};
 use crate::types::{
-    Changes, Entry, Epochs, Heartbeat, Holder, Lease, Leases, Listing, MemberId, Members, Membership, Revision, Scope, View,
+    Changes, Entry, Epochs, Heartbeat, Holder, Lease, Leases, Listing, MemberId, Members, Membership, Revision, Scope,
+    View,
 };
 use crate::wire::{Answer, Command, Query, Wire};
 
-/// How often a watcher asks for what has happened while no leader takes it in, unless it is told otherwise.
+/// Default interval at which a watcher polls while the leader has no room for it.
 const WATCH_EVERY: Duration = Duration::from_millis(100);
-/// Pauses between tries of something that must be asked again double up to so many times the first.
+/// Pauses between retries double, up to this many times the first.
 const PAUSE_GROWTH_MAX: u32 = 32;
-/// Nor are they longer than this part of the time after which silence counts, which may have begun when the pause did.
+/// Nor are they longer than this part of the member's or lease's patience, because the silence may have begun with the
+/// pause.
 const TRIES_OF_PATIENCE: u32 = 8;
 
-/// A client of a cluster manager whose replicas are [`dunlin_smr::Node`]s. A command is executed once, however often it must be sent.
+/// A client of a cluster manager whose replicas are [`dunlin_smr::Node`]s. A command is executed once, however often it
+/// is sent.
 pub struct Embedded<T: Transport> {
     client: Client<T>,
-    /// For heartbeats and renewals, which must not wait behind long answers on one session.
+    /// For heartbeats and renewals, which must not wait behind long answers on the same session.
     urgent: Client<T>,
     timers: Timers,
     watch_every: Duration,
@@ -43,7 +46,7 @@ impl From<ClientError> for CoordError {
     }
 }
 
-/// What an answer to something else is.
+/// The error for an answer of the wrong kind.
 pub(super) fn astray(answer: &Answer) -> CoordError {
     match answer {
         Answer::Refused { error } => error.clone(),
@@ -55,11 +58,13 @@ fn parse(reply: &[u8]) -> Result<Answer, CoordError> {
     match Answer::from_bytes(reply) {
         Ok(Answer::Refused { error }) => Err(error),
         Ok(answer) => Ok(answer),
-        Err(error) => Err(CoordError::Backend { why: format!("the answer is not understood: {error}"), may_have_run: true }),
+        Err(error) => {
+            Err(CoordError::Backend { why: format!("the answer is not understood: {error}"), may_have_run: true })
+        }
     }
 }
 
-/// Has a command executed.
+/// Has a command executed, and returns the answer.
 pub(super) async fn execute<T: Transport>(client: &Client<T>, command: Command) -> Result<Answer, CoordError> {
     parse(&client.execute(&command.to_bytes()).await?)
 }
@@ -69,7 +74,7 @@ pub(super) async fn query<T: Transport>(client: &Client<T>, query: Query) -> Res
     parse(&client.query(&query.to_bytes()).await?)
 }
 
-/// Takes the answer that there must be.
+/// Extracts the expected answer, or returns an error.
 macro_rules! answer_of {
     ($answer:expr, $pattern:pat => $value:expr) => {
         match $answer {
@@ -81,33 +86,34 @@ macro_rules! answer_of {
 
 pub(super) use answer_of;
 
-/// A part of this time.
+/// A random part of this time.
 fn spread(time: Duration, random: &mut Random) -> Duration {
     Duration::from_nanos(random.below(time.as_nanos().clamp(1, u64::MAX.into()) as u64))
 }
 
 impl<T: Transport> Embedded<T> {
-    /// One that asks through this client. Settings of how long operations may take are the client's.
+    /// Makes a client that sends through `client`. Its settings decide how long operations may take.
     pub fn new(client: Client<T>) -> Embedded<T> {
-        // What a replica has heard of members is known to the leader only.
+        // Only the leader knows which heartbeats were heard.
         let urgent = client.apart().reading_from(ReadFrom::Leader);
         Embedded { timers: client.timers(), urgent, client, watch_every: WATCH_EVERY }
     }
 
-    /// Sets how often [`Coordinator::changes`] asks while the leader has as many watchers as it takes, or changes: so late may it be told of something. Otherwise it is
-    /// told within a round trip. 100 ms by default.
+    /// Sets how often [`Coordinator::changes`] polls while the leader changes or has no room for another watcher.
+    /// Events may be reported that late; otherwise they arrive within a round trip. 100 ms by default.
     pub fn watch_every(mut self, every: Duration) -> Embedded<T> {
         self.watch_every = every;
         self
     }
 
-    /// The client beneath.
+    /// The underlying client.
     pub fn client(&self) -> &Client<T> {
         &self.client
     }
 
-    /// Asks until the leader hears it, in the time of one operation: after an election its watchman must begin to reign first. All members wait for that at the same time,
-    /// so they ask less and less often, and not together: `who` tells them apart. It may be silent for `patience_ms`, if that is not 0.
+    /// Asks until the leader hears it, within the time of one operation: after an election the leader's watchman must
+    /// begin its reign first. All members wait for that at the same time, so they back off with jitter, seeded by
+    /// `who`. `patience_ms` is how long the member or lease may be silent; 0 if unknown.
     async fn heard(&self, who: Revision, patience_ms: u64, asked: Query) -> Result<Answer, CoordError> {
         let mut random = Random::new(who ^ self.timers.now());
         let first = self.client.config().pause;
@@ -143,10 +149,13 @@ impl<T: Transport> Coordinator for Embedded<T> {
 
     async fn heartbeat(&self, membership: &Membership) -> Result<Heartbeat, CoordError> {
         let sent_at = self.now();
-        let beat = Query::Heartbeat { member: membership.member, incarnation: membership.incarnation };
+        let Membership { member, incarnation, epoch, .. } = *membership;
+        let beat = Query::Heartbeat { member, incarnation, epoch };
         answer_of!(
-            self.heard(membership.incarnation, membership.failure_timeout_ms, beat).await?,
-            Answer::Heard { epoch, failure_timeout_ms } => Heartbeat::heard(epoch, failure_timeout_ms, sent_at)
+            self.heard(incarnation, membership.failure_timeout_ms, beat).await?,
+            Answer::Heard { epoch, is_settled, failure_timeout_ms } => {
+                Heartbeat::heard(epoch, is_settled, failure_timeout_ms, sent_at)
+            }
         )
     }
 
@@ -186,7 +195,8 @@ impl<T: Transport> Coordinator for Embedded<T> {
     async fn renew(&self, lease: &mut Lease) -> Result<(), CoordError> {
         let sent_at = self.now();
         let renew = Query::Renew { name: lease.name.clone(), token: lease.token };
-        let ttl_ms = answer_of!(self.heard(lease.token, lease.ttl_ms, renew).await?, Answer::Renewed { ttl_ms } => ttl_ms)?;
+        let ttl_ms =
+            answer_of!(self.heard(lease.token, lease.ttl_ms, renew).await?, Answer::Renewed { ttl_ms } => ttl_ms)?;
         lease.renewed(sent_at, ttl_ms);
         Ok(())
     }
@@ -211,7 +221,7 @@ impl<T: Transport> Coordinator for Embedded<T> {
     }
 
     async fn transact(&self, transaction: &Transaction) -> Result<Revision, CoordError> {
-        // What is too large for the nodes is not sent to them; their own limits may be others.
+        // An oversized transaction is not sent to the nodes; their own limits may differ.
         transaction.check(&Limits { value_bytes_max: TRANSACTION_BYTES_MAX, ..Limits::default() })?;
         self.done(Command::Transact { transaction: transaction.clone() }).await
     }
@@ -233,21 +243,22 @@ impl<T: Transport> Coordinator for Embedded<T> {
             if let Some(told) = self.client.wait_for(&watch.to_bytes()).await? {
                 return answer_of!(parse(&told)?, Answer::Changes { changes } => changes);
             }
-            // It was not taken in, or the leader is another: this finds it, or says that there is none.
+            // No leader took the watcher in, or the leader has changed: this query finds it, or fails.
             let page = Query::Changes { scope: scope.clone(), after };
             let changes = answer_of!(query(&self.client, page).await?, Answer::Changes { changes } => changes)?;
             if !changes.events.is_empty() {
                 return Ok(changes);
             }
             self.timers.sleep(self.watch_every).await;
-            // Nothing of the scope happened up to there. The caller goes on from it, also if the next question gets no answer.
+            // Nothing happened in the scope up to here. The caller continues from it, even if the next query gets no
+            // answer.
             if changes.up_to > after {
                 return Ok(changes);
             }
         }
     }
 
-    /// Counts time in which the machine was suspended: others may have the holder's lease since.
+    /// Includes time in which the machine was suspended: the lease may have passed to another member meanwhile.
     fn now(&self) -> u64 {
         self.timers.boot_now()
     }

@@ -1,7 +1,8 @@
-//! The back end that brings its own replicas: the [machine](crate::model::Machine) on [`dunlin_smr`], on three nodes, or on one.
+//! The back end that brings its own replicas: the [machine](crate::model::Machine) on [`dunlin_smr`], on three nodes,
+//! or on one.
 //!
-//! A node runs [`dunlin_smr::Node::start`] with a [`Machine`](crate::model::Machine), and beside it a [`Watchman`]. Whoever uses the cluster manager, on the same
-//! endpoint or far away, has an [`Embedded`].
+//! A node runs [`dunlin_smr::Node::start`] with a [`Machine`](crate::model::Machine), and beside it a [`Watchman`].
+//! Clients, on the same endpoint or remote, use an [`Embedded`].
 
 mod client;
 mod watchman;

@@ -1,4 +1,4 @@
-//! The watchman beside the replica that leads.
+//! The watchman beside the leader.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -20,7 +20,7 @@ use crate::wire::{Answer, Command, Query};
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
-/// A watchman. Dropping it ends it: whoever drops its endpoint drops it first, since its client holds the endpoint.
+/// A watchman. Dropping it ends it. Drop it before its endpoint, since its client holds the endpoint.
 pub struct Watchman {
     counters: Rc<Cell<WatchmanCounters>>,
     task: Rc<RefCell<Option<Task>>>,
@@ -28,7 +28,7 @@ pub struct Watchman {
 
 impl Drop for Watchman {
     fn drop(&mut self) {
-        // It is borrowed while it runs; then nobody drops it, since it holds no handle of itself.
+        // The task is borrowed while it runs; then it cannot be dropped here, since it holds no handle to itself.
         if let Ok(mut task) = self.task.try_borrow_mut() {
             *task = None;
         }
@@ -44,7 +44,7 @@ struct Work<T: Transport, L> {
     counters: Rc<Cell<WatchmanCounters>>,
 }
 
-/// Dropped in the middle of a reign, it hears nobody any more.
+/// If dropped in the middle of a reign, it closes the hearing.
 impl<T: Transport, L> Drop for Work<T, L> {
     fn drop(&mut self) {
         self.hearing.close();
@@ -52,9 +52,9 @@ impl<T: Transport, L> Drop for Work<T, L> {
 }
 
 impl Watchman {
-    /// Watches beside a replica, whenever that leads. `client` is on `endpoint`, which may be that of the replica or another one of its thread. It follows the replica:
-    /// the number of the cluster and its members are as that replica knows them, whatever the client was made with. `hearing` is that of the replica's
-    /// [machine](crate::model::Machine).
+    /// Watches beside a replica, whenever that replica leads. `client` is on `endpoint`, which may be that of the
+    /// replica or another one of its thread. The cluster number and the members are taken from the replica, whatever
+    /// the client was made with. `hearing` is that of the replica's [machine](crate::model::Machine).
     ///
     /// # Errors
     /// [`CoordError::Backend`] if a setting is out of range.
@@ -72,7 +72,8 @@ impl Watchman {
     {
         config.check()?;
         let (node, counters) = (node.clone(), Rc::<Cell<WatchmanCounters>>::default());
-        let leads = move || node.failure().is_none().then(|| node.status()).filter(|status| status.role == Role::Leader);
+        let leads =
+            move || node.failure().is_none().then(|| node.status()).filter(|status| status.role == Role::Leader);
         // It decides by what its own replica has heard.
         let client = client.reading_from(ReadFrom::Leader);
         let work = Work { timers: client.timers(), client, config, hearing, leads, counters: counters.clone() };
@@ -84,7 +85,7 @@ impl Watchman {
         Ok(Watchman { counters, task })
     }
 
-    /// What it has counted.
+    /// Its counters.
     pub fn counters(&self) -> WatchmanCounters {
         self.counters.get()
     }
@@ -115,7 +116,7 @@ impl<T: Transport, L: Fn() -> Option<Status>> Work<T, L> {
         self.counters.set(counters);
     }
 
-    /// Watches as long as the replica leads, and nobody else does so.
+    /// Watches as long as the replica leads and no other watchman reigns.
     async fn reign(&self) -> Result<(), CoordError> {
         let reigns = Command::Reign { failure_timeout_ms: self.config.failure_timeout_ms() };
         let number = answer_of!(execute(&self.client, reigns).await?, Answer::Reigns { reign } => reign)?;
@@ -130,15 +131,15 @@ impl<T: Transport, L: Fn() -> Option<Status>> Work<T, L> {
         Ok(())
     }
 
-    /// Looks at the counts, and has the state changed of those that were silent for too long.
+    /// Reads the counts, and has silent members marked as failed and unrenewed leases ended.
     async fn look(&self, reign: &mut Reign) -> Result<(), CoordError> {
         let number = reign.number();
         let looking = query(&self.client, Query::Pulse { reign: number });
-        // An answer that takes longer would be too late for anything but to begin anew.
+        // A later answer would be useless: all waiting would begin anew.
         let answer = until(looking, self.timers.sleep(self.config.gap_max())).await;
         let answer = answer.ok_or(CoordError::TimedOut { may_have_run: false })??;
         answer_of!(answer, Answer::Reigns { .. } => ())?;
-        // It was taken there and not here if another replica leads by now.
+        // If another replica leads by now, the counts were taken there and not here.
         let pulse = self.hearing.pulse().ok_or(CoordError::ReignOver { reign: number })?;
         self.count(|counters| counters.looks += 1);
         let seen = reign.see(self.timers.now(), pulse, &self.config);
@@ -149,7 +150,8 @@ impl<T: Transport, L: Fn() -> Option<Status>> Work<T, L> {
         Ok(())
     }
 
-    /// Has what was found decided: a command of it is one step. Without an answer the reign ends, and with it what is condemned.
+    /// Has one part of the findings decided, with a command that is one step. Without an answer the reign ends, and
+    /// with it everything that is condemned.
     async fn decide(&self, reign: u64, over: Pulse) -> Result<(), CoordError> {
         let found = (over.members.len() + over.leases.len()) as u64;
         let (members, leases) = self.hearing.condemn(over);

@@ -14,11 +14,11 @@ use crate::path::check_root;
 use crate::types::{Changes, Event, Happening, Revision, Scope};
 use crate::wire::{Wire, WireError};
 
-/// A watch of which nothing was told for so long asks how far that holds.
+/// A watch that was silent for this long asks up to which revision nothing has happened.
 const QUIET_MAX: Duration = Duration::from_secs(5);
-/// How long that may take.
+/// Time limit of that query.
 const LOOK_MAX: Duration = Duration::from_secs(2);
-/// Watches whose callers are to come back, and for how long they are kept.
+/// Watches that are kept for their callers to continue, and for how long.
 const PARKED_MAX: usize = 4096;
 const PARKED_FOR: Duration = Duration::from_secs(2);
 
@@ -35,14 +35,14 @@ impl Work {
         loop {
             match self.watch.clone().watch(key.clone(), Some(options.clone())).await {
                 Ok(stream) => return Ok(Watching { work, stream, key, scope, after }),
-                // A member that is down: another is asked next.
+                // This member of etcd is down: ask another.
                 Err(error) if was_unsent(&error) => self.resend_after(&error).await,
                 Err(error) => return Err(backend(&error, false)),
             }
         }
     }
 
-    /// Has everything before a revision forgotten.
+    /// Discards the history before a revision.
     pub async fn compact(self, revision: Revision) -> Result<(), CoordError> {
         loop {
             match self.kv.clone().compact(revision_for_etcd(revision), None).await {
@@ -60,11 +60,12 @@ pub(super) struct Watching {
     stream: WatchStream,
     key: String,
     scope: Scope,
-    /// What happened up to here was given, or is not of the scope.
+    /// Everything up to here was reported, or is outside the scope.
     after: Revision,
 }
 
-/// Watches that have given what happened, for callers that ask from there on: else each would end, and another begin with each answer.
+/// Watches that have returned an answer, kept for callers that continue from there. Without them each answer would end
+/// a watch and the next call would begin another.
 #[derive(Default)]
 pub(super) struct Parked(Mutex<VecDeque<(Instant, Watching)>>);
 
@@ -73,14 +74,14 @@ impl Parked {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A watch that goes on from there.
+    /// Takes the watch that continues from there, if one is kept.
     pub fn take(&self, scope: &Scope, after: Revision) -> Option<Watching> {
         let mut all = self.all();
         let place = all.iter().position(|(_, watching)| watching.after == after && watching.scope == *scope)?;
         all.remove(place).map(|(_, watching)| watching)
     }
 
-    /// Keeps a watch for a while. With too many, the one ends that waits longest.
+    /// Keeps a watch for a while. If there are too many, the one that has waited longest ends.
     pub fn park(&self, watching: Watching) {
         let mut all = self.all();
         if all.len() >= PARKED_MAX {
@@ -89,7 +90,7 @@ impl Parked {
         all.push_back((Instant::now() + PARKED_FOR, watching));
     }
 
-    /// Ends those whose callers have not come back, again and again.
+    /// Ends the watches whose callers have not come back, periodically.
     pub async fn clear(parked: Weak<Parked>) {
         while let Some(parked) = parked.upgrade() {
             let now = Instant::now();
@@ -100,12 +101,13 @@ impl Parked {
     }
 }
 
-/// What a watch of etcd gives next.
+/// The next message of an etcd watch.
 type Message = Result<Option<WatchResponse>, etcd_client::Error>;
 
 impl Watching {
-    /// Waits until something happens in the scope; for [`QUIET_MAX`] at most, after which it says how far nothing happened. A watch that stayed where it
-    /// began would be told that this was compacted, once its connection breaks. Gives itself back, to go on from there.
+    /// Waits until something happens in the scope, but at most for [`QUIET_MAX`]; then it returns the revision up to
+    /// which nothing happened. Otherwise, a watch that stayed at its first revision would be told that this was
+    /// compacted once its connection breaks. Returns itself, so that the caller can continue.
     pub async fn next(mut self) -> Result<(Watching, Changes), CoordError> {
         let mut look_at = Instant::now() + QUIET_MAX;
         loop {
@@ -139,7 +141,8 @@ impl Watching {
         }
     }
 
-    /// What the watch tells next, or from `look_at` on, how far nothing happened. A look that hangs keeps nothing back that the watch tells.
+    /// The watch's next message; or, from `look_at` on, the revision up to which nothing happened. A query that hangs
+    /// does not delay messages of the watch.
     async fn message_or_quiet(&mut self, look_at: Instant) -> Either<Message, Option<Revision>> {
         let Watching { work, stream, key, after, .. } = self;
         let look = async {
@@ -153,7 +156,7 @@ impl Watching {
     }
 }
 
-/// What happened together.
+/// Decodes the events of one step.
 fn happenings(mut value: &[u8]) -> Result<Vec<Happening>, WireError> {
     let mut happenings = vec![Happening::take(&mut value)?];
     while !value.is_empty() {
@@ -162,17 +165,17 @@ fn happenings(mut value: &[u8]) -> Result<Vec<Happening>, WireError> {
     Ok(happenings)
 }
 
-/// The revision of now, if nothing has happened to the key since: that is when the key was written last. `None` if something has, which the watch will tell of.
+/// The current revision, if the key has not been written since `after`. `None` if it has: the watch will report that.
 async fn quiet_up_to(work: &Work, key: &str, after: Revision) -> Result<Option<Revision>, CoordError> {
     let seen = work.read(vec![look(key.to_owned())]).await?;
     let is_known = seen.mod_revision(0) as Revision <= after;
     Ok(is_known.then_some(seen.revision.max(after)))
 }
 
-/// Checks that a watch goes on.
+/// Checks that a watch is still running.
 fn check(response: &WatchResponse) -> Result<(), CoordError> {
     if response.compact_revision() > 0 {
-        // What was the case at that revision is there, and so is what happened at it.
+        // The state at the compacted revision is kept, and so are the events at it.
         return Err(CoordError::Compacted { compacted: response.compact_revision() as Revision - 1 });
     }
     if response.canceled() {

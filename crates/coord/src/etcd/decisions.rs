@@ -1,4 +1,5 @@
-//! What a watchman decides: all that a look found in one transaction, so in one epoch, or in as few as hold it.
+//! What a watchman decides. All findings of a look go into one transaction, hence one epoch, or into as few as hold
+//! them.
 
 use std::collections::HashMap;
 
@@ -11,15 +12,15 @@ use crate::error::CoordError;
 use crate::types::{Happening, MemberId, Revision};
 use crate::watchman::{Beat, Pulse, Tenure};
 
-/// Comparisons, and changes, that etcd takes in one transaction as it is delivered (`--max-txn-ops`).
+/// Comparisons, and changes, that etcd accepts in one transaction by default (`--max-txn-ops`).
 const TXN_OPS_MAX: usize = 128;
-/// Of these, those that do not depend on how much is decided: the changes of epoch, of the epochs and of the history.
+/// Operations of each decision, whatever its size: changing the epoch, the epoch list and the history.
 const OPS_OF_ALL: usize = 3;
-/// A failure takes one of each kind, and a lease that is over two.
+/// A failure takes one comparison and one change; a lapsed lease takes two of each.
 const FAILURES_AT_ONCE: usize = TXN_OPS_MAX - OPS_OF_ALL;
 const OPS_OF_LAPSE: usize = 2;
 
-/// How many decisions came in time, and how many too late.
+/// Counts of decisions that were made, and of those that came too late.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Decided {
     pub failures: u64,
@@ -27,7 +28,7 @@ pub(super) struct Decided {
     pub refused: u64,
 }
 
-/// As much of it as one transaction holds; `None` if nothing is left.
+/// Takes as much as one transaction holds; `None` if nothing is left.
 pub(super) fn next_part(over: &mut Pulse) -> Option<Pulse> {
     let members: Vec<Beat> = over.members.drain(..over.members.len().min(FAILURES_AT_ONCE)).collect();
     let room = (FAILURES_AT_ONCE - members.len()) / OPS_OF_LAPSE;
@@ -35,11 +36,11 @@ pub(super) fn next_part(over: &mut Pulse) -> Option<Pulse> {
     (!members.is_empty() || !leases.is_empty()).then_some(Pulse { members, leases })
 }
 
-/// What etcd has at one moment of what is to be decided.
+/// The state in etcd, at one moment, of the members and leases to be decided.
 struct Seen(Outcome);
 
 impl Seen {
-    /// What still is as it was when the watchman saw it last.
+    /// Members and leases that are unchanged since the watchman saw them last.
     fn standing(&self, work: &Work, part: &Pulse) -> Result<Pulse, CoordError> {
         let keys = &work.keys;
         let by_member = |place, prefix: String| self.by(place, |found| id_of(found, &prefix));
@@ -70,11 +71,11 @@ impl Seen {
 }
 
 impl Work {
-    /// Fails members and ends leases for which the watchman has waited long enough, but for those that were heard or
+    /// Fails members and ends leases for which the watchman has waited long enough, except those that were heard or
     /// renewed since.
     ///
     /// # Errors
-    /// [`CoordError::ReignOver`] if another watchman has begun; nothing is decided then.
+    /// [`CoordError::ReignOver`] if another watchman has begun its reign; nothing is decided then.
     pub async fn decide(&self, reign: u64, part: &Pulse) -> Result<Decided, CoordError> {
         let keys = &self.keys;
         loop {
@@ -105,13 +106,13 @@ impl Work {
         }
     }
 
-    /// The transaction of a decision, in an epoch and the revision of its key.
+    /// The transaction of a decision. `epoch` is the current epoch, with the revision of its key.
     fn decision(&self, reign: u64, (epoch, revision): (u64, i64), over: &Pulse) -> Txn {
         let keys = &self.keys;
         let (mut conditions, mut changes) = (vec![is_of(&keys.reign(), revision_for_etcd(reign))], Vec::new());
         let mut happenings = Vec::new();
         if !over.members.is_empty() {
-            // Who joins, leaves or fails changes the epoch: as long as that is what it was, these members are live, as
+            // Joins, leaves and failures change the epoch. While the epoch is unchanged, these members are live, as
             // they were when it was read.
             conditions.push(is_of(&keys.epoch(), revision));
             changes.push(put(keys.epoch(), (epoch + 1).to_string()));

@@ -1,9 +1,9 @@
-//! Where what is in etcd. `coordination.md` has the table.
+//! The keys in etcd. `coordination.md` has the table.
 
 use crate::types::{Incarnation, MemberId};
 use crate::wire::wire_struct;
 
-/// Version of the layout, and the one before it.
+/// Version of the layout, and the previous one.
 const LAYOUT: &str = "v2";
 const EARLIER_LAYOUT: &str = "v1";
 /// Digits of a number in a key.
@@ -27,18 +27,18 @@ pub(super) struct Tenancy {
 wire_struct!(Tenancy { member, incarnation, ttl_ms });
 
 impl Keys {
-    /// All below this prefix, which has been checked to be a path.
+    /// All keys are below this prefix, which has been checked to be a path.
     pub fn new(prefix: &str) -> Keys {
         Keys { root: format!("{prefix}/{LAYOUT}"), earlier_root: format!("{prefix}/{EARLIER_LAYOUT}") }
     }
 
-    /// Of one kind: its prefix.
+    /// The prefix of all keys of one kind.
     fn all(&self, kind: &str) -> String {
         format!("{}/{kind}/", self.root)
     }
 
     fn numbered(&self, kind: &str, number: u64) -> String {
-        // With all digits, so that the order is that of numbers.
+        // Zero-padded, so that keys sort as numbers.
         format!("{}{number:0DIGITS$}", self.all(kind))
     }
 
@@ -47,12 +47,12 @@ impl Keys {
         format!("{}/epoch", self.root)
     }
 
-    /// The epoch of a cluster that a program with the layout before this one has kept here.
+    /// The epoch key of the previous layout.
     pub fn earlier_epoch(&self) -> String {
         format!("{}/epoch", self.earlier_root)
     }
 
-    /// Who came and went in an epoch.
+    /// The members that came and went in an epoch.
     pub fn epoch_change(&self, epoch: u64) -> String {
         self.numbered("epochs", epoch)
     }
@@ -70,27 +70,41 @@ impl Keys {
         self.all("joined")
     }
 
-    /// The failure timeout of the watchman who reigns, in milliseconds, as text.
+    /// The last epoch that a member has acknowledged, as text.
+    pub fn acknowledged(&self, member: MemberId) -> String {
+        self.numbered("acknowledged", member)
+    }
+
+    pub fn all_acknowledged(&self) -> String {
+        self.all("acknowledged")
+    }
+
+    /// The last epoch that all live members have acknowledged, as text.
+    pub fn settled(&self) -> String {
+        format!("{}/settled", self.root)
+    }
+
+    /// The failure timeout of the reigning watchman, in milliseconds, as text.
     pub fn failure_timeout(&self) -> String {
         format!("{}/failure-timeout", self.root)
     }
 
-    /// What happened last. The history of this key is that of everything.
+    /// The latest events. The history of this key is the history of everything.
     pub fn events(&self) -> String {
         format!("{}/events", self.root)
     }
 
-    /// Its revision is the number of the reign.
+    /// The revision of this key is the number of the reign.
     pub fn reign(&self) -> String {
         format!("{}/reign", self.root)
     }
 
-    /// Written by the watchman who reigns as a sign of life.
+    /// Written by the reigning watchman as a sign of life.
     pub fn watchman(&self) -> String {
         format!("{}/watchman", self.root)
     }
 
-    /// What a member says about itself; its revision is the incarnation.
+    /// The member's description of itself; the key's revision is the incarnation.
     pub fn member(&self, member: MemberId) -> String {
         self.numbered("members", member)
     }
@@ -99,7 +113,7 @@ impl Keys {
         self.all("members")
     }
 
-    /// There if the member has failed: the epoch in which it did, as text.
+    /// Exists if the member has failed: the epoch of the failure, as text.
     pub fn failed(&self, member: MemberId) -> String {
         self.numbered("failed", member)
     }
@@ -126,12 +140,13 @@ impl Keys {
         self.all("leases")
     }
 
-    /// Written as a member is granted a lease, and with each renewal: it is there as long as the member holds the lease.
+    /// Written when the member is granted a lease, and with each renewal. It exists as long as the member holds the
+    /// lease.
     pub fn renewal(&self, member: MemberId, name: &str) -> String {
         format!("{}{name}", self.numbered("renewals", member))
     }
 
-    /// Those of the leases of a member.
+    /// The prefix of the renewals of a member.
     pub fn renewals_of(&self, member: MemberId) -> String {
         format!("{}/", self.numbered("renewals", member))
     }
@@ -140,29 +155,24 @@ impl Keys {
         self.all("renewals")
     }
 
-    /// An entry of the tree, or what all below a root begin with.
+    /// An entry of the tree, or the prefix of all entries below a root.
     pub fn entry(&self, path: &str) -> String {
         format!("{}/tree{path}", self.root)
     }
 }
 
-/// The member that a key below `prefix` is of.
-pub(super) fn member_of(key: &str, prefix: &str) -> Option<MemberId> {
+/// The member or the epoch in a key below `prefix`.
+pub(super) fn number_of(key: &str, prefix: &str) -> Option<u64> {
     key.strip_prefix(prefix)?.parse().ok()
 }
 
-/// The member and the lease that the key of a renewal is of.
+/// The member and the lease in the key of a renewal.
 pub(super) fn renewal_of<'a>(key: &'a str, prefix: &str) -> Option<(MemberId, &'a str)> {
     let (member, name) = key.strip_prefix(prefix)?.split_at_checked(DIGITS)?;
     Some((member.parse().ok()?, name))
 }
 
-/// The epoch that a key below `prefix` is of.
-pub(super) fn epoch_of(key: &str, prefix: &str) -> Option<u64> {
-    member_of(key, prefix)
-}
-
-/// The path or name that a key below `prefix` is of; the slash at the end of the prefix is its first.
+/// The path or name in a key below `prefix`; the slash that ends the prefix is its first character.
 pub(super) fn path_of<'a>(key: &'a str, prefix: &str) -> Option<&'a str> {
     key.strip_prefix(prefix.strip_suffix('/')?)
 }
@@ -178,8 +188,8 @@ mod tests {
         assert_eq!(renewal_of(&keys.renewal(7, "/a/b"), &keys.renewals()), Some((7, "/a/b")));
         assert!(keys.renewal(7, "/a").starts_with(&keys.renewals_of(7)));
         assert_eq!(renewal_of("/dunlin/v2/renewals/7", &keys.renewals()), None);
-        assert_eq!(member_of(&keys.member(u64::MAX), &keys.members()), Some(u64::MAX));
-        assert_eq!(member_of(&keys.beat(7), &keys.members()), None);
+        assert_eq!(number_of(&keys.member(u64::MAX), &keys.members()), Some(u64::MAX));
+        assert_eq!(number_of(&keys.beat(7), &keys.members()), None);
         assert_eq!(path_of(&keys.lease("/a/b"), &keys.leases()), Some("/a/b"));
         assert_eq!(path_of(&keys.lease("/a/b"), &keys.renewals()), None);
         assert_eq!(keys.entry("/a"), "/dunlin/v2/tree/a");

@@ -11,27 +11,27 @@ use crate::path::check_path;
 use crate::types::{Happening, HeldLease, Holder, Incarnation, Leases, MemberId, Membership, Token};
 use crate::wire::Wire;
 
-/// What a lease's key says.
+/// The token and the tenancy in a lease's key.
 pub(super) fn tenancy(found: &KeyValue) -> Result<(Token, Tenancy), CoordError> {
     let key = String::from_utf8_lossy(found.key());
     let tenancy = Tenancy::from_bytes(found.value()).map_err(|error| foreign(&key, error))?;
     Ok((found.mod_revision() as Token, tenancy))
 }
 
-/// The lease that a key is of.
+/// The lease that a key belongs to.
 pub(super) fn name_of(found: &KeyValue, prefix: &str) -> Result<String, CoordError> {
     let key = found.key_str().map_err(|error| foreign(prefix, error))?;
     path_of(key, prefix).map(str::to_owned).ok_or_else(|| foreign(key, "it is no lease's"))
 }
 
-/// The member and the lease that the key of a renewal is of.
+/// The member and the lease in the key of a renewal.
 pub(super) fn renewed_by(found: &KeyValue, prefix: &str) -> Result<(MemberId, String), CoordError> {
     let key = found.key_str().map_err(|error| foreign(prefix, error))?;
     let (member, name) = renewal_of(key, prefix).ok_or_else(|| foreign(key, "it is of no renewal"))?;
     Ok((member, name.to_owned()))
 }
 
-/// What a lease's key says, as others see it.
+/// The lease, as other members see it.
 pub(super) fn held_lease(found: &KeyValue, prefix: &str) -> Result<HeldLease, CoordError> {
     let (token, held) = tenancy(found)?;
     let holder = Holder { member: held.member, incarnation: held.incarnation, token };
@@ -39,18 +39,24 @@ pub(super) fn held_lease(found: &KeyValue, prefix: &str) -> Result<HeldLease, Co
 }
 
 impl Work {
-    /// Gives the token, and the time that the lease has.
-    pub async fn acquire(self, membership: Membership, name: String, asked_ms: u64) -> Result<(Token, u64), CoordError> {
+    /// Returns the token, and the time of the lease.
+    pub async fn acquire(
+        self,
+        membership: Membership,
+        name: String,
+        asked_ms: u64,
+    ) -> Result<(Token, u64), CoordError> {
         check_path(&name)?;
         check_ttl(asked_ms)?;
         let (keys, Membership { member, incarnation, .. }) = (&self.keys, membership);
         let lease = keys.lease(&name);
         loop {
             let its_state = [look(keys.member(member)), look(keys.failed(member))];
-            let seen = self.read(its_state.into_iter().chain([get(lease.clone()), count(keys.leases())]).collect()).await?;
+            let seen =
+                self.read(its_state.into_iter().chain([get(lease.clone()), count(keys.leases())]).collect()).await?;
             check_live(&membership, seen.one(0), seen.one(1))?;
             let held = seen.one(2).map(tenancy).transpose()?;
-            // The holder may not know of this grant yet, and rely on the one before.
+            // The holder may not know of this grant yet, and may rely on the earlier one.
             let ttl_ms = held.as_ref().map_or(asked_ms, |(_, held)| held.ttl_ms.max(asked_ms));
             match held {
                 Some((token, held)) if held.member != member => {
@@ -75,7 +81,7 @@ impl Work {
         }
     }
 
-    /// Gives the time of the lease.
+    /// Returns the time of the lease.
     pub async fn renew(self, name: String, token: Token) -> Result<u64, CoordError> {
         let lease = self.keys.lease(&name);
         let seen = self.read(vec![get(lease.clone())]).await?;
@@ -87,7 +93,8 @@ impl Work {
         let (member, incarnation) = (held.member, held.incarnation);
         let [live, not_failed] = self.is_live(member, incarnation);
         let conditions = [live, not_failed, is_of(&lease, revision_for_etcd(token))];
-        let renew = Txn::new().when(conditions).and_then([put(self.keys.renewal(member, &name), "")]).or_else([look(lease)]);
+        let renew =
+            Txn::new().when(conditions).and_then([put(self.keys.renewal(member, &name), "")]).or_else([look(lease)]);
         let outcome = self.repeat(renew).await?;
         if outcome.done {
             return Ok(held.ttl_ms);
@@ -95,11 +102,11 @@ impl Work {
         if outcome.mod_revision(0) as Token != token {
             return Err(lost());
         }
-        // Who was taken for failed shall come to an end, though not before its time.
+        // A failed holder cannot renew its lease; the lease runs out at its normal time.
         Err(CoordError::NotLive { member, incarnation })
     }
 
-    /// What ends a lease that a member holds with this token.
+    /// The operations that end a lease that a member holds with this token.
     fn end(&self, member: MemberId, name: &str, token: Token) -> [TxnOp; 3] {
         let ended = Happening::Ended { name: name.to_owned(), token };
         [delete(self.keys.lease(name)), delete(self.keys.renewal(member, name)), self.event(ended)]
@@ -110,7 +117,7 @@ impl Work {
         if is_ended { Ok(()) } else { Err(CoordError::LeaseLost { name, token }) }
     }
 
-    /// Ends a lease if it is held so; says whether it did.
+    /// Ends a lease if `is_meant` holds for it; returns whether it did.
     async fn end_if(&self, name: &str, is_meant: impl Fn(Token, &Tenancy) -> bool) -> Result<bool, CoordError> {
         let lease = self.keys.lease(name);
         let seen = self.read(vec![get(lease.clone())]).await?;
@@ -121,12 +128,13 @@ impl Work {
         Ok(outcome.done)
     }
 
-    /// Ends what a member has, up to this incarnation, one by one: each end is an event.
+    /// Ends the leases of a member, up to this incarnation, one by one: each end is an event.
     pub async fn end_leases(&self, member: MemberId, incarnation: Incarnation) -> Result<(), CoordError> {
         let seen = self.read(vec![look_at_all(self.keys.renewals_of(member))]).await?;
         for found in seen.all(0) {
             let (_, name) = renewed_by(found, &self.keys.renewals())?;
-            // One that was granted anew meanwhile is of a later incarnation, or ended when this one has left.
+            // A lease that was granted anew meanwhile belongs to a later incarnation, or ended when this incarnation
+            // left.
             self.end_if(&name, |_, held| held.member == member && held.incarnation <= incarnation).await?;
         }
         Ok(())

@@ -1,4 +1,5 @@
-//! An etcd on this machine, as child processes: for tests and experiments. It is no service: all ends with its value.
+//! An etcd on this machine, as child processes, for tests and experiments. It is not a service: dropping its value ends
+//! it.
 
 use std::fs::File;
 use std::io;
@@ -10,14 +11,14 @@ use std::time::{Duration, Instant};
 
 /// The program, as Debian's package `etcd-server` installs it.
 pub const PROGRAM: &str = "etcd";
-/// How long all members may take until they listen.
+/// Time limit until all members listen.
 const START_MAX: Duration = Duration::from_secs(30);
-/// Between two looks whether they do.
+/// Interval at which that is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// Times that other ports are tried, if somebody else took those that were free.
+/// How often other ports are tried, if another process took the free ones.
 const PORTS_TRIED: usize = 3;
 
-/// Members of an etcd. Their data is below the directory that they were given, which stays.
+/// Members of an etcd. Their data is in the directory that they were given, which stays.
 #[derive(Debug)]
 pub struct LocalEtcd {
     members: Vec<Member>,
@@ -36,23 +37,24 @@ impl Drop for Member {
     }
 }
 
-/// What `program --version` says first. None if there is no such program.
+/// The first line of `program --version`. `None` if there is no such program.
 pub fn installed_version(program: &Path) -> Option<String> {
     let output = Command::new(program).arg("--version").stdin(Stdio::null()).output().ok()?;
     Some(String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or_default().to_owned())
 }
 
-/// Ports of loopback that nobody had a moment ago.
+/// Loopback ports that were free a moment ago.
 fn free_ports(count: usize) -> io::Result<Vec<u16>> {
     let listeners = (0..count).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).collect::<io::Result<Vec<_>>>()?;
     listeners.iter().map(|listener| listener.local_addr().map(|address| address.port())).collect()
 }
 
 impl LocalEtcd {
-    /// Starts an etcd of so many members, and waits until all listen. They inherit the cores of this thread. What they say goes to `etcd-N.log` in the directory.
+    /// Starts an etcd of this many members, and waits until all listen. They inherit the CPU affinity of this thread.
+    /// Their output goes to `etcd-N.log` in the directory.
     ///
     /// # Errors
-    /// If there is no such program, or it ends at once, or does not listen in time.
+    /// If there is no such program, it exits at once, or it does not listen in time.
     pub fn start(program: &Path, members: usize, directory: &Path) -> io::Result<LocalEtcd> {
         let mut tries = 1;
         loop {
@@ -67,12 +69,13 @@ impl LocalEtcd {
         let ports = free_ports(2 * members)?;
         let (clients, peers) = ports.split_at(members);
         let url = |port: &u16| format!("http://127.0.0.1:{port}");
-        let cluster: Vec<String> = peers.iter().enumerate().map(|(place, port)| format!("n{place}={}", url(port))).collect();
+        let cluster: Vec<String> =
+            peers.iter().enumerate().map(|(place, port)| format!("n{place}={}", url(port))).collect();
         let mut started = LocalEtcd { members: Vec::new() };
         for (place, (client, peer)) in clients.iter().zip(peers).enumerate() {
             let data = directory.join(format!("n{place}"));
             if data.exists() {
-                // Of an attempt whose ports were taken.
+                // Left by an attempt whose ports were taken.
                 std::fs::remove_dir_all(&data)?;
             }
             let log = File::create(directory.join(format!("etcd-{place}.log")))?;
@@ -89,8 +92,10 @@ impl LocalEtcd {
             while TcpStream::connect((Ipv4Addr::LOCALHOST, *port)).is_err() {
                 started.check(place, directory)?;
                 if begun.elapsed() > START_MAX {
-                    let why =
-                        format!("it does not listen after {START_MAX:?}: see etcd-{place}.log in {}", directory.display());
+                    let why = format!(
+                        "it does not listen after {START_MAX:?}: see etcd-{place}.log in {}",
+                        directory.display()
+                    );
                     return Err(io::Error::new(io::ErrorKind::TimedOut, why));
                 }
                 thread::sleep(LOOK_EVERY);
@@ -99,11 +104,12 @@ impl LocalEtcd {
         Ok(started)
     }
 
-    /// Checks that a member has not ended.
+    /// Checks that a member is still running.
     fn check(&mut self, place: usize, directory: &Path) -> io::Result<()> {
         let Some(status) = self.members[place].process.try_wait()? else { return Ok(()) };
         let said = std::fs::read_to_string(directory.join(format!("etcd-{place}.log"))).unwrap_or_default();
-        let kind = if said.contains("address already in use") { io::ErrorKind::AddrInUse } else { io::ErrorKind::Other };
+        let kind =
+            if said.contains("address already in use") { io::ErrorKind::AddrInUse } else { io::ErrorKind::Other };
         let last = said.lines().last().unwrap_or_default();
         Err(io::Error::new(kind, format!("etcd ended with {status}: {last}")))
     }
@@ -113,12 +119,12 @@ impl LocalEtcd {
         self.members.iter().map(|member| member.endpoint.clone()).collect()
     }
 
-    /// Numbers of their processes.
+    /// Their process ids.
     pub fn processes(&self) -> Vec<u32> {
         self.members.iter().map(|member| member.process.id()).collect()
     }
 
-    /// Kills a member, by SIGKILL.
+    /// Kills a member with SIGKILL.
     ///
     /// # Errors
     /// If the system refuses.
@@ -132,15 +138,15 @@ impl LocalEtcd {
     }
 }
 
-/// An empty directory that goes with this value.
+/// An empty directory that is removed when this value is dropped.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Makes one in `parent`, named after `purpose` and this process.
+    /// Makes a directory in `parent`, named after `purpose` and this process.
     ///
     /// # Errors
-    /// If the system refuses, or there is one.
+    /// If the system refuses, or the directory exists.
     pub fn make(parent: &Path, purpose: &str) -> io::Result<Scratch> {
         let path = parent.join(format!("dunlin-{purpose}-{}", std::process::id()));
         std::fs::create_dir(&path)?;

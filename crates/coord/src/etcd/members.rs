@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use etcd_client::{Compare, KeyValue, Txn, TxnOp};
+use etcd_client::{Compare, CompareOp, KeyValue, Txn, TxnOp};
 
-use super::keys::member_of;
+use super::keys::number_of;
 use super::leases::renewed_by;
 use super::work::{Outcome, Work, count, delete, foreign, get, get_all, is_of, look, none_since, number, page, put};
 use crate::error::CoordError;
@@ -23,6 +23,7 @@ impl Work {
                     get(keys.failure_timeout()),
                     page(&keys.renewals_of(member), None),
                     look(keys.earlier_epoch()),
+                    look(keys.failed(member)),
                 ])
                 .await?;
             if let Some(earlier) = seen.one(5) {
@@ -35,6 +36,10 @@ impl Work {
                 let (_, name) = renewed_by(held, &keys.renewals())?;
                 return Err(CoordError::LeasesRun { member, name });
             }
+            // Its process may still work as a member, and would do so in an earlier epoch.
+            if seen.one(0).is_some() && seen.one(6).is_none() {
+                return Err(CoordError::Live { member });
+            }
             let epoch = seen.number(2)? + 1;
             let failure_timeout_ms = seen.number(3)?;
             let join = [
@@ -42,10 +47,12 @@ impl Work {
                 delete(keys.failed(member)),
                 put(keys.beat(member), failure_timeout_ms.to_string()),
                 put(keys.joined(member), epoch.to_string()),
+                put(keys.acknowledged(member), epoch.to_string()),
                 put(keys.epoch(), epoch.to_string()),
                 self.epoch_change(epoch, &[Happening::Joined { member, epoch }]),
                 self.event(Happening::Joined { member, epoch }),
             ];
+            // As long as the epoch is what it was, nobody has joined.
             let no_grant = none_since(keys.renewals_of(member), seen.revision);
             let conditions = [is_of(&keys.epoch(), seen.mod_revision(2)), no_grant];
             let outcome = self.commit(Txn::new().when(conditions).and_then(join)).await?;
@@ -55,43 +62,60 @@ impl Work {
         }
     }
 
-    /// Gives the epoch, and the failure timeout that the member goes by.
-    pub async fn heartbeat(self, membership: Membership) -> Result<(u64, u64), CoordError> {
+    /// Returns the epoch, whether it is settled, and the failure timeout that applies to the member.
+    pub async fn heartbeat(self, membership: Membership) -> Result<(u64, bool, u64), CoordError> {
         match membership.failure_timeout_ms {
             0 => self.first_heartbeat(membership).await,
-            failure_timeout_ms => Ok((self.beat(membership, failure_timeout_ms, Vec::new()).await?, failure_timeout_ms)),
+            failure_timeout_ms => {
+                let (epoch, is_settled) = self.beat(membership, failure_timeout_ms, Vec::new()).await?;
+                Ok((epoch, is_settled, failure_timeout_ms))
+            }
         }
     }
 
-    /// The same for a member that joined before any watchman reigned, and knows no failure timeout.
-    async fn first_heartbeat(self, membership: Membership) -> Result<(u64, u64), CoordError> {
+    /// The same for a member that joined before any watchman reigned, and so has no failure timeout yet.
+    async fn first_heartbeat(self, membership: Membership) -> Result<(u64, bool, u64), CoordError> {
         let keys = &self.keys;
         let beat = keys.beat(membership.member);
         loop {
             let seen = self.read(vec![get(beat.clone()), get(keys.failure_timeout())]).await?;
             let told = seen.number(0)?;
             let failure_timeout_ms = if told > 0 { told } else { seen.number(1)? };
-            // Another heartbeat may be told of the timeout of another watchman meanwhile.
+            // Meanwhile another heartbeat may have been given the timeout of another watchman.
             let unchanged = vec![is_of(&beat, seen.mod_revision(0))];
             match self.beat(membership, failure_timeout_ms, unchanged).await {
                 Err(CoordError::NotLive { .. }) => self.check_is_live(&membership).await?,
-                epoch => return Ok((epoch?, failure_timeout_ms)),
+                heard => return heard.map(|(epoch, is_settled)| (epoch, is_settled, failure_timeout_ms)),
             }
         }
     }
 
-    /// Writes a heartbeat if these conditions hold and the member is live, and gives the epoch.
+    /// Writes a heartbeat if these conditions hold and the member is live. Returns the epoch, and whether it is
+    /// settled.
     async fn beat(
         &self,
         membership: Membership,
         failure_timeout_ms: u64,
         mut conditions: Vec<Compare>,
-    ) -> Result<u64, CoordError> {
-        let Membership { member, incarnation, .. } = membership;
+    ) -> Result<(u64, bool), CoordError> {
+        let Membership { member, incarnation, epoch, .. } = membership;
+        let keys = &self.keys;
         conditions.extend(self.is_live(member, incarnation));
-        let beat = [put(self.keys.beat(member), failure_timeout_ms.to_string()), get(self.keys.epoch())];
+        // Written once in each epoch, not with each heartbeat.
+        let (acknowledged, known) = (keys.acknowledged(member), epoch.to_string());
+        let is_new = Compare::value(acknowledged.clone(), CompareOp::NotEqual, known.clone());
+        let beat = [
+            put(keys.beat(member), failure_timeout_ms.to_string()),
+            get(keys.epoch()),
+            get(keys.settled()),
+            TxnOp::txn(Txn::new().when([is_new]).and_then([put(acknowledged, known)])),
+        ];
         let outcome = self.repeat(Txn::new().when(conditions).and_then(beat)).await?;
-        if outcome.done { outcome.number(0) } else { Err(CoordError::NotLive { member, incarnation }) }
+        if !outcome.done {
+            return Err(CoordError::NotLive { member, incarnation });
+        }
+        let epoch = outcome.number(0)?;
+        Ok((epoch, epoch == outcome.number(1)?))
     }
 
     pub async fn leave(self, membership: Membership) -> Result<(), CoordError> {
@@ -107,6 +131,7 @@ impl Work {
                 delete(keys.member(member)),
                 delete(keys.beat(member)),
                 delete(keys.joined(member)),
+                delete(keys.acknowledged(member)),
                 put(keys.epoch(), epoch.to_string()),
                 self.epoch_change(epoch, &[Happening::Left { member, epoch }]),
                 self.event(Happening::Left { member, epoch }),
@@ -117,7 +142,7 @@ impl Work {
                 break;
             }
         }
-        // None can be granted to this incarnation any more: these are what it got while it left.
+        // This incarnation can be granted no more leases: these are the ones it got while it left.
         self.end_leases(member, incarnation).await
     }
 
@@ -136,6 +161,7 @@ impl Work {
                 delete(keys.failed(member)),
                 delete(keys.beat(member)),
                 delete(keys.joined(member)),
+                delete(keys.acknowledged(member)),
                 self.event(Happening::Forgotten { member }),
             ];
             let conditions =
@@ -150,13 +176,13 @@ impl Work {
         self.members_in(&self.read(self.look_at_members()).await?)
     }
 
-    /// What [`Work::members_in`] reads, at the first places of what is asked.
+    /// The reads that [`Work::members_in`] expects at the first places of a transaction.
     pub fn look_at_members(&self) -> Vec<TxnOp> {
         let keys = &self.keys;
         vec![get_all(keys.members()), get_all(keys.all_failed()), get(keys.epoch()), get_all(keys.all_joined())]
     }
 
-    /// The members that were found.
+    /// The members that those reads found.
     pub fn members_in(&self, seen: &Outcome) -> Result<Members, CoordError> {
         let keys = &self.keys;
         let epochs = |place, prefix: String| {
@@ -182,7 +208,7 @@ impl Work {
     }
 }
 
-/// What must be said of an etcd that a program of before has written.
+/// The error for an etcd that an earlier version has written.
 fn earlier_layout(epoch: &KeyValue) -> CoordError {
     let why = format!(
         "an earlier version of this program keeps a cluster there ({}): choose another prefix, or stop that cluster and delete its keys",
@@ -191,7 +217,7 @@ fn earlier_layout(epoch: &KeyValue) -> CoordError {
     CoordError::Backend { why, may_have_run: false }
 }
 
-/// Checks that a member is live as an incarnation, by what is under its key and under that of its failure.
+/// Checks that a member is live as an incarnation, by its own key and the key of its failure.
 pub(super) fn check_live(
     membership: &Membership,
     found: Option<&KeyValue>,
@@ -204,8 +230,8 @@ pub(super) fn check_live(
     Err(CoordError::NotLive { member: membership.member, incarnation: membership.incarnation })
 }
 
-/// The member that a key is of.
+/// The member that a key belongs to.
 pub(super) fn id_of(found: &KeyValue, prefix: &str) -> Result<MemberId, CoordError> {
     let key = found.key_str().map_err(|error| foreign(prefix, error))?;
-    member_of(key, prefix).ok_or_else(|| foreign(key, "it ends in no number"))
+    number_of(key, prefix).ok_or_else(|| foreign(key, "it ends in no number"))
 }

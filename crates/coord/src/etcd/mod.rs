@@ -1,31 +1,34 @@
-//! The back end on an etcd that is there already (3.4 or newer), by its transactions.
+//! The back end on an existing etcd (3.4 or newer), built on its transactions.
 //!
-//! Each thing has a key: a member, that it failed, a lease, an entry of the tree. What an operation reads and what it changes is one transaction, on the condition that
-//! what it rests on has not changed; if it has, the operation looks and decides again. Revisions, versions, incarnations and tokens are etcd's revisions, which only
-//! rise. With each change the transaction writes what happened to one key more, whose **history** in etcd is that of everything: watching is
-//! watching that key.
+//! Each thing has a key: a member, its failure, a lease, an entry of the tree. An operation reads first; then one
+//! transaction makes its changes, on the condition that what it read has not changed. If it has, the operation reads
+//! and decides again. Revisions, versions, incarnations and tokens are etcd's revisions, which only rise. Each
+//! transaction that changes something also writes the events to one more key, whose **history** in etcd is the history
+//! of everything: a watch watches that key.
 //!
-//! # Who has failed
+//! # Failure detection
 //!
-//! The same [watchman](Watchman) as that of [`crate::embedded`] decides, by the same rules ([`crate::model`]): it names the count that it saw, here the revision of the
-//! last heartbeat, and the number of its reign, here the revision at which it took over. etcd's own leases are not used. They have whole seconds, two at
-//! least as etcd is delivered; a leader of etcd that stood still may end them though they were renewed (its issue 15247, repaired in 2024); and the end of one is
-//! a key less, where an epoch must rise in the same step. What that costs is a write for each heartbeat and renewal.
+//! The same [watchman](Watchman) as that of [`crate::embedded`] decides, by the same rules ([`crate::model`]). It names
+//! the count that it saw, here the revision of the last heartbeat, and the number of its reign, here the revision at
+//! which it took over. etcd's own leases are not used, for three reasons. They have whole seconds, by default two at
+//! least. An etcd leader that was stopped may end leases that were renewed (etcd issue 15247, fixed in 2024). The end
+//! of one only deletes a key, where an epoch must rise in the same step. The cost is a write for each heartbeat and
+//! renewal.
 //!
 //! # Where it runs
 //!
-//! [`Etcd`] has a thread of its own for its connections. So its operations can be polled by anyone: tasks of an endpoint, of tokio, or
-//! [`Etcd::block_on`] on a plain thread.
+//! [`Etcd`] has a thread of its own for its connections. Its operations can therefore be polled anywhere: in tasks of
+//! an endpoint, in tokio, or with [`Etcd::block_on`] on a plain thread.
 //!
 //! # Files
 //!
 //! | File | What it holds |
 //! |---|---|
-//! | `keys` | where what is in etcd |
+//! | `keys` | the keys in etcd |
 //! | `work` | transactions, and what is known of them if no answer comes |
 //! | `members`, `epochs`, `leases`, `tree`, `transactions`, `view`, `changes` | the operations |
-//! | `watchman` | who has failed, and which leases are over |
-//! | `decisions` | the transactions in which that is decided |
+//! | `watchman` | failed members, and leases that are over |
+//! | `decisions` | the transactions that record these |
 //! | [`local`] | an etcd as child processes, for tests and experiments |
 
 mod changes;
@@ -61,27 +64,28 @@ use crate::limits::Limits;
 use crate::path::check_path;
 use crate::transaction::Transaction;
 use crate::types::{
-    Changes, Entry, Epochs, Heartbeat, Holder, Lease, Leases, Listing, MemberId, Members, Membership, Revision, Scope, View,
+    Changes, Entry, Epochs, Heartbeat, Holder, Lease, Leases, Listing, MemberId, Members, Membership, Revision, Scope,
+    View,
 };
 
 pub use watchman::Watchman;
 
-/// Between two signs of life on a connection that is idle, and how long the answer may take.
+/// Keep-alive interval of an idle connection, and how long the answer may take.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
-/// So many requests may be sent within the time of an operation that may be sent again.
+/// Requests that may be repeated are sent up to this many times within the time of an operation.
 const ATTEMPTS: u32 = 4;
-/// Longest message that is taken: the whole of the members, or of the leases, at their limits.
+/// Largest message that is accepted: all members, or all leases, at their limits.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
 /// Settings of an [`Etcd`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdConfig {
-    /// What all keys begin with, a path. Several clusters may share an etcd by it. Default `/dunlin`.
+    /// The prefix of all keys, a path. It lets several clusters share an etcd. Default `/dunlin`.
     pub prefix: String,
     /// How long an operation may take. Default 5 s.
     pub timeout: Duration,
-    /// What may be held. The limits of the whole tree and of the history are etcd's own, and those of members and leases may be exceeded by as many as ask at
-    /// one time.
+    /// Limits of the state. The tree as a whole and the history are limited by etcd itself. Concurrent calls may exceed
+    /// the limits of members and leases, by as many as run at one time.
     pub limits: Limits,
 }
 
@@ -91,10 +95,11 @@ impl Default for EtcdConfig {
     }
 }
 
-/// A client of a cluster manager that is kept in an etcd. Clones share its connections.
+/// A client of a cluster manager whose state is in an etcd. Clones share its connections.
 ///
-/// An operation is executed once at most. What changes something is not sent again if no answer comes; the error then says that it may have been
-/// done ([`CoordError::may_have_run`]). Heartbeats, renewals and everything that only reads are asked for again until their time is over.
+/// An operation is executed at most once. If a change gets no answer, it is not sent again; the error then says that it
+/// may have been executed ([`CoordError::may_have_run`]). Heartbeats, renewals and reads are retried until their time
+/// is over.
 #[derive(Clone)]
 pub struct Etcd {
     shared: Arc<Shared>,
@@ -105,11 +110,11 @@ struct Shared {
     handle: Handle,
     timeout: Duration,
     parked: Arc<Parked>,
-    /// Its end ends the thread.
+    /// Dropping it ends the thread.
     _running: oneshot::Sender<()>,
 }
 
-/// Begins operations.
+/// Starts operations.
 #[derive(Clone)]
 struct WorkSource {
     template: Work,
@@ -121,7 +126,7 @@ impl WorkSource {
     }
 }
 
-/// A task that ends with this value.
+/// A task that is aborted when this value is dropped.
 struct Task<T>(JoinHandle<T>);
 
 impl<T> Drop for Task<T> {
@@ -139,17 +144,18 @@ async fn client(endpoints: &[String], config: &EtcdConfig) -> Result<Client, Coo
         .with_connect_timeout(config.timeout / ATTEMPTS)
         .with_keep_alive(KEEP_ALIVE, KEEP_ALIVE)
         .with_keep_alive_while_idle(true)
-        // A watch at a member that is cut off ends instead of being silent.
+        // A watch at a partitioned member ends instead of staying silent.
         .with_require_leader(true);
     let client = Client::connect(endpoints, Some(options)).await;
     client.map_err(|error| no_backend(format!("{endpoints:?} cannot be addresses of an etcd: {error}")))
 }
 
 impl Etcd {
-    /// A client of the etcd with these members, as `http://10.0.0.1:2379`. It connects when it is first asked for something.
+    /// Makes a client of the etcd with these members, as `http://10.0.0.1:2379`. It connects on first use.
     ///
     /// # Errors
-    /// [`CoordError::BadPath`] if the prefix is none; [`CoordError::Backend`] if an address is none, or a thread cannot be had.
+    /// [`CoordError::BadPath`] if the prefix is not a path; [`CoordError::Backend`] if an address is invalid, or a
+    /// thread cannot be started.
     pub fn new(endpoints: &[String], config: EtcdConfig) -> Result<Etcd, CoordError> {
         check_path(&config.prefix)?;
         let runtime = runtime::Builder::new_current_thread().enable_all().build();
@@ -159,9 +165,9 @@ impl Etcd {
         let (made, client_made) = mpsc::sync_channel(1);
         let (addresses, settings) = (endpoints.to_vec(), config.clone());
         let thread = side::start("dunlin-etcd", move || {
-            // Nothing is sent yet, so this does not wait for anything.
+            // Nothing is sent yet, so this does not wait.
             if made.send(runtime.block_on(client(&addresses, &settings))).is_ok() {
-                // An error is what it ends with: nobody sends anything.
+                // The result is an error when the sender is dropped: nothing is ever sent.
                 let _ = runtime.block_on(end);
             }
         });
@@ -180,7 +186,7 @@ impl Etcd {
         Ok(Etcd { shared: Arc::new(Shared { source, handle, timeout: config.timeout, parked, _running: running }) })
     }
 
-    /// Polls a future on this thread until it ends: for those that have no event loop.
+    /// Polls a future on this thread until it ends, for callers without an event loop.
     ///
     /// # Panics
     /// Within a task of tokio: await it there.
@@ -188,11 +194,11 @@ impl Etcd {
         self.shared.handle.block_on(future)
     }
 
-    /// Makes etcd forget what was before a revision: for watchers, and to have the room again. That is of everything that is kept in this etcd, whoever did it. An
-    /// etcd does that by itself if it was started with `--auto-compaction-retention`.
+    /// Discards etcd's history before a revision: watchers cannot read it any more, and its space is reclaimed. This
+    /// affects every user of this etcd. An etcd started with `--auto-compaction-retention` does it by itself.
     ///
     /// # Errors
-    /// [`CoordError::Backend`] if etcd refuses, as it does when that was forgotten already; [`CoordError::TimedOut`].
+    /// [`CoordError::Backend`] if etcd refuses, as it does when that was discarded already; [`CoordError::TimedOut`].
     pub async fn compact(&self, revision: Revision) -> Result<(), CoordError> {
         self.operate(|work| work.compact(revision)).await
     }
@@ -205,13 +211,16 @@ impl Etcd {
         self.shared.source.clone()
     }
 
-    /// Runs something on the thread of the connections; it ends there when it is given up here.
-    async fn on_thread<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Result<T, CoordError> {
+    /// Runs a future on the thread of the connections; dropping the returned future ends it.
+    async fn on_thread<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, CoordError> {
         let mut task = Task(self.shared.handle.spawn(work));
         (&mut task.0).await.map_err(|error| CoordError::Backend { why: error.to_string(), may_have_run: true })
     }
 
-    /// What a watch tells next. It waits for the caller to come back.
+    /// Waits for the next answer of a watch, then parks the watch until the caller comes back.
     async fn go_on(&self, watching: Watching) -> Result<Changes, CoordError> {
         let parked = self.shared.parked.clone();
         self.on_thread(async move {
@@ -222,7 +231,7 @@ impl Etcd {
         .await?
     }
 
-    /// Does an operation within its time.
+    /// Runs an operation within its time limit.
     async fn operate<T, F>(&self, operation: impl FnOnce(Work) -> F) -> Result<T, CoordError>
     where
         T: Send + 'static,
@@ -245,8 +254,8 @@ impl Coordinator for Etcd {
 
     async fn heartbeat(&self, membership: &Membership) -> Result<Heartbeat, CoordError> {
         let sent_at = self.now();
-        let (epoch, failure_timeout_ms) = self.operate(|work| work.heartbeat(*membership)).await?;
-        Ok(Heartbeat::heard(epoch, failure_timeout_ms, sent_at))
+        let (epoch, is_settled, failure_timeout_ms) = self.operate(|work| work.heartbeat(*membership)).await?;
+        Ok(Heartbeat::heard(epoch, is_settled, failure_timeout_ms, sent_at))
     }
 
     async fn leave(&self, membership: &Membership) -> Result<(), CoordError> {
@@ -330,7 +339,7 @@ impl Coordinator for Etcd {
 
     async fn sleep_until(&self, time: u64) {
         let slept = self.on_thread(sleep_until(time, clock::now, tokio::time::sleep));
-        // It is dropped unslept only with the thread, and that with this value.
+        // The sender is dropped early only when the thread ends, which this value keeps running.
         let _ = slept.await;
     }
 }

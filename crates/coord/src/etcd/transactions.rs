@@ -1,4 +1,4 @@
-//! Transactions: each is one of etcd's.
+//! Transactions: each is one transaction of etcd.
 
 use etcd_client::{Compare as Condition, CompareOp, Txn, TxnOp};
 
@@ -7,7 +7,7 @@ use crate::error::CoordError;
 use crate::transaction::{Compare, Transaction, Write};
 use crate::types::{Condition as EntryCondition, Happening, Revision};
 
-/// Why a condition is not met, by the version that was found. `None` if it is.
+/// Why a condition does not hold, given the version that was found. `None` if it holds.
 fn unmet(path: &str, condition: EntryCondition, found: Option<Revision>) -> Option<CoordError> {
     match (condition, found) {
         (EntryCondition::Absent, Some(version)) => Some(CoordError::Exists { path: path.to_owned(), version }),
@@ -26,8 +26,9 @@ impl Work {
         loop {
             let txn = Txn::new().when(conditions.clone());
             let txn = txn.and_then(self.changes(&transaction)).or_else(self.look_at(&transaction));
-            // Without writes it leaves no trace, however often it is sent.
-            let outcome = if transaction.writes.is_empty() { self.repeat(txn).await? } else { self.commit(txn).await? };
+            // A transaction without writes leaves no trace, however often it is sent.
+            let outcome =
+                if transaction.writes.is_empty() { self.repeat(txn).await? } else { self.commit(txn).await? };
             if outcome.done {
                 return Ok(outcome.revision);
             }
@@ -37,7 +38,7 @@ impl Work {
         }
     }
 
-    /// What must hold, in words of etcd.
+    /// The compares, as comparisons of etcd.
     fn conditions(&self, transaction: &Transaction) -> Vec<Condition> {
         let (keys, mut conditions) = (&self.keys, Vec::new());
         for compare in &transaction.compares {
@@ -78,7 +79,7 @@ impl Work {
         changes
     }
 
-    /// All that is compared, in order, and then all that is written.
+    /// Reads for all compares, in order, then for all writes.
     fn look_at(&self, transaction: &Transaction) -> Vec<TxnOp> {
         let compared = transaction.compares.iter().map(|compare| match compare {
             Compare::Epoch { .. } => get(self.keys.epoch()),
@@ -88,7 +89,7 @@ impl Work {
         compared.chain(transaction.writes.iter().map(|write| look(self.keys.entry(write.path())))).collect()
     }
 
-    /// The first thing that does not hold.
+    /// The first compare that does not hold.
     fn refusal(&self, transaction: &Transaction, seen: &Outcome) -> Result<Option<CoordError>, CoordError> {
         let version = |place| Some(seen.mod_revision(place) as Revision).filter(|version| *version > 0);
         for (place, compare) in transaction.compares.iter().enumerate() {

@@ -26,7 +26,7 @@ impl Work {
         Ok(Listing { revision: seen.revision, entries, more_after })
     }
 
-    /// The entry that a key is of.
+    /// The entry in a key.
     pub fn entry(&self, found: &KeyValue) -> Result<Entry, CoordError> {
         let prefix = self.keys.entry("/");
         let key = found.key_str().map_err(|error| foreign(&prefix, error))?;

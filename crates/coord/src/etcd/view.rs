@@ -13,7 +13,7 @@ impl Work {
         check_root(&root)?;
         let (keys, mut gets) = (&self.keys, self.look_at_members());
         let (leases, entries) = (keys.lease(&below(&root)), keys.entry(&below(&root)));
-        // Nothing is at `/` itself.
+        // There is no entry at `/` itself.
         let at = [get(keys.lease(&root)), get(keys.entry(&root))];
         gets.extend([page(&leases, None), page(&entries, None)]);
         gets.extend(at.into_iter().filter(|_| root != "/"));
@@ -31,7 +31,8 @@ impl Work {
         view.check_bytes(&root)
     }
 
-    /// All keys with a prefix, of which the first page was seen, as of the same revision. `None` if they are more than a view may have: of those no more is read.
+    /// All keys with a prefix, as of the revision at which the first page was read. `None` if they exceed the limit of
+    /// a view; then no more pages are read.
     async fn all_from(&self, seen: &Outcome, place: usize, prefix: &str) -> Result<Option<Vec<KeyValue>>, CoordError> {
         let (mut all, mut has_more) = (seen.all(place).to_vec(), seen.has_more(place));
         while let Some(last) = all.last().filter(|_| has_more) {

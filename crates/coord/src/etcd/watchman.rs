@@ -1,4 +1,4 @@
-//! The watchman of an etcd: one of those that run reigns, the others stand by.
+//! The watchman of an etcd: of all that run, one reigns and the others stand by.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,16 +10,17 @@ use tokio::task::JoinHandle;
 use super::decisions::{Decided, next_part};
 use super::leases::{name_of, renewed_by, tenancy};
 use super::members::id_of;
-use super::work::{Work, get_all, is_of, look, look_at_all, number, put, revision_for_etcd};
+use super::work::{Work, get, get_all, is_of, look, look_at_all, number, put, revision_for_etcd};
 use super::{Etcd, WorkSource, clock};
 use crate::error::CoordError;
 use crate::types::{Incarnation, Revision};
 use crate::watchman::{Beat, Pulse, Reign, Silence, Tenure, WatchmanConfig, WatchmanCounters};
 
-/// So often within the failure timeout does the watchman who reigns give a sign of life to those that stand by.
+/// Signs of life that the reigning watchman gives to the others within the failure timeout.
 const SIGNS_OF_TIMEOUT: u32 = 4;
 
-/// A watchman. Run two or more, in processes that fail separately: one that sees no sign of another for the failure timeout takes over. Dropping it ends it.
+/// A watchman. Run two or more, in processes that fail independently: one that sees no sign of the other for the
+/// failure timeout takes over. Dropping it ends it.
 pub struct Watchman {
     counters: Arc<Mutex<WatchmanCounters>>,
     task: JoinHandle<()>,
@@ -40,7 +41,7 @@ impl Watchman {
         Ok(Watchman { counters, task, _etcd: etcd.clone() })
     }
 
-    /// What it has counted.
+    /// Its counters.
     pub fn counters(&self) -> WatchmanCounters {
         *self.counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -77,13 +78,13 @@ impl Post {
         tokio::time::sleep(self.config.look_every).await;
     }
 
-    /// An operation that is given up when its answer would be too late for anything.
+    /// Gives an operation up when its answer would be too late to be of use.
     async fn in_time<T>(&self, operation: impl Future<Output = Result<T, CoordError>>) -> Result<T, CoordError> {
         let ended = tokio::time::timeout(self.config.gap_max(), operation).await;
         ended.unwrap_or(Err(CoordError::TimedOut { may_have_run: true }))
     }
 
-    /// Waits until nobody reigns, and takes over. Gives the number of the reign.
+    /// Waits until no watchman reigns, and takes over. Returns the number of the reign.
     async fn stand_by(&self) -> u64 {
         let mut silence = Silence::new();
         loop {
@@ -96,7 +97,8 @@ impl Post {
         }
     }
 
-    /// Takes over if there was no sign for the failure timeout, by the clock of here. That is never wrong, since a reign that is over has no say.
+    /// Takes over if there was no sign for the failure timeout, by the local clock. That is always safe, since the
+    /// decisions of an earlier reign are refused.
     async fn take_over(&self, silence: &mut Silence<()>) -> Result<Option<u64>, CoordError> {
         let work = self.source.work();
         let (reign, watchman) = (work.keys.reign(), work.keys.watchman());
@@ -115,7 +117,7 @@ impl Post {
         Ok(outcome.done.then_some(outcome.revision))
     }
 
-    /// Watches as long as nobody else does so.
+    /// Watches as long as no other watchman does.
     async fn reign(&self, number: u64) {
         let mut reign = Reign::new(number, clock::now());
         let mut sign_due = 0;
@@ -123,20 +125,23 @@ impl Post {
             match self.look(&mut reign, &mut sign_due).await {
                 Ok(()) => {}
                 Err(CoordError::ReignOver { .. }) => return,
-                // The next look is late then, and begins all waiting anew.
+                // The next look is late then, and restarts all waiting.
                 Err(error) => tracing::debug!(%error, "the watchman could not look"),
             }
             self.pause().await;
         }
     }
 
-    /// Looks at the counts, and has the state changed of those that were silent for too long.
+    /// Reads the counts, and has silent members marked as failed and unrenewed leases ended.
     async fn look(&self, reign: &mut Reign, sign_due: &mut u64) -> Result<(), CoordError> {
         if clock::now() >= *sign_due {
             self.in_time(self.give_sign(reign.number())).await?;
             *sign_due = clock::now() + (self.config.failure_timeout / SIGNS_OF_TIMEOUT).as_nanos() as u64;
         }
-        let pulse = self.in_time(pulse(self.source.work())).await?;
+        let (pulse, settled) = self.in_time(pulse(self.source.work())).await?;
+        if let Some(epoch) = settled {
+            self.in_time(self.settle(reign.number(), epoch)).await?;
+        }
         self.count(|counters| counters.looks += 1);
         let seen = reign.see(clock::now(), pulse, &self.config);
         self.count(|counters| counters.late_looks += u64::from(seen.was_late));
@@ -156,9 +161,19 @@ impl Post {
         if outcome.done { Ok(()) } else { Err(CoordError::ReignOver { reign: number }) }
     }
 
-    /// Counts what a step has decided.
+    /// Records that all live members have acknowledged an epoch; `revision` is that of the epoch's key.
+    async fn settle(&self, number: u64, (epoch, revision): (u64, i64)) -> Result<(), CoordError> {
+        let work = self.source.work();
+        let conditions = [is_of(&work.keys.reign(), revision_for_etcd(number)), is_of(&work.keys.epoch(), revision)];
+        // If another epoch has begun, the next look sees that.
+        work.repeat(Txn::new().when(conditions).and_then([put(work.keys.settled(), epoch.to_string())])).await?;
+        Ok(())
+    }
+
+    /// Counts the decisions of a step.
     fn note(&self, decided: Result<Decided, CoordError>) -> Result<(), CoordError> {
-        let Decided { failures, lapses, refused } = decided.inspect_err(|_| self.count(|counters| counters.refused += 1))?;
+        let Decided { failures, lapses, refused } =
+            decided.inspect_err(|_| self.count(|counters| counters.refused += 1))?;
         self.count(|counters| {
             counters.steps += 1;
             counters.failures += failures;
@@ -169,8 +184,9 @@ impl Post {
     }
 }
 
-/// All that is counted: revisions, which rise with each heartbeat and renewal.
-async fn pulse(work: Work) -> Result<Pulse, CoordError> {
+/// All counts: revisions, which rise with each heartbeat and renewal. Also the epoch with the revision of its key, if
+/// it is settled and that is not recorded yet.
+async fn pulse(work: Work) -> Result<(Pulse, Option<(u64, i64)>), CoordError> {
     let keys = &work.keys;
     let gets = vec![
         look_at_all(keys.members()),
@@ -178,14 +194,19 @@ async fn pulse(work: Work) -> Result<Pulse, CoordError> {
         get_all(keys.beats()),
         get_all(keys.leases()),
         look_at_all(keys.renewals()),
+        get(keys.epoch()),
+        get(keys.settled()),
+        get_all(keys.all_acknowledged()),
     ];
     let seen = work.read(gets).await?;
+    let epoch = seen.number(5)?;
     let by_id = |place, prefix: String| {
         let found = seen.all(place).iter().map(|found| Ok((id_of(found, &prefix)?, found.mod_revision() as Revision)));
         found.collect::<Result<HashMap<_, _>, CoordError>>()
     };
     let failed = by_id(1, keys.all_failed())?;
-    let beat = |found: &KeyValue| Ok((id_of(found, &keys.beats())?, (found.mod_revision() as Revision, number(found)?)));
+    let beat =
+        |found: &KeyValue| Ok((id_of(found, &keys.beats())?, (found.mod_revision() as Revision, number(found)?)));
     let beats = seen.all(2).iter().map(beat).collect::<Result<HashMap<_, _>, CoordError>>()?;
     let mut members = Vec::new();
     for (member, incarnation) in by_id(0, keys.members())? {
@@ -194,6 +215,10 @@ async fn pulse(work: Work) -> Result<Pulse, CoordError> {
             members.push(Beat { member, incarnation: incarnation as Incarnation, heartbeats, failure_timeout_ms });
         }
     }
+    let acknowledged = |found: &KeyValue| Ok((id_of(found, &keys.all_acknowledged())?, number(found)?));
+    let acknowledged = seen.all(7).iter().map(acknowledged).collect::<Result<HashMap<_, _>, CoordError>>()?;
+    let is_settled = members.iter().all(|beat| acknowledged.get(&beat.member).is_some_and(|known| *known >= epoch));
+    let settled = (is_settled && seen.number(6)? < epoch).then_some((epoch, seen.mod_revision(5)));
     let mut renewals = HashMap::new();
     for found in seen.all(4) {
         renewals.insert(renewed_by(found, &keys.renewals())?, found.mod_revision() as Revision);
@@ -205,5 +230,5 @@ async fn pulse(work: Work) -> Result<Pulse, CoordError> {
         let renewals = renewals.get(&(member, name.clone())).copied().unwrap_or(0);
         leases.push(Tenure { name, member, token, renewals, ttl_ms: held.ttl_ms });
     }
-    Ok(Pulse { members, leases })
+    Ok((Pulse { members, leases }, settled))
 }

@@ -1,11 +1,13 @@
-//! What one operation does: transactions of etcd, and what is known of them if no answer comes.
+//! The transactions of one operation, and what is known of them if no answer comes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use etcd_client::{Compare, CompareOp, GetOptions, GetResponse, KeyValue, KvClient, Txn, TxnOp, TxnOpResponse, WatchClient};
+use etcd_client::{
+    Compare, CompareOp, GetOptions, GetResponse, KeyValue, KvClient, Txn, TxnOp, TxnOpResponse, WatchClient,
+};
 use tonic::Code;
 
 use super::keys::Keys;
@@ -14,10 +16,10 @@ use crate::limits::Limits;
 use crate::types::{Happening, MemberId, Revision};
 use crate::wire::Wire;
 
-/// Before what may be sent again is.
+/// Pause before a request is sent again.
 const RESEND_PAUSE: Duration = Duration::from_millis(20);
 
-/// Keys in a page: with values as long as they may be, less than a message may hold.
+/// Keys in a page: with values of maximum size, they fit one message.
 const PAGE_KEYS: i64 = 128;
 
 /// One operation, with what it needs.
@@ -27,12 +29,13 @@ pub(super) struct Work {
     pub watch: WatchClient,
     pub keys: Arc<Keys>,
     pub limits: Limits,
-    /// Of one request that may be sent again: a member of etcd that does not answer is given up then, and another may be asked.
+    /// Time limit of one request that may be sent again: after it, the member of etcd is given up, and another is
+    /// asked.
     pub attempt_timeout: Duration,
     pub trace: Arc<Trace>,
 }
 
-/// What is known of an operation whose time is over.
+/// What is known of an operation that timed out.
 #[derive(Default)]
 pub(super) struct Trace {
     may_have_run: AtomicBool,
@@ -40,7 +43,7 @@ pub(super) struct Trace {
 }
 
 impl Trace {
-    /// The error of an operation that did not end in time.
+    /// The error of an operation that timed out.
     pub fn timed_out(&self) -> CoordError {
         let may_have_run = self.may_have_run.load(Ordering::SeqCst);
         match self.last_error.lock().unwrap_or_else(PoisonError::into_inner).take() {
@@ -54,16 +57,17 @@ impl Trace {
     }
 }
 
-/// What a transaction gave.
+/// The result of a transaction.
 pub(super) struct Outcome {
     /// Whether its conditions held.
     pub done: bool,
-    /// That of the transaction if it changed something, else that of the moment.
+    /// The revision of the transaction if it changed something, else the current one.
     pub revision: Revision,
     gets: Vec<GetResponse>,
 }
 
-/// The comparison that a revision of ours cannot pass by accident: none is 0, which etcd says of a key that is not there.
+/// Converts a revision for a comparison so that it cannot match by accident: 0 must not, because etcd reports 0 for a
+/// missing key.
 pub(super) fn revision_for_etcd(revision: Revision) -> i64 {
     match i64::try_from(revision) {
         Ok(0) | Err(_) => i64::MAX,
@@ -71,7 +75,7 @@ pub(super) fn revision_for_etcd(revision: Revision) -> i64 {
     }
 }
 
-/// A condition: the key was written last at this revision, which may be 0 for one that is not there.
+/// A condition: the key was last written at this revision; 0 for a missing key.
 pub(super) fn is_of(key: &str, revision: i64) -> Compare {
     Compare::mod_revision(key, CompareOp::Equal, revision)
 }
@@ -81,7 +85,7 @@ pub(super) fn none_since(prefix: String, revision: Revision) -> Compare {
     Compare::mod_revision(prefix, CompareOp::Less, revision_for_etcd(revision.saturating_add(1))).with_prefix()
 }
 
-/// A condition: there is such a key, or none.
+/// A condition: the key exists, or does not.
 pub(super) fn exists(key: &str, expected: bool) -> Compare {
     Compare::create_revision(key, if expected { CompareOp::Greater } else { CompareOp::Equal }, 0)
 }
@@ -90,25 +94,30 @@ pub(super) fn get(key: impl Into<Vec<u8>>) -> TxnOp {
     TxnOp::get(key, None)
 }
 
-/// Whether a key is there, without its value.
+/// Reads whether a key exists, without its value.
 pub(super) fn look(key: impl Into<Vec<u8>>) -> TxnOp {
     TxnOp::get(key, Some(GetOptions::new().with_keys_only()))
 }
 
-/// All keys with a prefix, and their values.
+/// Reads all keys with a prefix, and their values.
 pub(super) fn get_all(prefix: String) -> TxnOp {
     TxnOp::get(prefix, Some(GetOptions::new().with_prefix()))
 }
 
-/// All keys with a prefix.
+/// Reads all keys with a prefix.
 pub(super) fn look_at_all(prefix: String) -> TxnOp {
     TxnOp::get(prefix, Some(GetOptions::new().with_prefix().with_keys_only()))
 }
 
-/// The first keys with a prefix, which ends with a slash, after a key, and their values.
+/// Reads the first keys with a prefix, which ends with a slash, after a key, and their values.
 pub(super) fn page(prefix: &str, after: Option<String>) -> TxnOp {
     let start = after.map_or_else(|| prefix.to_owned(), |after| format!("{after}\0"));
     TxnOp::get(start, Some(page_options(prefix)))
+}
+
+/// Reads the first key with a prefix, which ends with a slash, and its value.
+pub(super) fn first(prefix: &str) -> TxnOp {
+    TxnOp::get(prefix, Some(page_options(prefix).with_limit(1)))
 }
 
 fn page_options(prefix: &str) -> GetOptions {
@@ -117,13 +126,13 @@ fn page_options(prefix: &str) -> GetOptions {
     GetOptions::new().with_range(end).with_limit(PAGE_KEYS)
 }
 
-/// The same, as it was at a revision.
+/// The same, as of a revision.
 pub(super) fn page_at(prefix: &str, after: String, revision: Revision) -> TxnOp {
     let options = page_options(prefix).with_revision(revision_for_etcd(revision));
     TxnOp::get(format!("{after}\0"), Some(options))
 }
 
-/// How many keys have a prefix.
+/// Counts the keys with a prefix.
 pub(super) fn count(prefix: String) -> TxnOp {
     TxnOp::get(prefix, Some(GetOptions::new().with_prefix().with_count_only()))
 }
@@ -136,13 +145,13 @@ pub(super) fn delete(key: impl Into<Vec<u8>>) -> TxnOp {
     TxnOp::delete(key, None)
 }
 
-/// A value that is none of ours.
+/// The error for a value that this crate did not write.
 pub(super) fn foreign(key: &str, why: impl std::fmt::Display) -> CoordError {
     let why = format!("what etcd has under {key} was not written by this program: {why}");
     CoordError::Backend { why, may_have_run: false }
 }
 
-/// The number that a key has as its value; 0 if that is empty.
+/// The number in a key's value; 0 if the value is empty.
 pub(super) fn number(found: &KeyValue) -> Result<u64, CoordError> {
     let key = String::from_utf8_lossy(found.key());
     match found.value_str().map_err(|error| foreign(&key, error))? {
@@ -152,44 +161,44 @@ pub(super) fn number(found: &KeyValue) -> Result<u64, CoordError> {
 }
 
 impl Outcome {
-    /// What the get at this place of the operations that were done found.
+    /// The keys that the get at this place found.
     pub fn all(&self, place: usize) -> &[KeyValue] {
         self.gets.get(place).map_or(&[], GetResponse::kvs)
     }
 
-    /// The same, of a get of one key.
+    /// The same, for a get of one key.
     pub fn one(&self, place: usize) -> Option<&KeyValue> {
         self.all(place).first()
     }
 
-    /// The same, of a count.
+    /// The same, for a count.
     pub fn count(&self, place: usize) -> usize {
         self.gets.get(place).map_or(0, |get| get.count() as usize)
     }
 
-    /// Whether that found more than it gave.
+    /// Whether that get found more than it returned.
     pub fn has_more(&self, place: usize) -> bool {
         self.gets.get(place).is_some_and(GetResponse::more)
     }
 
-    /// When the key was written last; 0 if there is none.
+    /// The revision at which the key was last written; 0 if there is none.
     pub fn mod_revision(&self, place: usize) -> i64 {
         self.one(place).map_or(0, KeyValue::mod_revision)
     }
 
-    /// The number under a key; 0 if there is none.
+    /// The number in the key's value; 0 if there is none.
     pub fn number(&self, place: usize) -> Result<u64, CoordError> {
         self.one(place).map_or(Ok(0), number)
     }
 }
 
 impl Work {
-    /// Something that happens: to be written with it.
+    /// The write of an event, for the transaction that causes it.
     pub fn event(&self, happening: Happening) -> TxnOp {
         self.events(&[happening])
     }
 
-    /// What happens together, in one revision.
+    /// The write of all events of one revision.
     pub fn events(&self, happenings: &[Happening]) -> TxnOp {
         let mut value = Vec::new();
         happenings.iter().for_each(|happening| happening.put(&mut value));
@@ -212,18 +221,18 @@ impl Work {
         Ok(Outcome { done: response.succeeded(), revision, gets: gets.collect() })
     }
 
-    /// Waits a little after this error, before something is sent again.
+    /// Pauses after this error, before the request is sent again.
     pub async fn resend_after(&self, error: &etcd_client::Error) {
         self.trace.failed_with(explain(error));
         tokio::time::sleep(RESEND_PAUSE).await;
     }
 
-    /// Looks at everything at one moment.
+    /// Reads everything at one moment.
     pub async fn read(&self, gets: Vec<TxnOp>) -> Result<Outcome, CoordError> {
         self.repeat(Txn::new().and_then(gets)).await
     }
 
-    /// Sends what may be executed several times, until there is an answer.
+    /// Sends a transaction that may be executed several times, until there is an answer.
     pub async fn repeat(&self, txn: Txn) -> Result<Outcome, CoordError> {
         loop {
             let why = match tokio::time::timeout(self.attempt_timeout, self.send(txn.clone())).await {
@@ -237,7 +246,8 @@ impl Work {
         }
     }
 
-    /// Sends what must not be executed twice, until it is on its way. If no answer comes then, it may have been executed.
+    /// Sends a transaction that must not be executed twice, until it has been sent. If no answer comes after that, it
+    /// may have been executed.
     pub async fn commit(&self, txn: Txn) -> Result<Outcome, CoordError> {
         loop {
             let before = self.trace.may_have_run.swap(true, Ordering::SeqCst);
@@ -263,7 +273,8 @@ pub(super) fn was_unsent(error: &etcd_client::Error) -> bool {
     causes.into_iter().any(|cause| cause.is::<tonic::ConnectError>())
 }
 
-/// Whether etcd has refused a request, which it then has not executed. Others may have come from something between, or from a member that lost its leader.
+/// Whether etcd itself refused the request, and so has not executed it. Other errors may come from a proxy, or from a
+/// member that lost its leader.
 fn is_final(error: &etcd_client::Error) -> bool {
     let etcd_client::Error::GRpcStatus(status) = error else { return false };
     matches!(
@@ -278,7 +289,7 @@ fn is_final(error: &etcd_client::Error) -> bool {
     )
 }
 
-/// An error with its causes: a transport says only in those what is wrong.
+/// An error with its causes: a transport names the problem only there.
 fn explain(error: &etcd_client::Error) -> String {
     let (mut text, mut cause) = match error {
         etcd_client::Error::GRpcStatus(status) => (status.message().to_owned(), std::error::Error::source(status)),

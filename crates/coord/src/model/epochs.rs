@@ -1,4 +1,4 @@
-//! Which members came and went in each epoch.
+//! The members that came and went in each epoch.
 
 use super::PAGE_BYTES_MAX;
 use super::state::State;
@@ -8,12 +8,12 @@ use crate::mutation::{Mutation, is_planted};
 use crate::types::{EpochChange, Epochs, Happening, Revision};
 use crate::wire::Answer;
 
-/// What an epoch, and a change in it, count in a page.
+/// Bytes that an epoch, and each change in it, count in a page.
 const EPOCH_BYTES: usize = 20;
 const CHANGE_BYTES: usize = 20;
 
 impl State {
-    /// Notes who came or went, and with which epoch. All of a step share one.
+    /// Records a membership change and its epoch. All changes of a step share one epoch.
     pub(super) fn note_epoch(&mut self, revision: Revision, happening: &Happening) {
         let Some(epoch) = happening.epoch() else { return };
         match self.epochs.back_mut() {
@@ -28,7 +28,7 @@ impl State {
         self.epochs.drain(..over);
     }
 
-    /// The last epoch that is known no more.
+    /// The last discarded epoch.
     fn cut_epoch(&self) -> u64 {
         self.epochs.front().map_or(self.epoch, |first| first.epoch - 1)
     }
@@ -55,7 +55,7 @@ impl State {
     /// Forgets the epochs up to one, which has begun.
     pub fn cut_epochs(&mut self, up_to: u64) -> Result<Answer, CoordError> {
         if up_to > self.epoch {
-            return Err(CoordError::EpochChanged { epoch: self.epoch });
+            return Err(CoordError::EpochAhead { asked: up_to, epoch: self.epoch });
         }
         let up_to = up_to + u64::from(is_planted(Mutation::NextEpochCut));
         self.epochs.retain(|change| change.epoch > up_to);

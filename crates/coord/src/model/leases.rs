@@ -11,11 +11,11 @@ use crate::path::check_path;
 use crate::types::{Happening, HeldLease, Holder, Incarnation, Leases, MemberId, Revision, Token};
 use crate::wire::Answer;
 
-/// What a lease counts in a page beyond its name.
+/// Bytes that a lease counts in a page, beyond its name.
 const LEASE_BYTES: usize = 40;
 
 impl Held {
-    /// As others see it.
+    /// The lease, as other members see it.
     pub fn seen(&self, name: &str) -> HeldLease {
         let holder = Holder { member: self.member, incarnation: self.incarnation, token: self.token };
         HeldLease { name: name.to_owned(), holder, ttl_ms: self.ttl_ms }
@@ -43,7 +43,7 @@ impl State {
                 return Ok(Answer::Granted { token, ttl_ms });
             }
             Some(held) => {
-                // The holder may not know of this grant yet, and rely on the one before.
+                // The holder may not know of this grant yet, and may rely on the earlier one.
                 ttl_ms = ttl_ms.max(held.ttl_ms);
                 let token = held.token;
                 self.end_lease(name.clone(), token);
@@ -64,13 +64,13 @@ impl State {
         held.ok_or_else(|| CoordError::LeaseLost { name: name.to_owned(), token })
     }
 
-    /// The token with which a lease may be renewed that is held with this one, and its time.
+    /// The token with which the holder of `token` may renew the lease, and the lease's time.
     pub fn renewable(&self, name: &str, mut token: Token) -> Result<(Token, u64), CoordError> {
         if let Some(held) = self.leases.get(name).filter(|_| is_planted(Mutation::FormerHolderRenews)) {
             token = token.max(held.token);
         }
         let held = self.held(name, token)?;
-        // Who was taken for failed shall come to an end, though not before its time.
+        // A failed holder cannot renew its lease; the lease runs out at its normal time.
         if !is_planted(Mutation::FailedHolderRenews) {
             self.live(held.member, held.incarnation)?;
         }
@@ -82,7 +82,7 @@ impl State {
         Ok(Answer::Done { revision: self.end_lease(name, token) })
     }
 
-    /// The watchman has waited for long enough; says whether it is the lease that it waited for.
+    /// Ends a lease for which the watchman has waited long enough; returns whether it is still that lease.
     pub fn lapse(&mut self, name: String, token: Token) -> bool {
         let is_over = self.held(&name, token).is_ok();
         if is_over {
@@ -107,7 +107,7 @@ impl State {
         Ok(Answer::Holder { holder: self.leases.get(name).map(|held| held.seen(name).holder) })
     }
 
-    /// A page of all.
+    /// A page of all leases.
     pub fn all_leases(&self, after: Option<String>) -> Answer {
         let start = after.map_or(Bound::Unbounded, Bound::Excluded);
         let (mut leases, mut bytes, mut more_after) = (Vec::<HeldLease>::new(), 0, None);

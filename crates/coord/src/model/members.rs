@@ -16,7 +16,7 @@ impl State {
         live.ok_or(CoordError::NotLive { member, incarnation })
     }
 
-    /// Another watchman begins, with this failure timeout: that of all who were told none yet.
+    /// Begins another watchman's reign, with this failure timeout. It also applies to members that were told none yet.
     pub fn begin_reign(&mut self, failure_timeout_ms: u64) {
         self.reign += 1;
         self.failure_timeout_ms = failure_timeout_ms;
@@ -32,8 +32,12 @@ impl State {
         if let Some((name, _)) = self.leases.iter().find(|(_, held)| held.member == member) {
             return Err(CoordError::LeasesRun { member, name: name.clone() });
         }
-        let is_known = self.members.contains_key(&member);
-        self.epoch += u64::from(!(is_known && is_planted(Mutation::EpochKept)));
+        let known = self.members.get(&member).map(|record| record.health);
+        // Its process may still work as a member, and would do so in an earlier epoch.
+        if known == Some(Health::Live) {
+            return Err(CoordError::Live { member });
+        }
+        self.epoch += u64::from(!(known.is_some() && is_planted(Mutation::EpochKept)));
         let incarnation = self.happen(Happening::Joined { member, epoch: self.epoch });
         let failure_timeout_ms = self.failure_timeout_ms;
         self.members
@@ -60,7 +64,7 @@ impl State {
         }
     }
 
-    /// The watchman has waited for long enough for all of these, but for those that have ended or begun anew since.
+    /// Ends all of these, for which the watchman has waited long enough, except those that ended or began anew since.
     pub fn decide(&mut self, members: Vec<Silent>, leases: Vec<Lapsed>) -> Answer {
         let asked = (members.len() + leases.len()) as u64;
         let (mut failures, mut lapses) = (0, 0);
@@ -92,7 +96,7 @@ impl State {
         Members { epoch: self.epoch, revision: self.revision, members: self.members.iter().map(member).collect() }
     }
 
-    /// Live members, and leases that are held, with what was heard of each by incarnation or token.
+    /// Live members, and leases that are held, each with its count, by incarnation or token.
     pub fn pulse(&self, heard: impl Fn(Revision) -> u64) -> Pulse {
         let live = self.members.iter().filter(|(_, record)| record.health == Health::Live);
         let beat = |(member, record): (&MemberId, &Record)| Beat {

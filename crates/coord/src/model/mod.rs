@@ -1,44 +1,62 @@
-//! The state of the cluster manager as a [`StateMachine`]: what commands do to it. It reads no clock and sends nothing.
+//! The state of the cluster manager as a [`StateMachine`]: what each command does. It reads no clock and sends nothing.
 //!
 //! # Failures without comparing clocks
 //!
-//! A member is failed when *somebody* has waited long enough. That somebody is the **watchman**, a task beside the replica that leads
-//! ([`crate::embedded::Watchman`]). A heartbeat is a *query*: the leader answers it once it knows that a majority still follows it, and its [`Hearing`] counts it,
-//! beside the state. The watchman reads the counts and keeps, by its own clock, since when it has seen a count unchanged. When that is the failure timeout, it
-//! condemns the member, which is not heard from then on, and has [`Command::Decide`] executed. So:
+//! A member is failed when *one clock* has waited long enough. That is the clock of the **watchman**, a task beside the
+//! leader ([`crate::embedded::Watchman`]). A heartbeat is a *query*: the leader answers it once it knows that a
+//! majority still follows it, and its [`Hearing`] counts it, outside the state. The watchman reads the counts and
+//! records, by its own clock, how long each count has been unchanged. When that reaches the failure timeout, it
+//! condemns the member, whose heartbeats no longer count, and has [`Command::Decide`] executed. So:
 //!
-//! - *One clock decides.* Times are differences of readings of the watchman's clock. Nobody else's clock appears in any command.
-//! - *A failure is what all replicas see alike*: it is an entry of the log. A heartbeat is counted before the member is condemned, which saves it, or is not answered
-//!   until it is known whether the member has failed.
-//! - *A new watchman is patient.* It has seen no count for any time yet, so everyone gets the whole timeout again after a change of leaders: each member
-//!   and each lease counts as heard at the election.
-//! - *An old one is harmless.* A watchman begins with [`Command::Reign`], and its commands name the number that it got. Once another has begun they are
-//!   refused. A replica hears nothing before its own watchman's reign has begun: then all commands of the one before are executed, or refused.
-//! - *An old leader promises nothing.* It cannot answer once a majority follows another. What it answered before, it was asked before the other was
-//!   elected, and the other waits the whole timeout from its election on.
-//! - *Time in which the watchman was not running, or the replicas had no majority, does not count*: members could not be heard then. The watchman asks for the counts
-//!   with a query, too. A look at them that comes late begins all waiting anew.
+//! - *One clock decides.* Times are differences of readings of the watchman's clock. No command contains a reading of
+//!   any other clock.
+//! - *All replicas see the same failures*: a failure is an entry of the log. A heartbeat either counts before the
+//!   member is condemned, which saves the member, or is not answered until the outcome is known.
+//! - *A new watchman is patient.* It has not seen any count yet, so after a change of leaders every member and every
+//!   lease gets the whole timeout again, as if heard at the election.
+//! - *An old watchman is harmless.* A watchman begins with [`Command::Reign`], and its commands carry the number of its
+//!   reign. Once another reign has begun, they are refused. A replica hears nothing before its own watchman's reign has
+//!   begun; by then all commands of the previous watchman were executed or refused.
+//! - *An old leader promises nothing.* It cannot answer once a majority follows another leader. All requests that it
+//!   answered were sent before the new leader was elected, and the new leader waits the whole timeout from its election
+//!   on.
+//! - *Time in which the watchman did not run, or the replicas had no majority, does not count*: members could not be
+//!   heard then. The watchman reads the counts with a query, too. If a look at them comes late, all waiting restarts.
 //!
-//! What is promised to a member is therefore only this: if its heartbeats are *answered* more often than the failure timeout (of the watchman's
-//! clock), it stays live. What is promised to the others: a member that sends none is failed within the timeout and some looks, once
-//! there is a leader. A member that is marked as failed while it lives is no contradiction: the epoch has risen, it learns of that with its next
-//! heartbeat, and joins again, which is another epoch.
+//! A member is therefore promised only this: if its heartbeats are *answered* more often than the failure timeout (of
+//! the watchman's clock), it stays live. The other members are promised this: a member that sends none is failed within
+//! the timeout and a few looks, once there is a leader. A member may be marked as failed while it is alive. That is no
+//! contradiction: the epoch has risen; the member learns of it with its next heartbeat, and joins again, which begins
+//! another epoch.
 //!
-//! A member that joins is told the failure timeout of the watchman that reigns, and each heartbeat is answered as the renewal of a lease: until when the
-//! member may work as one ([`crate::Heartbeat::safe_until`]). What it was told is kept with the member, and is what every watchman waits for, whatever it is
-//! set to. So a shorter timeout of the next watchman fails nobody who was promised a longer one.
+//! A member that joins is told the failure timeout of the reigning watchman. The answer to each heartbeat renews a
+//! lease on membership: it says until when the member may work as one ([`crate::Heartbeat::safe_until`]). The timeout
+//! that the member was told is stored with the member, and every watchman waits for that, whatever its own setting is.
+//! So a later watchman with a shorter timeout does not fail a member that was promised a longer one.
+//!
+//! # Settled epochs
+//!
+//! A heartbeat says which epoch its member was told, and its answer whether the epoch is *settled*: each live member
+//! has said so of it, or joined in it. A member works in an epoch once that is settled, and no longer in an earlier
+//! one when it was told of a later one. So if any member works in an epoch, nobody works in an earlier one, then
+//! or later. For a live member has been told; one that is not live was safe no more before it was taken for failed, or
+//! has stopped before it left. There is no third way to go: while a member is live, nobody joins in its place, be it a
+//! process of the same id that was started elsewhere, or the same process. What members said is heard beside the state,
+//! too, and a new leader hears it anew; an epoch that was settled stays so.
 //!
 //! # Leases
 //!
-//! The same with renewals. The holder counts too, by its own clock: three quarters of the time,
-//! from **before it sent** what was granted or renewed; the watchman counts the whole time, from **after that was executed or counted**. So the holder's
-//! count ends first unless its clock is slow by more than a quarter against the watchman's, however long messages take: `send <= execute
-//! <= see`, and 3/4 of a duration is shorter than the whole of it. Whoever does not want to rest on that uses the **token**. Tokens are revisions, which only
-//! rise, so each grant has a token above all before it, over changes of leaders and restarts; a resource that refuses tokens below the highest it has seen
-//! lets no former holder in.
+//! Renewals work the same way. The holder counts too, by its own clock: three quarters of the time, from **before it
+//! sent** the acquisition or renewal; the watchman counts the whole time, from **after that was executed or counted**.
+//! So the holder's count ends first, however long messages take, unless its clock is slow by more than a quarter
+//! against the watchman's: `send <= execute <= see`, and 3/4 of a duration is shorter than the whole of it. To avoid
+//! that assumption, use the **token**. Tokens are revisions, which only rise, so each grant has a higher token than all
+//! before it, over changes of leaders and restarts; a resource that refuses tokens below the highest it has seen lets
+//! no former holder in.
 //!
-//! The failure of a member does not end its leases, since it may be cut off from here and not from the resource. They cannot be renewed any more, and
-//! lapse. Until they have, the member cannot join again: what it had lent on may be in use still (Reda 2022, section 5.5).
+//! The failure of a member does not end its leases, since it may be cut off from the cluster manager and not from the
+//! resource. The leases cannot be renewed any more, and lapse. Until they have, the member cannot join again: leases
+//! that it delegated may still be in use (Reda 2022, section 5.5).
 //!
 //! # Files
 //!
@@ -48,7 +66,7 @@
 //! | `members`, `epochs`, `leases`, `tree`, `transactions` | what commands do to each |
 //! | [`hearing`](Hearing) | heartbeats and renewals, which are not replicated |
 //! | `view` | members, leases and a subtree at one revision |
-//! | `watchers` | who waits for something to happen, which is not replicated |
+//! | `watchers` | queries that wait for an event, which are not replicated |
 //! | `restore` | how a state is restored from a snapshot |
 
 mod epochs;
@@ -69,15 +87,16 @@ use dunlin_smr::machine::{Asked, RestoreError, free_beside};
 
 use self::restore::Restore;
 use self::state::State;
-use self::watchers::Watchers;
+use self::watchers::{Watchers, Woken};
 use crate::error::CoordError;
 use crate::limits::Limits;
-use crate::types::Scope;
+use crate::path::check_root;
+use crate::types::{Changes, Revision, Scope};
 use crate::wire::{Answer, Command, Query, Wire, is_urgent};
 
 pub use self::hearing::Hearing;
 
-/// Bytes of events or entries in one answer, unless a single one is longer.
+/// Bytes of events or entries in one answer, unless a single one is larger.
 pub const PAGE_BYTES_MAX: usize = 256 << 10;
 /// The version of snapshots.
 const SNAPSHOT_VERSION: u8 = 2;
@@ -89,22 +108,23 @@ pub struct Machine {
     limits: Limits,
     hearing: Hearing,
     watchers: Watchers,
-    /// What was restored of a snapshot whose end has not come yet.
+    /// A partly restored snapshot.
     restoring: Option<Box<Restore>>,
 }
 
 impl Machine {
-    /// An empty one. All replicas have the same limits, and each has a hearing of its own, which the watchman beside it has, too.
+    /// An empty machine. All replicas have the same limits. Each has its own hearing, shared with the watchman beside
+    /// it.
     pub fn new(limits: Limits, hearing: Hearing) -> Machine {
         Machine { state: State::default(), limits, hearing, watchers: Watchers::default(), restoring: None }
     }
 
-    /// Does what a command says. All that happens has one revision.
+    /// Executes a command. All of its events have one revision.
     fn execute(&mut self, command: Command) -> Result<Answer, CoordError> {
+        let before = self.state.revision;
         let answer = self.change(command);
-        self.state.happened().for_each(|happening| self.watchers.note(happening));
+        self.state.happened().for_each(|happening| self.watchers.note(happening, before));
         self.state.end_step(&self.limits);
-        self.watchers.wake_before(self.state.middle());
         answer
     }
 
@@ -131,7 +151,7 @@ impl Machine {
         }
     }
 
-    /// What is asked.
+    /// Answers a query.
     fn answer(&self, query: Query) -> Result<Answer, CoordError> {
         let state = &self.state;
         match query {
@@ -142,22 +162,48 @@ impl Machine {
             Query::Get { path } => state.get(path),
             Query::List { root, after } => state.list(&root, after),
             Query::View { root } => state.view(&root),
-            Query::Changes { scope, after } | Query::Watch { scope, after } => {
-                if let Scope::Tree { root } = &scope {
-                    crate::path::check_root(root)?;
-                }
-                state.changes(&scope, after)
-            }
-            Query::Heartbeat { member, incarnation } => {
+            Query::Changes { scope, after } | Query::Watch { scope, after } => self.changes(&scope, after),
+            Query::Heartbeat { member, incarnation, epoch } => {
                 let failure_timeout_ms = state.live(member, incarnation)?.failure_timeout_ms;
-                let heard = Answer::Heard { epoch: state.epoch, failure_timeout_ms };
-                Ok(if self.hearing.hear(state, incarnation) { heard } else { Answer::NotYet })
+                if !self.hearing.hear(state, incarnation) {
+                    return Ok(Answer::NotYet);
+                }
+                let is_settled = self.hearing.acknowledge(state, incarnation, epoch);
+                Ok(Answer::Heard { epoch: state.epoch, is_settled, failure_timeout_ms })
             }
             Query::Renew { name, token } => {
                 let (token, ttl_ms) = state.renewable(&name, token)?;
                 Ok(if self.hearing.hear(state, token) { Answer::Renewed { ttl_ms } } else { Answer::NotYet })
             }
             Query::Pulse { reign } => self.hearing.take(state, reign),
+        }
+    }
+
+    fn changes(&self, scope: &Scope, after: Revision) -> Result<Answer, CoordError> {
+        if let Scope::Tree { root } = scope {
+            check_root(root)?;
+        }
+        Ok(Answer::Changes { changes: self.state.changes(scope, after)? })
+    }
+
+    /// The answer to a watcher; `None` if it waits from now on.
+    fn watch(&mut self, number: u64, scope: Scope, after: Revision) -> Option<Result<Answer, CoordError>> {
+        match self.watchers.take_woken(number) {
+            Some(Woken::Quiet { up_to }) => {
+                let changes = Changes { events: Vec::new(), up_to: up_to.max(after) };
+                return Some(Ok(Answer::Changes { changes }));
+            }
+            // Nothing has happened in between, even if that part of the history has been discarded.
+            Some(Woken::Told { quiet_up_to }) => return Some(self.changes(&scope, quiet_up_to.max(after))),
+            None => {}
+        }
+        match self.changes(&scope, after) {
+            // A watcher that is behind gets a revision to continue from at once, since it may give this query up.
+            Ok(Answer::Changes { changes }) if changes.events.is_empty() && after >= self.state.middle() => {
+                self.watchers.wait(number, scope, changes.up_to);
+                None
+            }
+            answer => Some(answer),
         }
     }
 }
@@ -184,26 +230,22 @@ impl StateMachine for Machine {
     }
 
     fn ask(&mut self, number: u64, query: &[u8], reply: &mut Vec<u8>) -> Asked {
-        let Ok(Query::Watch { scope, after }) = Query::from_bytes(query) else {
-            self.query(query, reply);
-            return Asked::Answered;
+        let answer = match Query::from_bytes(query) {
+            Ok(Query::Watch { scope, after }) => match self.watch(number, scope, after) {
+                Some(answer) => answer.unwrap_or_else(Answer::from),
+                None => return Asked::Kept,
+            },
+            Ok(query) => self.answer(query).unwrap_or_else(Answer::from),
+            Err(error) => no_message(error),
         };
-        let woken = self.watchers.take_woken(number);
-        // Nothing has happened in between, also if that is forgotten by now.
-        let after = woken.map_or(after, |quiet_up_to| quiet_up_to.max(after));
-        let answer = self.answer(Query::Watch { scope: scope.clone(), after }).unwrap_or_else(Answer::from);
-        match &answer {
-            // One that is behind is told how far it may go on from: it may give this question up.
-            Answer::Changes { changes } if changes.events.is_empty() && woken.is_none() && after >= self.state.middle() => {
-                self.watchers.wait(number, scope, changes.up_to);
-                return Asked::Kept;
-            }
-            _ => answer.put(reply),
-        }
+        answer.put(reply);
         Asked::Answered
     }
 
     fn take_ready(&mut self) -> Vec<u64> {
+        // Done here, not with each command: however many were executed since, nothing has happened for the watchers
+        // that still wait.
+        self.watchers.wake_before(self.state.middle(), self.state.revision);
         self.watchers.take_untold()
     }
 

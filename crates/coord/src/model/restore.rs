@@ -1,4 +1,4 @@
-//! Restoring a state from a snapshot, an entry at a time, so that a piece may end anywhere between two.
+//! Restores a state from a snapshot, one entry at a time, so that a piece may end between any two.
 
 use dunlin_smr::machine::RestoreError;
 
@@ -7,14 +7,14 @@ use super::state::{Held, Leaf, Record, State};
 use crate::types::{EpochChange, Event, Revision};
 use crate::wire::{Wire, WireError, take_len};
 
-/// A state of which some of the snapshot was taken.
+/// A partly restored state.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Restore {
     state: State,
     part: Part,
 }
 
-/// What comes next, and how many are left of what there are several.
+/// The part that comes next, and how many items of a repeated part are left.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Part {
     #[default]
@@ -40,10 +40,10 @@ fn count(rest: &mut &[u8]) -> Result<usize, RestoreError> {
 }
 
 impl Restore {
-    /// Takes about so many bytes from the byte `from` on; gives where the next piece begins.
+    /// Takes about `bytes` bytes from the byte `from` on; returns where the next piece begins.
     ///
     /// # Errors
-    /// If it is no snapshot.
+    /// If it is not a snapshot.
     pub fn take_piece(&mut self, snapshot: &[u8], from: usize, bytes: usize) -> Result<usize, RestoreError> {
         let mut rest = &snapshot[from..];
         let end = rest.len().saturating_sub(bytes);
@@ -56,7 +56,7 @@ impl Restore {
         Ok(snapshot.len() - rest.len())
     }
 
-    /// The state, of which all pieces were taken.
+    /// The state, once all pieces were taken.
     pub fn into_state(self) -> State {
         self.state
     }

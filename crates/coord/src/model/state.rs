@@ -1,4 +1,4 @@
-//! What is replicated, and the history of it.
+//! The replicated state, and its history.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,19 +7,19 @@ use crate::error::CoordError;
 use crate::limits::Limits;
 use crate::mutation::{Mutation, is_planted};
 use crate::types::{Changes, EpochChange, Event, Happening, Health, Incarnation, MemberId, Revision, Scope, Token};
-use crate::wire::{Answer, wire_struct};
+use crate::wire::wire_struct;
 
-/// What an event counts beyond its names and values.
+/// Bytes that an event counts, beyond its names and values.
 const EVENT_BYTES: u64 = 64;
 
-/// A member, as it is kept.
+/// The stored state of a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Record {
     pub incarnation: Incarnation,
     pub health: Health,
-    /// In which it joined, or failed.
+    /// The epoch in which it joined, or failed.
     pub epoch: u64,
-    /// What the member was told; 0 before the first watchman.
+    /// The timeout that the member was told; 0 before the first watchman.
     pub failure_timeout_ms: u64,
     pub about: Vec<u8>,
 }
@@ -43,13 +43,13 @@ pub(super) struct Leaf {
 /// Everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct State {
-    /// That of the last event. It only rises.
+    /// The revision of the last event. It only rises.
     pub revision: Revision,
     /// It only rises.
     pub epoch: u64,
-    /// Number of the watchman that has a say. It only rises.
+    /// Number of the current reign. It only rises.
     pub reign: u64,
-    /// That of the watchman that has a say, in milliseconds; 0 before the first.
+    /// The failure timeout of the current reign, in milliseconds; 0 before the first.
     pub failure_timeout_ms: u64,
     /// The last epochs, without a gap.
     pub epochs: VecDeque<EpochChange>,
@@ -58,7 +58,7 @@ pub(super) struct State {
     pub tree: BTreeMap<String, Leaf>,
     /// Bytes of all paths and values.
     pub tree_bytes: u64,
-    /// The last events, all of each revision, and no revision left out up to `revision`.
+    /// The last events, all of each revision, without gaps up to `revision`.
     history: VecDeque<Event>,
     history_bytes: u64,
 }
@@ -91,12 +91,12 @@ fn cost(event: &Event) -> u64 {
 }
 
 impl State {
-    /// The revision of all that happens in this step.
+    /// The revision of all events of this step.
     pub fn next(&self) -> Revision {
         self.revision + 1
     }
 
-    /// Notes that something happened; gives its revision.
+    /// Records an event; returns its revision.
     pub fn happen(&mut self, happening: Happening) -> Revision {
         self.note_epoch(self.next(), &happening);
         let event = Event { revision: self.next(), happening };
@@ -105,23 +105,24 @@ impl State {
         self.next()
     }
 
-    /// What has happened in this step.
+    /// The events of this step.
     pub fn happened(&self) -> impl Iterator<Item = &Happening> {
         let of_step = self.history.iter().rev().take_while(|event| event.revision > self.revision);
         of_step.map(|event| &event.happening)
     }
 
-    /// The last revision of which the events are gone.
+    /// The last revision whose events were discarded.
     fn compacted(&self) -> Revision {
         self.history.front().map_or(self.revision, |first| first.revision - 1)
     }
 
-    /// In the middle of what is remembered.
+    /// The revision in the middle of the history.
     pub fn middle(&self) -> Revision {
         self.compacted().midpoint(self.revision)
     }
 
-    /// Ends a step: if anything happened in it, its revision is that of the state. Forgets the oldest events beyond the limits.
+    /// Ends a step: if it had any events, its revision becomes that of the state. Discards the oldest events beyond the
+    /// limits.
     pub fn end_step(&mut self, limits: &Limits) {
         if self.history.back().is_some_and(|last| last.revision > self.revision) {
             self.revision += 1;
@@ -132,7 +133,7 @@ impl State {
         }
     }
 
-    /// Forgets the oldest revision, with all its events: half of a step would be told as if it were all.
+    /// Discards the oldest revision, with all its events: a watcher would take half of a step for all of it.
     fn forget_first(&mut self) {
         let first = self.history.front().map(|event| event.revision);
         while self.history.front().map(|event| event.revision) == first {
@@ -145,8 +146,8 @@ impl State {
         if reign == self.reign { Ok(()) } else { Err(CoordError::ReignOver { reign }) }
     }
 
-    /// What happened after a revision, a page of it.
-    pub fn changes(&self, scope: &Scope, after: Revision) -> Result<Answer, CoordError> {
+    /// A page of the events after a revision.
+    pub fn changes(&self, scope: &Scope, after: Revision) -> Result<Changes, CoordError> {
         let compacted = self.compacted();
         if after < compacted {
             return Err(CoordError::Compacted { compacted });
@@ -159,17 +160,17 @@ impl State {
                 continue;
             }
             bytes += cost(event) as usize;
-            // What happened in one step stays together.
+            // Events of one step stay together.
             if bytes > PAGE_BYTES_MAX && events.last().is_some_and(|last: &Event| last.revision < event.revision) {
                 up_to = event.revision - u64::from(!is_planted(Mutation::EventLostBetweenPages));
                 break;
             }
             events.push(event.clone());
         }
-        Ok(Answer::Changes { changes: Changes { events, up_to } })
+        Ok(Changes { events, up_to })
     }
 
-    /// Takes an event of a snapshot; says whether it follows the one before.
+    /// Takes an event of a snapshot; returns whether it follows the one before.
     pub fn restore_event(&mut self, event: Event) -> bool {
         let follows = self.history.back().is_none_or(|before| {
             before.revision == event.revision || before.revision.checked_add(1) == Some(event.revision)
@@ -179,7 +180,7 @@ impl State {
         follows
     }
 
-    /// Whether the last event is that of the revision, and the first one not of before all.
+    /// Whether the last event has the state's revision, and the first one is not older than the history.
     pub fn history_is_up_to_date(&self) -> bool {
         let ends = self.history.back().is_none_or(|last| last.revision == self.revision);
         ends && self.history.front().is_none_or(|first| first.revision > 0)

@@ -1,4 +1,4 @@
-//! The machine against a simple model: what must be so after any commands, whoever sends them.
+//! The machine against a simple model: what must hold after any sequence of commands, from any sender.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -63,11 +63,12 @@ fn transaction(condition: impl Strategy<Value = Condition>) -> impl Strategy<Val
         2 => (path(), vec(any::<u8>(), 0..20)).prop_map(|(path, value)| Write::Set { path, value }),
         1 => path().prop_map(|path| Write::Delete { path }),
     ];
-    // The history holds what the writes are for watchers.
+    // Few enough for the history to hold all writes for watchers.
     (vec(compare, 0..3), vec(write, 0..5)).prop_map(|(compares, writes)| Transaction { compares, writes })
 }
 
-/// The command means what it says with numbers of its own, or with those of the state, which makes it likely to be done.
+/// A random command. Its numbers are taken literally, or replaced by those of the state, so that it is likely to
+/// succeed.
 fn command() -> impl Strategy<Value = Command> {
     let small = || 0_u64..8;
     let member = || 1_u64..5;
@@ -92,7 +93,7 @@ fn command() -> impl Strategy<Value = Command> {
     ]
 }
 
-/// Puts what is true in the place of numbers that were drawn, four times out of five.
+/// Replaces the drawn numbers by valid ones, four times out of five.
 fn made_true(machine: &Machine, command: Command, luck: u8) -> Command {
     if luck.is_multiple_of(5) {
         return command;
@@ -136,7 +137,7 @@ fn made_true(machine: &Machine, command: Command, luck: u8) -> Command {
     }
 }
 
-/// What the events alone tell, as a watcher would follow them.
+/// The state as a watcher would derive it from the events alone.
 #[derive(Default)]
 struct Follower {
     revision: Revision,
@@ -164,7 +165,7 @@ impl Follower {
             Happening::Joined { member, epoch } => {
                 begin(epoch);
                 self.failed.remove(member);
-                self.live.insert(*member, event.revision);
+                assert_eq!(self.live.insert(*member, event.revision), None, "one process at a time");
             }
             Happening::Failed { member, epoch } => {
                 begin(epoch);
@@ -182,7 +183,9 @@ impl Follower {
                 self.highest_token = event.revision;
                 assert!(self.leases.insert(name.clone(), (*member, event.revision)).is_none(), "one holder at a time");
             }
-            Happening::Ended { name, token } => assert_eq!(self.leases.remove(name).map(|(_, held)| held), Some(*token)),
+            Happening::Ended { name, token } => {
+                assert_eq!(self.leases.remove(name).map(|(_, held)| held), Some(*token))
+            }
             Happening::Set { path, value } => _ = self.tree.insert(path.clone(), (event.revision, value.clone())),
             Happening::Deleted { path } => assert!(self.tree.remove(path).is_some()),
         }
@@ -195,9 +198,15 @@ impl Follower {
         let members = |health| state.members.iter().filter(move |(_, record)| record.health == health);
         assert!(members(Health::Live).map(|(id, record)| (*id, record.incarnation)).eq(self.live.clone()));
         assert!(members(Health::Failed).map(|(id, _)| *id).eq(self.failed.clone()));
-        assert!(state.leases.iter().map(|(name, held)| (name.clone(), (held.member, held.token))).eq(self.leases.clone()));
         assert!(
-            state.tree.iter().map(|(path, leaf)| (path.clone(), (leaf.version, leaf.value.clone()))).eq(self.tree.clone())
+            state.leases.iter().map(|(name, held)| (name.clone(), (held.member, held.token))).eq(self.leases.clone())
+        );
+        assert!(
+            state
+                .tree
+                .iter()
+                .map(|(path, leaf)| (path.clone(), (leaf.version, leaf.value.clone())))
+                .eq(self.tree.clone())
         );
         let mut snapshot = Vec::new();
         machine.snapshot(&mut snapshot);
@@ -208,7 +217,7 @@ impl Follower {
     }
 }
 
-/// Whether a command was allowed to do what it did, by rules that need no more than what was there before.
+/// Checks that a command was allowed to do what it did, by rules that need only the state before it.
 fn judge(before: &Machine, command: &Command, answer: &Answer) {
     let live = |member: &u64, incarnation: &u64| {
         before
@@ -227,14 +236,20 @@ fn judge(before: &Machine, command: &Command, answer: &Answer) {
                 assert_eq!(failures + lapses + refused, (members.len() + leases.len()) as u64);
                 let silent = members.iter().filter(|silent| live(&silent.member, &silent.incarnation));
                 let failed: BTreeSet<u64> = silent.map(|silent| silent.member).collect();
-                assert_eq!(*failures, failed.len() as u64, "a member fails once, and as the incarnation that was silent");
-                let is_same =
-                    |lapsed: &&Lapsed| before.state.leases.get(&lapsed.name).is_some_and(|held| held.token == lapsed.token);
+                assert_eq!(
+                    *failures,
+                    failed.len() as u64,
+                    "a member fails once, and as the incarnation that was silent"
+                );
+                let is_same = |lapsed: &&Lapsed| {
+                    before.state.leases.get(&lapsed.name).is_some_and(|held| held.token == lapsed.token)
+                };
                 let over: BTreeSet<&String> = leases.iter().filter(is_same).map(|lapsed| &lapsed.name).collect();
                 assert_eq!(*lapses, over.len() as u64, "a lease is over if it was not granted anew");
             }
         }
         Command::Join { member, .. } if was_done => {
+            assert!(before.state.members.get(member).is_none_or(|record| record.health == Health::Failed));
             assert!(before.state.leases.values().all(|held| held.member != *member), "its leases have ended");
         }
         Command::Acquire { name, member, incarnation, .. } if was_done => {
@@ -245,7 +260,9 @@ fn judge(before: &Machine, command: &Command, answer: &Answer) {
             for compare in &transaction.compares {
                 let holds = match compare {
                     Compare::Epoch { epoch } => before.state.epoch == *epoch,
-                    Compare::Lease { name, token } => before.state.leases.get(name).is_some_and(|held| held.token == *token),
+                    Compare::Lease { name, token } => {
+                        before.state.leases.get(name).is_some_and(|held| held.token == *token)
+                    }
                     Compare::Entry { condition: Condition::Always, .. } => true,
                     Compare::Entry { path, condition: Condition::Absent } => version(path).is_none(),
                     Compare::Entry { path, condition: Condition::Version { version: wanted } } => {
@@ -278,7 +295,7 @@ proptest! {
             if matches!(answer, Answer::Refused { .. }) {
                 prop_assert_eq!(&machine.state, &before.state, "what is refused changes nothing");
             }
-            // One command makes few events: the history holds them.
+            // A command makes few events: the history holds them.
             match ask(&machine, Query::Changes { scope: Scope::All, after: follower.revision }) {
                 Answer::Changes { changes } => {
                     let revisions = changes.events.iter().map(|event| event.revision);
@@ -345,7 +362,9 @@ fn what_is_gone_from_the_history_is_said_to_be() {
     assert_eq!(ask(&machine, Query::Changes { scope: Scope::All, after: 13 }), gone);
     let Answer::Changes { changes } = ask(&machine, Query::Changes { scope: Scope::All, after: 14 }) else { panic!() };
     assert_eq!((changes.events.len(), changes.up_to), (6, 20));
-    let Answer::Changes { changes } = ask(&machine, Query::Changes { scope: Scope::Members, after: 14 }) else { panic!() };
+    let Answer::Changes { changes } = ask(&machine, Query::Changes { scope: Scope::Members, after: 14 }) else {
+        panic!()
+    };
     assert_eq!((changes.events.len(), changes.up_to), (0, 20));
 }
 
@@ -394,7 +413,7 @@ fn pages_are_bounded_and_lose_nothing() {
     assert_eq!(seen, 31, "those below, and the entry itself");
 }
 
-/// A machine at which a watchman reigns, and a member with a lease: the member, the incarnation and the token.
+/// A machine with a reigning watchman, and a member with a lease: the member, the incarnation and the token.
 fn watched() -> (Machine, Hearing, u64, Token) {
     let hearing = Hearing::default();
     let mut machine = Machine::new(small(), hearing.clone());
@@ -407,7 +426,7 @@ fn watched() -> (Machine, Hearing, u64, Token) {
 }
 
 fn beat(machine: &Machine, incarnation: u64) -> Answer {
-    ask(machine, Query::Heartbeat { member: 1, incarnation })
+    ask(machine, Query::Heartbeat { member: 1, incarnation, epoch: 0 })
 }
 
 fn renew(machine: &Machine, token: Token) -> Answer {
@@ -422,8 +441,11 @@ fn pulse(machine: &Machine, hearing: &Hearing) -> Pulse {
 #[test]
 fn a_replica_hears_only_while_its_own_watchman_reigns() {
     let (mut machine, hearing, incarnation, token) = watched();
-    let heard = Answer::Heard { epoch: 1, failure_timeout_ms: 700 };
-    assert_eq!((beat(&machine, incarnation), renew(&machine, token)), (heard.clone(), Answer::Renewed { ttl_ms: 1000 }));
+    let heard = Answer::Heard { epoch: 1, is_settled: true, failure_timeout_ms: 700 };
+    assert_eq!(
+        (beat(&machine, incarnation), renew(&machine, token)),
+        (heard.clone(), Answer::Renewed { ttl_ms: 1000 })
+    );
     let counted = pulse(&machine, &hearing);
     assert_eq!((counted.members[0].heartbeats, counted.leases[0].renewals), (1, 1));
     hearing.close();
@@ -483,16 +505,17 @@ fn a_member_keeps_the_failure_timeout_that_it_was_told() {
     apply(&mut machine, &reign(700));
     let late = join(&mut machine, 2);
     assert_eq!((late.failure_timeout_ms, told(&machine)), (700, vec![700, 700]));
-    assert_eq!(ask(&machine, Query::Heartbeat { member: 1, incarnation: early.incarnation }), Answer::NotYet);
-    // A watchman that is set to less fails nobody sooner than it was told.
+    assert_eq!(ask(&machine, Query::Heartbeat { member: 1, incarnation: early.incarnation, epoch: 0 }), Answer::NotYet);
+    // A watchman with a shorter timeout fails no member sooner than it was promised.
     apply(&mut machine, &reign(500));
     assert_eq!(told(&machine), [700, 700]);
+    apply(&mut machine, &Command::Leave { member: 2, incarnation: late.incarnation });
     join(&mut machine, 2);
     assert_eq!(told(&machine), [700, 500]);
 }
 
 #[test]
-fn a_member_joins_again_when_its_leases_have_ended() {
+fn a_member_joins_again_when_its_earlier_incarnation_and_its_leases_have_ended() {
     let mut machine = with_limits(small());
     let join = Command::Join { member: 1, about: vec![] };
     let Answer::Joined { joined } = apply(&mut machine, &join) else { panic!() };
@@ -501,6 +524,11 @@ fn a_member_joins_again_when_its_leases_have_ended() {
     assert_eq!(apply(&mut machine, &join), CoordError::LeasesRun { member: 1, name: "/a".into() }.into());
     assert!(matches!(apply(&mut machine, &Command::Join { member: 2, about: vec![] }), Answer::Joined { .. }));
     apply(&mut machine, &Command::Release { name: "/a".into(), token });
+    assert_eq!(apply(&mut machine, &join), CoordError::Live { member: 1 }.into());
+    let members = vec![Silent { member: 1, incarnation: joined.incarnation }];
+    apply(&mut machine, &Command::Decide { reign: 0, members, leases: vec![] });
+    let Answer::Joined { joined } = apply(&mut machine, &join) else { panic!() };
+    apply(&mut machine, &Command::Leave { member: 1, incarnation: joined.incarnation });
     assert!(matches!(apply(&mut machine, &join), Answer::Joined { .. }));
 }
 
@@ -518,10 +546,14 @@ fn a_step_stays_together_in_the_history_and_in_pages() {
         assert_eq!(transact(&mut machine, many(64 * round)), Answer::Done { revision: 1 + round as u64 });
     }
     let changes = |machine: &Machine, after| ask(machine, Query::Changes { scope: Scope::All, after });
-    assert_eq!(changes(&machine, 0), CoordError::Compacted { compacted: 1 }.into(), "of a step all or nothing is known");
+    assert_eq!(
+        changes(&machine, 0),
+        CoordError::Compacted { compacted: 1 }.into(),
+        "of a step all or nothing is known"
+    );
     let Answer::Changes { changes: page } = changes(&machine, 1) else { panic!() };
     assert_eq!((page.events.len(), page.up_to), (64, 2), "a page ends where a step does");
-    // More than it remembers.
+    // More than the history holds.
     let paths: Vec<String> = (0..6).map(|number| format!("/few/{number}")).collect();
     let mut little = with_limits(Limits { history_events_max: 4, ..Limits::default() });
     transact(&mut little, paths.iter().fold(Transaction::new(), |all, path| all.set(path, "")));
@@ -592,4 +624,44 @@ fn a_view_is_of_whole_names_and_bounded() {
     }
     assert!(matches!(view(&machine, "/"), Err(CoordError::TooLarge { .. })));
     assert!(view(&machine, "/a").is_ok());
+}
+
+#[test]
+fn an_epoch_is_settled_when_all_live_members_have_acknowledged_it() {
+    let (mut machine, hearing, first, _) = watched();
+    let join = |machine: &mut Machine, member| {
+        let Answer::Joined { joined } = apply(machine, &Command::Join { member, about: vec![] }) else { panic!() };
+        joined
+    };
+    let settled = |machine: &Machine, member, incarnation, epoch| {
+        let Answer::Heard { epoch: now, is_settled, .. } =
+            ask(machine, Query::Heartbeat { member, incarnation, epoch })
+        else {
+            panic!()
+        };
+        (now, is_settled)
+    };
+    assert_eq!(settled(&machine, 1, first, 1), (1, true));
+    let second = join(&mut machine, 2);
+    assert_eq!(settled(&machine, 2, second.incarnation, 2), (2, false), "the first has not heard of it");
+    assert_eq!(settled(&machine, 1, first, 1), (2, false), "it hears of it now, and does not say so yet");
+    assert_eq!(settled(&machine, 2, second.incarnation, 2), (2, false));
+    assert_eq!(settled(&machine, 1, first, 2), (2, true));
+    assert_eq!(settled(&machine, 2, second.incarnation, 2), (2, true));
+    // A silent member holds it up until it has failed.
+    let third = join(&mut machine, 3);
+    assert_eq!((settled(&machine, 1, first, 3), third.epoch), ((3, false), 3));
+    let silent = Silent { member: 2, incarnation: second.incarnation };
+    apply(&mut machine, &Command::Decide { reign: 1, members: vec![silent], leases: vec![] });
+    assert_eq!(settled(&machine, 1, first, 4), (4, false));
+    assert_eq!(settled(&machine, 3, third.incarnation, 4), (4, true));
+    // A member that joins again holds it up, too, until its earlier incarnation no longer counts.
+    let again = join(&mut machine, 2);
+    assert_eq!(settled(&machine, 1, first, 5), (5, false));
+    assert_eq!(settled(&machine, 3, third.incarnation, 5), (5, true));
+    assert_eq!(settled(&machine, 2, again.incarnation, 5), (5, true));
+    // The next leader has heard no acknowledgement.
+    hearing.open(1);
+    assert_eq!(settled(&machine, 1, first, 5), (5, false));
+    assert_eq!(settled(&machine, 3, third.incarnation, 5), (5, true));
 }

@@ -22,7 +22,9 @@ impl State {
         match compare {
             Compare::Epoch { epoch } if *epoch != self.epoch => Err(CoordError::EpochChanged { epoch: self.epoch }),
             Compare::Epoch { .. } => Ok(()),
-            Compare::Lease { name, .. } if is_planted(Mutation::FormerHolderWrites) && self.leases.contains_key(name) => {
+            Compare::Lease { name, .. }
+                if is_planted(Mutation::FormerHolderWrites) && self.leases.contains_key(name) =>
+            {
                 Ok(())
             }
             Compare::Lease { name, token } => self.held(name, *token).map(|_| ()),
@@ -30,7 +32,7 @@ impl State {
         }
     }
 
-    /// Whether the tree has what is to be deleted, and holds what there is after all writes.
+    /// Checks that the tree has the entries to be deleted, and has room for the result of all writes.
     fn check_room(&self, limits: &Limits, writes: &[Write]) -> Result<(), CoordError> {
         let (mut entries, mut bytes) = (self.tree.len(), self.tree_bytes);
         for write in writes {

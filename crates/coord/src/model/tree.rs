@@ -11,7 +11,7 @@ use crate::transaction::Write;
 use crate::types::{Condition, Entry, Happening, Listing};
 use crate::wire::Answer;
 
-/// What an entry counts in a page beyond its path and value.
+/// Bytes that an entry counts in a page, beyond its path and value.
 const ENTRY_BYTES: usize = 16;
 
 impl State {
@@ -33,7 +33,7 @@ impl State {
         }
     }
 
-    /// Does a write that was found to have room.
+    /// Executes a write whose room was checked.
     pub fn write(&mut self, write: Write) {
         let version = self.next();
         match write {

@@ -9,7 +9,7 @@ use crate::path::{check_root, is_below};
 use crate::types::{Entry, VIEW_BYTES_MAX, View};
 use crate::wire::Answer;
 
-/// What stands at a root and below it.
+/// The items at a root and below it.
 fn within<'a, V>(map: &'a BTreeMap<String, V>, root: &'a str) -> impl Iterator<Item = (&'a String, &'a V)> + 'a {
     let following = map.range::<str, _>((Bound::Included(root), Bound::Unbounded));
     let beginning = following.take_while(move |(path, _)| path.starts_with(root));
@@ -20,7 +20,7 @@ impl State {
     /// All members, and the leases and entries at a root and below it.
     pub fn view(&self, root: &str) -> Result<Answer, CoordError> {
         check_root(root)?;
-        // A large tree is not copied to find that it is too large.
+        // Check the size before copying a large tree.
         if within(&self.tree, root).map(|(path, leaf)| path.len() + leaf.value.len()).sum::<usize>() > VIEW_BYTES_MAX {
             return Err(View::too_large(root));
         }

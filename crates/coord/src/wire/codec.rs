@@ -1,26 +1,27 @@
-//! Values as bytes: numbers little-endian, lengths in 32 bits in front of what has one, a tag of one byte in front of what is one of several.
+//! Values as bytes: numbers little-endian, a 32-bit length before anything of variable length, a one-byte tag before
+//! each enum.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// Bytes that are none of ours.
+/// Malformed bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
-    /// They end before the value does.
+    /// The bytes end before the value does.
     #[error("it is cut off")]
     Short,
-    /// More bytes follow than belong to it.
+    /// Bytes follow the end of the value.
     #[error("bytes follow it")]
     Long,
-    /// A tag that nothing has.
+    /// An unknown tag.
     #[error("nothing has the tag {0}")]
     Tag(u8),
-    /// A name that is no text.
+    /// A name that is not UTF-8.
     #[error("a name is no UTF-8")]
     Text,
 }
 
-/// Something that has a form as bytes.
+/// A type with an encoding.
 pub trait Wire: Sized {
     /// Appends it.
     fn put(&self, out: &mut Vec<u8>);
@@ -28,7 +29,7 @@ pub trait Wire: Sized {
     /// Takes one from the front of `bytes`.
     ///
     /// # Errors
-    /// [`WireError`] if there is none.
+    /// [`WireError`] if the bytes are malformed.
     fn take(bytes: &mut &[u8]) -> Result<Self, WireError>;
 
     /// Its bytes.
@@ -38,10 +39,10 @@ pub trait Wire: Sized {
         out
     }
 
-    /// What these bytes, all of them, are.
+    /// Decodes exactly these bytes.
     ///
     /// # Errors
-    /// [`WireError`] if they are none.
+    /// [`WireError`] if they are malformed.
     fn from_bytes(mut bytes: &[u8]) -> Result<Self, WireError> {
         let value = Self::take(&mut bytes)?;
         if bytes.is_empty() { Ok(value) } else { Err(WireError::Long) }
@@ -93,7 +94,7 @@ fn put_len(len: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(&(len as u32).to_le_bytes());
 }
 
-/// The number of those that follow.
+/// The number of items that follow.
 pub(crate) fn take_len(bytes: &mut &[u8]) -> Result<usize, WireError> {
     let len = split(bytes, 4)?.try_into().map(u32::from_le_bytes).map_err(|_| WireError::Short)?;
     Ok(len as usize)
@@ -137,7 +138,7 @@ impl<W: Wire> Wire for Option<W> {
     }
 }
 
-/// Several, one after the other. Nothing is reserved by a count that only claims to be one.
+/// Several values, one after the other. Nothing is reserved on the word of an unchecked count.
 fn take_all<W: Wire, C: FromIterator<W>>(bytes: &mut &[u8]) -> Result<C, WireError> {
     let count = take_len(bytes)?;
     (0..count).map(|_| W::take(bytes)).collect()
@@ -169,7 +170,7 @@ impl<K: Wire + Ord, V: Wire> Wire for BTreeMap<K, V> {
     }
 }
 
-/// Several of a structure, which `Vec<u8>` is not.
+/// Vectors of a structure; `Vec<u8>` has its own encoding.
 macro_rules! wire_vec {
     ($($item:ty),*) => { $(
         impl $crate::wire::Wire for Vec<$item> {
@@ -201,7 +202,7 @@ macro_rules! wire_struct {
     };
 }
 
-/// One of several: its tag, then its fields in this order.
+/// An enum: its tag, then the variant's fields in this order.
 macro_rules! wire_enum {
     ($name:ident { $($tag:literal => $variant:ident { $($field:ident),* }),* $(,)? }) => {
         impl $crate::wire::Wire for $name {

@@ -1,4 +1,5 @@
-//! Commands, queries and answers of the [machine](crate::model::Machine) as bytes. Parsers take any bytes and panic for none.
+//! Commands, queries and answers of the [machine](crate::model::Machine) as bytes. Parsers accept any bytes and never
+//! panic.
 
 mod codec;
 
@@ -12,31 +13,32 @@ use crate::types::{
     Leases, Listing, Member, MemberId, Members, Revision, Scope, Token, View,
 };
 
-/// What changes the state. Most are methods of [`Coordinator`](crate::Coordinator); the last two are the watchman's.
+/// Commands: they change the state. Most are methods of [`Coordinator`](crate::Coordinator); the last two are the
+/// watchman's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Command {
     /// A member joins, or joins again.
     Join { member: MemberId, about: Vec<u8> },
-    /// It leaves, and gives up its leases.
+    /// A member leaves, and gives up its leases.
     Leave { member: MemberId, incarnation: Incarnation },
-    /// One that has failed will not come back.
+    /// A failed member will not come back.
     Forget { member: MemberId },
     /// Epochs are not needed any more.
     CutEpochs { up_to: u64 },
-    /// A lease is asked for.
+    /// Acquires a lease.
     Acquire { name: String, member: MemberId, incarnation: Incarnation, ttl_ms: u64 },
-    /// It is given up.
+    /// Releases a lease.
     Release { name: String, token: Token },
-    /// Entries are set and deleted, all or none.
+    /// Sets and deletes entries, all or none.
     Transact { transaction: Transaction },
-    /// A watchman begins: only the last one to begin has a say. Members are told of its failure timeout.
+    /// A watchman begins: only the latest one may decide. Members are told its failure timeout.
     Reign { failure_timeout_ms: u64 },
-    /// What a look found, in one step: members that were silent for the failure timeout, and leases whose time is over.
+    /// The findings of a look, in one step: members silent for the failure timeout, and leases whose time is over.
     Decide { reign: u64, members: Vec<Silent>, leases: Vec<Lapsed> },
 }
 
-/// What asks for the state.
+/// Queries: they read the state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Query {
@@ -44,7 +46,7 @@ pub enum Query {
     Members,
     /// A page of the epochs after one.
     Epochs { after: u64 },
-    /// Who holds a lease.
+    /// The holder of a lease.
     Holder { name: String },
     /// A page of the leases.
     Leases { after: Option<String> },
@@ -54,39 +56,40 @@ pub enum Query {
     List { root: String, after: Option<String> },
     /// Members, leases and a subtree at one revision.
     View { root: String },
-    /// What happened after a revision.
+    /// The events after a revision.
     Changes { scope: Scope, after: Revision },
-    /// The same, of a watcher that waits until something happens.
+    /// The same, for a watcher that waits until something happens.
     Watch { scope: Scope, after: Revision },
-    /// A member is there. The leader hears it, beside the state: see [`Hearing`](crate::model::Hearing).
-    Heartbeat { member: MemberId, incarnation: Incarnation },
-    /// A lease is needed for longer; heard in the same way.
+    /// A member is alive, and knows an epoch. The leader hears it, outside the state: see
+    /// [`Hearing`](crate::model::Hearing).
+    Heartbeat { member: MemberId, incarnation: Incarnation, epoch: u64 },
+    /// Renews a lease; heard in the same way.
     Renew { name: String, token: Token },
-    /// The watchman beside the leader wants all that was heard.
+    /// The watchman beside the leader reads the counts.
     Pulse { reign: u64 },
 }
 
-/// Whether these bytes ask what must not wait behind other questions: members and leases last as long as it is answered in time.
+/// Whether this query must not wait behind others: members and leases depend on a timely answer.
 pub(crate) fn is_urgent(query: &[u8]) -> bool {
     let parsed = Query::from_bytes(query);
     matches!(parsed, Ok(Query::Heartbeat { .. } | Query::Renew { .. } | Query::Pulse { .. }))
 }
 
-/// What either is answered.
+/// The answer to a command or a query.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Answer {
-    /// It was not done, and changed nothing.
+    /// It was refused, and changed nothing.
     Refused { error: CoordError },
     /// To [`Command::Join`].
     Joined { joined: Joined },
     /// To [`Query::Heartbeat`].
-    Heard { epoch: u64, failure_timeout_ms: u64 },
+    Heard { epoch: u64, is_settled: bool, failure_timeout_ms: u64 },
     /// To [`Command::Acquire`].
     Granted { token: Token, ttl_ms: u64 },
-    /// To other commands: done, and so much has happened by now.
+    /// To other commands: executed; the current revision.
     Done { revision: Revision },
-    /// To [`Command::Reign`]; and to [`Query::Pulse`], when what was heard is in the hearing of the replica.
+    /// To [`Command::Reign`]; and to [`Query::Pulse`], once the counts are in the replica's hearing.
     Reigns { reign: u64 },
     /// To [`Query::Members`].
     Members { members: Members },
@@ -106,14 +109,15 @@ pub enum Answer {
     Changes { changes: Changes },
     /// To [`Query::Renew`].
     Renewed { ttl_ms: u64 },
-    /// To [`Query::Heartbeat`] and [`Query::Renew`]: ask again, since no watchman reigns yet, or it is not known yet whether the member has failed or the
-    /// lease is over.
+    /// To [`Query::Heartbeat`] and [`Query::Renew`]: ask again, since no watchman reigns yet, or it is not known yet
+    /// whether the member has failed or the lease is over.
     NotYet,
-    /// To [`Command::Decide`]: how many members have failed, how many leases are over, and how many of both had ended or begun anew meanwhile.
+    /// To [`Command::Decide`]: how many members have failed, how many leases are over, and how many of both had ended
+    /// or begun anew meanwhile.
     Decided { failures: u64, lapses: u64, refused: u64 },
 }
 
-/// A member that was not heard for the failure timeout.
+/// A member that was silent for the failure timeout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Silent {
     /// The member.
@@ -122,7 +126,7 @@ pub struct Silent {
     pub incarnation: Incarnation,
 }
 
-/// A lease that was not renewed in its time.
+/// A lease that was not renewed in time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lapsed {
     /// Its name.
@@ -151,17 +155,16 @@ wire_enum!(Query {
     5 => Changes { scope, after },
     7 => Leases { after },
     8 => View { root },
-    9 => Heartbeat { member, incarnation },
     10 => Renew { name, token },
     11 => Pulse { reign },
     12 => Epochs { after },
     13 => Watch { scope, after },
+    14 => Heartbeat { member, incarnation, epoch },
 });
 
 wire_enum!(Answer {
     0 => Refused { error },
     1 => Joined { joined },
-    2 => Heard { epoch, failure_timeout_ms },
     3 => Granted { token, ttl_ms },
     4 => Done { revision },
     5 => Reigns { reign },
@@ -176,6 +179,7 @@ wire_enum!(Answer {
     15 => Renewed { ttl_ms },
     16 => NotYet {},
     18 => Epochs { epochs },
+    19 => Heard { epoch, is_settled, failure_timeout_ms },
 });
 
 wire_enum!(CoordError {
@@ -198,6 +202,7 @@ wire_enum!(CoordError {
     17 => BadTransaction { why },
     18 => LeasesRun { member, name },
     19 => EpochsCut { epoch },
+    20 => EpochAhead { asked, epoch },
 });
 
 wire_enum!(Condition { 0 => Always {}, 1 => Absent {}, 2 => Version { version } });

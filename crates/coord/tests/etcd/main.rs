@@ -1,5 +1,5 @@
-//! The back end on a real etcd, which is started for each test. Without one the tests pass and say that they tested nothing, unless `DUNLIN_ETCD` names the
-//! program: then there must be one.
+//! The back end on a real etcd, which each test starts. If no etcd is installed, the tests pass and report that they
+//! tested nothing, unless `DUNLIN_ETCD` names the program: then it must exist.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -14,10 +14,10 @@ use dunlin_coord::{
 use dunlin_net::AnyTransport;
 use dunlin_rpc::{Endpoint, EndpointConfig};
 
-/// Real time: long against what a busy machine may take from one thread and not from another.
+/// Real time: long compared with how far a busy machine may delay one thread.
 const WATCHMEN: WatchmanConfig =
     WatchmanConfig { failure_timeout: Duration::from_secs(1), look_every: Duration::from_millis(50) };
-/// One look that is late begins all waiting anew.
+/// One late look restarts all waiting.
 const DELAY_MAX: Duration = Duration::from_millis(1500);
 
 /// The program to test with.
@@ -37,7 +37,7 @@ fn program() -> Option<PathBuf> {
     }
 }
 
-/// Started afresh, with its data in memory where the machine has a place for that: how fast a disk is, is not tested.
+/// A fresh etcd, with its data in memory where possible: disk speed is not tested.
 fn start(purpose: &str, members: usize) -> Option<(LocalEtcd, Scratch)> {
     let program = program()?;
     let memory = Path::new("/dev/shm");
@@ -85,7 +85,7 @@ impl conformance::Site for Site {
     }
 }
 
-/// Puts an etcd to the test, with so many watchmen.
+/// Runs the conformance suite on an etcd with this many watchmen.
 fn conforms(etcd: &LocalEtcd, watchmen: usize) {
     let site = Site { endpoints: etcd.endpoints(), clock: client(etcd) };
     let watchmen: Vec<_> = (0..watchmen).map(|_| Watchman::start(&client(etcd), WATCHMEN).unwrap()).collect();
@@ -108,12 +108,12 @@ fn two_members_of_three_conform() {
     let before = client(&etcd);
     before.block_on(settled(&before));
     etcd.kill(0).unwrap();
-    // The one that was connected to all goes on by itself.
+    // The client that was connected to all members recovers by itself.
     before.block_on(settled(&before));
     conforms(&etcd, 1);
 }
 
-/// Asks until something can be changed: the members of an etcd elect one first.
+/// Retries until a change succeeds: the members of an etcd must elect a leader first.
 async fn settled(etcd: &Etcd) {
     for _ in 0..20 {
         match etcd.set("/settled", b"", Condition::Always).await {
@@ -143,7 +143,7 @@ fn a_watchman_that_ends_is_followed_by_the_next() {
     });
 }
 
-/// Members join and take leases before anybody watches, so the first watchman begins to wait for all of them at the
+/// Members join and take leases before any watchman runs, so the first watchman begins to wait for all of them at the
 /// same look.
 fn fail_together(etcd: &LocalEtcd, members: u64, leases: usize) -> (u64, Vec<Event>, u64) {
     let user = client(etcd);
@@ -172,7 +172,7 @@ fn fail_together(etcd: &LocalEtcd, members: u64, leases: usize) -> (u64, Vec<Eve
     })
 }
 
-/// All epochs that members failed in.
+/// All epochs in which members failed.
 fn epochs(events: &[Event]) -> Vec<u64> {
     let epoch = |event: &Event| match event.happening {
         Happening::Failed { epoch, .. } => Some(epoch),
@@ -191,7 +191,7 @@ fn failures_noticed_together_are_one_epoch() {
     assert!(events.iter().all(|event| event.revision == events[0].revision), "{events:?}");
 }
 
-/// etcd takes 128 operations in a transaction.
+/// etcd accepts 128 operations in a transaction.
 #[test]
 fn more_failures_than_a_transaction_holds_are_as_few_epochs_as_can_be() {
     let Some((etcd, _scratch)) = start("etcd-many", 1) else { return };
@@ -221,7 +221,7 @@ fn it_is_used_from_an_endpoint_and_from_tokio() {
     assert!(later.incarnation > left.incarnation && later.epoch == left.epoch + 2);
 }
 
-/// Attends until it has left.
+/// Sends heartbeats until it has left.
 async fn stays_and_leaves(coordinator: &Etcd, member: u64) -> Membership {
     let membership = coordinator.join(member, b"here").await.unwrap();
     let (mut heard, other) = (0, coordinator.clone());
@@ -243,7 +243,7 @@ async fn stays_and_leaves(coordinator: &Etcd, member: u64) -> Membership {
 
 #[test]
 fn what_cannot_be_reached_is_said_to_be_out_of_reach() {
-    // Nobody listens at the port of discard.
+    // Nothing listens at the discard port.
     let config = EtcdConfig { timeout: Duration::from_millis(400), ..EtcdConfig::default() };
     let etcd = Etcd::new(&["http://127.0.0.1:9".into()], config.clone()).unwrap();
     let why = etcd.block_on(etcd.members()).unwrap_err();
@@ -257,7 +257,7 @@ fn what_cannot_be_reached_is_said_to_be_out_of_reach() {
     assert!(matches!(bad, Err(CoordError::BadPath { .. })));
 }
 
-/// How many calls of this method an etcd has begun to answer.
+/// Calls of this method that an etcd has begun to answer.
 fn calls(etcd: &LocalEtcd, method: &str) -> u64 {
     counter(etcd, "grpc_server_started_total", &format!("grpc_method=\"{method}\""))
 }
@@ -279,7 +279,7 @@ fn counter(etcd: &LocalEtcd, name: &str, label: &str) -> u64 {
     lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() as u64).sum()
 }
 
-/// What it watches is quiet most of the time, and all else is not.
+/// Its own scope is quiet most of the time, and everything else is busy.
 #[test]
 fn a_watch_keeps_its_stream() {
     let Some((etcd, _scratch)) = start("etcd-quiet", 1) else { return };
@@ -346,7 +346,7 @@ fn a_join_looks_at_no_leases_of_others() {
     });
 }
 
-/// Side by side, programs of both versions would be two clusters that do not know of each other.
+/// Run side by side, programs of both versions would form two clusters that do not know of each other.
 #[test]
 fn a_cluster_of_an_earlier_version_is_not_founded_anew() {
     let Some((etcd, _scratch)) = start("etcd-earlier", 1) else { return };

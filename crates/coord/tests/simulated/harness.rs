@@ -1,4 +1,4 @@
-//! Replicas with their watchmen, and programs that use them, on hosts of the simulated datacenter.
+//! Replicas with their watchmen, and their clients, on hosts of the simulated datacenter.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -20,10 +20,10 @@ use dunlin_trial::Random;
 
 pub const FAILURE_TIMEOUT: Duration = Duration::from_millis(200);
 pub const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// Events that the machine remembers.
+/// Events in the machine's history.
 pub const HISTORY: usize = 300;
 const MILLISECOND: u64 = 1_000_000;
-/// Between two looks at whether all is done, or whether it is time for a fault.
+/// Interval between checks whether all is done, and whether a fault is due.
 const SLICE: u64 = 5 * MILLISECOND;
 /// Iterations of an endpoint in one run.
 const ITERATIONS_MAX: u32 = 256;
@@ -32,29 +32,31 @@ pub type Coordinator = Embedded<SimTransport>;
 type Replicated = Node<Machine, MemoryLog>;
 type Work = Pin<Box<dyn Future<Output = ()>>>;
 
-/// What differs between clusters.
+/// Options of a cluster.
 #[derive(Clone, Default)]
 pub struct Setup {
-    /// What watchmen are told of the replicas, if not where they are.
+    /// The replicas that watchmen are given, if not the real ones.
     pub listed: Option<Vec<(u64, Addr)>>,
     /// There are no watchmen.
     pub is_unwatched: bool,
-    /// Reads that wait at a replica, if not as many as by default.
+    /// The failure timeout of the watchmen, if not [`FAILURE_TIMEOUT`].
+    pub failure_timeout: Option<Duration>,
+    /// Reads that wait at a replica, if not the default.
     pub reads_max: Option<usize>,
-    /// Watchers that wait at a replica, if not as many as by default.
+    /// Watchers that wait at a replica, if not the default.
     pub watchers_max: Option<usize>,
 }
 
-/// What programs and the run share.
+/// State that clients and the run share.
 pub struct Shared {
     seed: u64,
     members: Vec<(u64, Addr)>,
     setup: Setup,
-    /// By replica: what is on its disk while it is down.
+    /// By replica: its disk while it is down.
     logs: Vec<RefCell<MemoryLog>>,
     /// By replica: whether it leads.
     leads: Vec<Cell<bool>>,
-    /// By replica: what it has counted since it started.
+    /// By replica: its counters since it started.
     pub counters: Vec<Cell<Counters>>,
     pub watched: Cell<WatchmanCounters>,
     busy: Cell<usize>,
@@ -71,7 +73,7 @@ fn endpoint(transport: SimTransport, seed: u64) -> Rc<Endpoint<SimTransport>> {
     Rc::new(Endpoint::new(transport, config).unwrap())
 }
 
-/// Runs the event loop until it finds nothing.
+/// Runs the event loop until it has nothing to do.
 fn turn(endpoint: &Endpoint<SimTransport>) -> Next {
     for _ in 0..ITERATIONS_MAX {
         if endpoint.run_once() == 0 {
@@ -85,7 +87,7 @@ struct Replica {
     shared: Rc<Shared>,
     place: usize,
     node: Replicated,
-    /// Before the endpoint, which its client holds.
+    /// Declared before the endpoint, which its client holds.
     watchman: Option<Watchman>,
     endpoint: Rc<Endpoint<SimTransport>>,
 }
@@ -114,7 +116,8 @@ impl Replica {
         let node = Node::start(&endpoint, config, log, machine, Beginning::First(shared.members.clone())).unwrap();
         let listed = shared.setup.listed.as_ref().unwrap_or(&shared.members);
         let client = Client::new(&endpoint, listed.clone(), client_config());
-        let config = WatchmanConfig { failure_timeout: FAILURE_TIMEOUT, look_every: LOOK_EVERY };
+        let failure_timeout = shared.setup.failure_timeout.unwrap_or(FAILURE_TIMEOUT);
+        let config = WatchmanConfig { failure_timeout, look_every: LOOK_EVERY };
         let is_watched = !shared.setup.is_unwatched;
         let watchman = is_watched.then(|| Watchman::start(&endpoint, &node, client, hearing, config).unwrap());
         Replica { shared: shared.clone(), place, node, watchman, endpoint }
@@ -136,7 +139,8 @@ impl Drop for Replica {
         let Shared { logs, leads, watched, .. } = &*self.shared;
         *logs[self.place].borrow_mut() = self.node.with_log(MemoryLog::clone);
         leads[self.place].set(false);
-        let (sum, own) = (watched.get(), self.watchman.take().map_or_else(Default::default, |watchman| watchman.counters()));
+        let (sum, own) =
+            (watched.get(), self.watchman.take().map_or_else(Default::default, |watchman| watchman.counters()));
         watched.set(WatchmanCounters {
             reigns: sum.reigns + own.reigns,
             looks: sum.looks + own.looks,
@@ -158,7 +162,7 @@ fn client_config() -> ClientConfig {
     }
 }
 
-/// What a program that uses the cluster manager has.
+/// What a client of the cluster manager gets.
 #[derive(Clone)]
 pub struct User {
     pub shared: Rc<Shared>,
@@ -205,12 +209,12 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// So many replicas, on the first hosts.
+    /// A cluster of this many replicas, on the first hosts.
     pub fn new(seed: u64, replicas: usize) -> Cluster {
         Cluster::with(seed, replicas, Setup::default())
     }
 
-    /// The same, set up in another way.
+    /// The same, with options.
     pub fn with(seed: u64, replicas: usize, setup: Setup) -> Cluster {
         println!("seed {seed}, {replicas} replicas");
         let mut datacenter = Datacenter::new(&Topology::cx5(), CostModel::free(), seed).unwrap();
@@ -236,13 +240,13 @@ impl Cluster {
         Cluster { datacenter, shared, users: 0 }
     }
 
-    /// Runs something on the next host that need not end.
+    /// Runs a future on the next host that need not end.
     pub fn servant<F: Future<Output = ()> + 'static>(&mut self, work: impl FnOnce(User) -> F + 'static) {
         self.user(work);
         self.shared.busy.set(self.shared.busy.get() - 1);
     }
 
-    /// Runs something on the next host.
+    /// Runs a future on the next host.
     pub fn user<F: Future<Output = ()> + 'static>(&mut self, work: impl FnOnce(User) -> F + 'static) {
         let host = self.shared.logs.len() as u32 + self.users;
         self.users += 1;
@@ -265,8 +269,8 @@ impl Cluster {
         self.datacenter.spawn(host, 0, Driver { shared, work, endpoint, is_done: false }).unwrap();
     }
 
-    /// Runs until all users have ended, for `seconds` of virtual time at most. With `faults`, leaders are crashed, cut off and stopped meanwhile, so often in ten
-    /// seconds.
+    /// Runs until all users have ended, for at most `seconds` of virtual time. Meanwhile leaders are crashed, cut off
+    /// and stopped, `faults` times in ten seconds.
     pub fn run(&mut self, seconds: u64, faults: u64) {
         let mut random = Random::new(self.shared.seed ^ 0xfa17);
         let mut under_way = None;
@@ -287,14 +291,15 @@ impl Cluster {
         }
     }
 
-    /// Has packets come late, each by up to so many milliseconds, from now on.
+    /// Delays each packet by up to this many milliseconds, from now on.
     pub fn delay_packets(&mut self, milliseconds: u64) {
-        // Those that keep their order would wait for each other.
-        let faults = PacketFaults { reorder: 1.0, reorder_max_ns: milliseconds * MILLISECOND, ..PacketFaults::default() };
+        // Packets that keep their order would wait for each other.
+        let faults =
+            PacketFaults { reorder: 1.0, reorder_max_ns: milliseconds * MILLISECOND, ..PacketFaults::default() };
         self.datacenter.inject(Fault::Packets { place: Place::Everywhere, faults }).unwrap();
     }
 
-    /// Has nothing that a host sends reach the replicas for so many milliseconds, after as many.
+    /// Cuts a host's packets to the replicas off for this many milliseconds, after as many.
     pub fn mute(&mut self, host: u32, milliseconds: u64) {
         self.datacenter.run_until(self.datacenter.now() + milliseconds * MILLISECOND);
         let to = (0..self.shared.logs.len() as u32).collect();
@@ -303,7 +308,7 @@ impl Cluster {
         self.datacenter.lift(fault);
     }
 
-    /// Lets a host stand still for so many milliseconds, after as many.
+    /// Stops a host for this many milliseconds, after as many.
     pub fn stand_still(&mut self, host: u32, milliseconds: u64) {
         self.datacenter.run_until(self.datacenter.now() + milliseconds * MILLISECOND);
         let fault = self.datacenter.inject(Fault::Pause { host }).unwrap();
@@ -311,7 +316,7 @@ impl Cluster {
         self.datacenter.lift(fault);
     }
 
-    /// Suspends the guest on a host for so many milliseconds, after as many: it stands still, and its clock does.
+    /// Suspends the guest on a host for this many milliseconds, after as many: it stops, and so does its clock.
     pub fn suspend(&mut self, host: u32, milliseconds: u64) {
         self.datacenter.run_until(self.datacenter.now() + milliseconds * MILLISECOND);
         let faults = [Fault::ClockRate { host, ppm: -1_000_000 }, Fault::Pause { host }];
@@ -320,7 +325,7 @@ impl Cluster {
         faults.into_iter().for_each(|fault| self.datacenter.lift(fault));
     }
 
-    /// Mostly of the leader, which is what matters.
+    /// Mostly a fault of the leader, where faults matter most.
     fn draw(&self, random: &mut Random) -> Fault {
         let any = random.index(self.shared.leads.len());
         let leader = self.shared.leads.iter().position(Cell::get).filter(|_| random.chance(80));
@@ -367,7 +372,7 @@ impl dunlin_coord::conformance::Site for Site {
     }
 }
 
-/// What `work` gives, unless `end` comes first.
+/// The result of `work`, unless `end` comes first.
 pub async fn first<F: Future>(work: F, end: impl Future<Output = ()>) -> Option<F::Output> {
     let (mut work, mut end) = (std::pin::pin!(work), std::pin::pin!(end));
     poll_fn(|context| match work.as_mut().poll(context) {

@@ -8,14 +8,14 @@ use futures::future::join_all;
 use crate::BEAT;
 use crate::harness::{self, Cluster, FAILURE_TIMEOUT, Setup};
 
-/// As the harness sets it.
+/// As set by the harness.
 const OPERATION: Duration = Duration::from_secs(5);
 
 fn unwatched() -> Setup {
     Setup { is_unwatched: true, ..Setup::default() }
 }
 
-/// Nobody reigns, as shortly after each election.
+/// No watchman reigns, as shortly after each election.
 #[test]
 fn members_ask_less_and_less_often_until_they_are_heard() {
     const MEMBERS: u64 = 20;
@@ -30,11 +30,11 @@ fn members_ask_less_and_less_often_until_they_are_heard() {
     });
     cluster.run(20, 0);
     let reads = cluster.shared.counters[0].get().reads;
-    // Each asks every 32 ms in the end, once in a millisecond at first.
+    // At first each asks once in a millisecond, in the end every 32 ms.
     assert!((100 * MEMBERS..300 * MEMBERS).contains(&reads), "{reads} tries of {MEMBERS} members in {OPERATION:?}");
 }
 
-/// Not of one for the last try, beside one for those before.
+/// The time limit covers all tries together, not the last one alone.
 #[test]
 fn a_heartbeat_takes_the_time_of_one_operation_at_most() {
     let mut cluster = Cluster::with(12, 1, unwatched());
@@ -51,7 +51,7 @@ fn a_heartbeat_takes_the_time_of_one_operation_at_most() {
     cluster.run(20, 0);
 }
 
-/// On the sessions of those they would wait for many of them.
+/// On the sessions of those answers, heartbeats would wait for many of them.
 #[test]
 fn a_heartbeat_does_not_wait_behind_long_answers() {
     const ANSWERS: usize = 300;

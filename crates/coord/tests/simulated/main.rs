@@ -12,13 +12,15 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dunlin_coord::conformance;
-use dunlin_coord::{Condition, CoordError, Coordinator, Happening, Health, Lease, Scope, Watch, attend, join_after_leases};
+use dunlin_coord::{
+    Condition, CoordError, Coordinator, Happening, Health, Lease, Scope, Watch, attend, campaign, join_after_leases,
+};
 use dunlin_sim::Datacenter;
 use dunlin_trial::Random;
 
 use harness::{Cluster, FAILURE_TIMEOUT, LOOK_EVERY, Setup, Site, User};
 
-/// So many seeds from 1 on, or those up to `DUNLIN_SEEDS`.
+/// Seeds from 1 up to this many, or up to `DUNLIN_SEEDS`.
 fn seeds(default: u64) -> RangeInclusive<u64> {
     1..=std::env::var("DUNLIN_SEEDS").map_or(default, |seeds| seeds.parse().expect("DUNLIN_SEEDS is a number"))
 }
@@ -48,7 +50,7 @@ fn one_node_conforms() {
 fn the_suite_holds_while_leaders_are_killed_cut_off_and_stopped() {
     let (mut runs, mut reigns) = (0, 0);
     for seed in seeds(5) {
-        // Each change of leaders gives everyone the whole timeout again: what is noticed is noticed later.
+        // Each change of leaders gives everyone the whole timeout again, so failures are noticed later.
         let cluster = conforms(seed, 3, 12 * FAILURE_TIMEOUT, 3);
         let shared = cluster.shared.clone();
         drop(cluster);
@@ -56,7 +58,7 @@ fn the_suite_holds_while_leaders_are_killed_cut_off_and_stopped() {
         println!("{watched:?}");
         (runs, reigns) = (runs + 1, reigns + watched.reigns);
     }
-    // Not in each run, since some faults are shorter than an election timeout, or of others.
+    // Not in each run, since some faults are shorter than an election timeout, or hit other replicas.
     assert!(reigns > 2 * runs, "leaders have changed: {reigns} reigns in {runs} runs");
 }
 
@@ -64,7 +66,7 @@ const BEAT: Duration = Duration::from_millis(40);
 const LEASE: Duration = Duration::from_millis(60);
 const LOCKS: usize = 2;
 
-/// Who holds what, as the holders themselves believe: in virtual time there is one order of everything.
+/// Which leases the holders themselves believe they hold: virtual time totally orders everything.
 #[derive(Default)]
 struct Locks {
     held: RefCell<HashMap<String, u64>>,
@@ -128,8 +130,9 @@ async fn contend(user: User, id: u64, locks: Rc<Locks>) {
             Err(CoordError::Held { .. } | CoordError::TimedOut { .. } | CoordError::Backend { .. }) => {}
             Err(error) => panic!("{error}"),
         }
-        // Now and then for so long that it is taken for failed.
-        let pause = if random.chance(2) { 2 * FAILURE_TIMEOUT } else { Duration::from_micros(random.between(0, 20_000)) };
+        // Sometimes long enough to be marked as failed.
+        let pause =
+            if random.chance(2) { 2 * FAILURE_TIMEOUT } else { Duration::from_micros(random.between(0, 20_000)) };
         user.timers.sleep(pause).await;
         let _ = coordinator.heartbeat(&membership).await;
     }
@@ -160,7 +163,7 @@ fn a_member_that_stops_is_failed_and_watchers_are_told() {
     cluster.user(move |user| async move {
         let coordinator = user.coordinator();
         let membership = coordinator.join(1, b"").await.unwrap();
-        // For some time; then nothing is heard of it.
+        // For some time; then it is silent.
         let beating = attend(&coordinator, &membership, BEAT, |heartbeat| heard.set(heartbeat.epoch));
         assert_eq!(harness::first(beating, user.timers.sleep(3 * FAILURE_TIMEOUT)).await, None);
         let stopped = user.timers.now();
@@ -188,7 +191,7 @@ fn who_could_not_be_heard_has_not_failed() {
         let members = coordinator.members().await.unwrap();
         assert_eq!((members.epoch, members.members[0].health), (1, Health::Live));
     });
-    // The only node stands still for five times the failure timeout, and leads before and after.
+    // The only node stops for five times the failure timeout, and leads before and after.
     cluster.stand_still(0, 1000);
     cluster.run(10, 0);
     let shared = cluster.shared.clone();
@@ -197,7 +200,8 @@ fn who_could_not_be_heard_has_not_failed() {
     assert!(watched.failures == 0 && watched.reigns + watched.late_looks == 2, "{watched:?}");
 }
 
-/// The holder of a lease is suspended with its machine, whose clock stands still: when it comes back the lease is another's, and it knows.
+/// The holder of a lease is suspended with its machine, whose clock stops: when it resumes, another member has the
+/// lease, and the former holder notices.
 #[test]
 fn a_lease_runs_out_while_its_holder_is_suspended() {
     let mut cluster = Cluster::new(7, 3);
@@ -208,7 +212,7 @@ fn a_lease_runs_out_while_its_holder_is_suspended() {
         let membership = coordinator.join(1, b"").await.unwrap();
         user.timers.sleep_until(180_000_000).await;
         let lease = coordinator.acquire(&membership, "/lease", LEASE).await.unwrap();
-        // It asks before each use.
+        // It checks before each use.
         while coordinator.now() < lease.safe_until {
             assert!(!taken.get(), "another has the lease");
             count.set(count.get() + 1);
@@ -237,7 +241,7 @@ fn a_lease_runs_out_while_its_holder_is_suspended() {
     assert!(checks.get() > 0);
 }
 
-/// 200 members stop together: they are found failed in few looks, and each look has its finds decided together.
+/// 200 members stop together: a few looks find them, and all findings of a look are decided together.
 #[test]
 fn many_failures_at_once_are_decided_in_one_step() {
     const MEMBERS: u64 = 200;
@@ -268,7 +272,7 @@ fn many_failures_at_once_are_decided_in_one_step() {
     assert_eq!(epoch.get(), MEMBERS + watched.steps, "one epoch for each step");
 }
 
-/// A watcher of something quiet that polls now and then does not fall behind the history of what is not quiet.
+/// A watcher of a quiet scope that polls rarely does not fall behind the history of busy scopes.
 #[test]
 fn a_quiet_watch_follows() {
     let mut cluster = Cluster::new(9, 3);
@@ -290,7 +294,7 @@ fn a_quiet_watch_follows() {
     cluster.run(300, 0);
 }
 
-/// A command line that was written before two of three replicas were replaced: nobody is at the addresses of those.
+/// The watchman has an outdated command line: two of the three replicas were replaced, and their addresses are unused.
 #[test]
 fn members_fail_whatever_the_watchman_was_told_of_the_replicas() {
     let gone = [2, 3].map(|id| (id, Datacenter::addr(40 + id as u32, 0)));
@@ -306,7 +310,7 @@ fn members_fail_whatever_the_watchman_was_told_of_the_replicas() {
     cluster.run(60, 0);
 }
 
-/// Heartbeats and renewals are heard beside the state: the log does not grow, and nothing is flushed for them.
+/// Heartbeats and renewals are kept outside the state: the log does not grow, and nothing is flushed for them.
 #[test]
 fn a_thousand_members_are_heard_without_an_entry_of_the_log() {
     const MEMBERS: u64 = 1000;
@@ -315,7 +319,7 @@ fn a_thousand_members_are_heard_without_an_entry_of_the_log() {
         let coordinator = user.coordinator();
         let mut members = Vec::new();
         for id in 1..=MEMBERS {
-            // Slow joins must not let the first fail.
+            // Slow joins must not let the first member fail.
             members.push(coordinator.join(id, b"").await.unwrap());
             let beats = members.iter().filter(|member| member.member % 20 == id % 20);
             futures::future::join_all(beats.map(|member| coordinator.heartbeat(member))).await;
@@ -331,5 +335,65 @@ fn a_thousand_members_are_heard_without_an_entry_of_the_log() {
         }
         assert_eq!(committed().await, before);
     });
+    cluster.run(60, 0);
+}
+
+/// The second waits for as long as the first is heard.
+#[test]
+fn processes_of_one_id_begin_no_epochs() {
+    const SPELL: Duration = Duration::from_secs(4);
+    let mut cluster = Cluster::new(11, 3);
+    let ttl = Duration::from_millis(100);
+    cluster.servant(move |user| async move {
+        let coordinator = user.coordinator();
+        let mut leadership = campaign(&coordinator, 1, "/leader", ttl).await.unwrap();
+        let lost = leadership.lost().await;
+        panic!("it leads all the time: {lost:?}");
+    });
+    for _ in 0..2 {
+        cluster.servant(move |user| async move {
+            user.timers.sleep(FAILURE_TIMEOUT).await;
+            let coordinator = user.coordinator();
+            let ended = campaign(&coordinator, 7, "/leader", ttl).await.map(|leadership| leadership.token());
+            panic!("another leads: {ended:?}");
+        });
+    }
+    cluster.user(|user| async move {
+        let coordinator = user.coordinator();
+        user.timers.sleep(2 * FAILURE_TIMEOUT).await;
+        let before = coordinator.members().await.unwrap().epoch;
+        user.timers.sleep(SPELL).await;
+        assert_eq!(coordinator.members().await.unwrap().epoch, before);
+    });
+    cluster.run(60, 0);
+}
+
+/// Handlers may hold the standing of the first time.
+#[test]
+fn a_member_that_leads_again_works_in_no_earlier_epoch() {
+    const TTL: Duration = Duration::from_millis(80);
+    let failure_timeout = Some(Duration::from_secs(2));
+    let mut cluster = Cluster::with(12, 3, Setup { failure_timeout, ..Setup::default() });
+    cluster.user(|user| async move {
+        let coordinator = user.coordinator();
+        // Until a watchman reigns.
+        user.timers.sleep(FAILURE_TIMEOUT).await;
+        let mut leadership = campaign(&coordinator, 7, "/leader", TTL).await.unwrap();
+        let old = leadership.standing().clone();
+        assert_eq!(leadership.lost().await, None);
+        assert!(old.check(coordinator.now()).is_ok(), "the lease has ended before the membership");
+        drop(leadership);
+        let again = campaign(&coordinator, 7, "/leader", TTL).await.unwrap();
+        assert!(again.membership().epoch > old.epoch());
+        let old = old.check(coordinator.now());
+        assert!(old.is_err(), "{old:?} after epoch {}", again.membership().epoch);
+        again.resign().await.unwrap();
+        // Who leaves comes back without waiting.
+        let begun = user.timers.now();
+        campaign(&coordinator, 7, "/leader", TTL).await.unwrap();
+        let took = Duration::from_nanos(user.timers.now() - begun);
+        assert!(took < TTL, "{took:?}");
+    });
+    cluster.mute(3, 300);
     cluster.run(60, 0);
 }

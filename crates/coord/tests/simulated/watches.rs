@@ -9,14 +9,14 @@ use futures::future::join_all;
 
 use crate::harness::{self, Cluster, Setup, User};
 
-/// What is pushed does not wait for this.
+/// Pushed answers do not wait for this.
 const SLOW: Duration = Duration::from_secs(3600);
 
 fn tree(root: &str) -> Scope {
     Scope::Tree { root: root.into() }
 }
 
-/// Until so many wait at the only replica.
+/// Waits until this many watchers wait at the only replica.
 async fn watched_by(user: &User, watchers: u64) {
     while user.shared.counters[0].get().kept_questions != watchers {
         user.timers.sleep(Duration::from_millis(1)).await;
@@ -50,13 +50,13 @@ fn watchers_are_told_within_a_round_trip() {
     cluster.run(20, 0);
 }
 
-/// On five hosts. While nothing happens, none of them asks for anything; then all are told at once.
+/// On five hosts. While nothing happens, none of them sends anything; then all are told at once.
 #[test]
 fn thousands_of_watchers_of_one_node_cost_memory_and_are_told_together() {
     const HOSTS: u64 = 5;
     const WATCHERS: u64 = 2_000;
     const IDLE: Duration = Duration::from_secs(2);
-    // A watchman asks as well, again and again.
+    // A watchman sends queries, too, periodically.
     let mut cluster = Cluster::with(22, 1, Setup { is_unwatched: true, ..Setup::default() });
     let (told, last) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
     for _ in 0..HOSTS {
@@ -81,7 +81,11 @@ fn thousands_of_watchers_of_one_node_cost_memory_and_are_told_together() {
         let counters = || user.shared.counters[0].get();
         let before = counters();
         user.timers.sleep(IDLE).await;
-        assert_eq!((counters().reads, counters().kept_questions), (before.reads, WATCHERS), "nobody asked for anything");
+        assert_eq!(
+            (counters().reads, counters().kept_questions),
+            (before.reads, WATCHERS),
+            "nobody asked for anything"
+        );
         let begun = user.timers.now();
         coordinator.set("/watched/a", b"", Condition::Always).await.unwrap();
         while all_told.get() < WATCHERS {
@@ -94,7 +98,7 @@ fn thousands_of_watchers_of_one_node_cost_memory_and_are_told_together() {
     cluster.run(60, 0);
 }
 
-/// Those for which there is no place ask now and then.
+/// Watchers without a place poll from time to time.
 #[test]
 fn more_watchers_than_a_node_takes_are_told_later() {
     const WATCHERS: u64 = 6;
@@ -115,7 +119,7 @@ fn more_watchers_than_a_node_takes_are_told_later() {
     cluster.run(20, 0);
 }
 
-/// A client that gives up its watches, or goes away, holds no places.
+/// A client that drops its watches, or disappears, holds no places.
 #[test]
 fn watchers_that_are_given_up_make_room() {
     const ROUND: u64 = 50;

@@ -6,16 +6,16 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClientConfig {
-    /// Sessions with each core of the server, 1 to [`ClientConfig::SESSIONS_MAX`]; each has 8 requests on the way at a time, and queues more.
-    /// Default 4.
+    /// Sessions with each core of the server, 1 to [`ClientConfig::SESSIONS_MAX`]; each has up to 8 requests in flight,
+    /// and queues further ones. Default 4.
     pub sessions_per_core: usize,
-    /// How long an operation may take; the server is told. Default 2 s; `None` for as long as the server is there. Opening sessions is bounded
-    /// by [`dunlin_rpc::EndpointConfig::connect_timeout`] instead.
+    /// How long an operation may take; the server is told the deadline. Default 2 s; `None` for as long as the server
+    /// lives. [`dunlin_rpc::EndpointConfig::connect_timeout`] limits the opening of sessions instead.
     pub deadline: Option<Duration>,
 }
 
 impl ClientConfig {
-    /// Most sessions with one core.
+    /// Maximum number of sessions with one core.
     pub const SESSIONS_MAX: usize = 256;
 }
 

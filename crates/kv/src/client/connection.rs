@@ -1,61 +1,91 @@
-//! One attempt at a time to reach the server, shared by all operations that wait for it. Sessions that were not used of
-//! late are tried with a question first: an operation that is sent on one that is over may have been executed, for all
-//! that anybody knows.
+//! Makes at most one attempt at a time to reach the server, shared by all operations that wait for it. Sessions that
+//! were not used recently are first probed with a request: if an operation were sent on a session that has ended, it
+//! would be unknown whether it was executed.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
+use dunlin_net::random::Random;
 use dunlin_net::{Addr, Transport};
 use dunlin_rpc::Endpoint;
 use dunlin_serve::channel::UNUSED_NANOS_MAX;
-use dunlin_serve::channel::connection::{Connected, Connection as Shared};
+use dunlin_serve::channel::connection::Connection as Shared;
 
 use super::config::ClientConfig;
 use super::error::KvError;
 use super::links::Links;
 
-/// The sessions with a server, or the attempt to get them.
+/// How long to wait after a busy core pushed back an operation, times a random factor from 0.5 to 1.5; doubled with
+/// each further attempt,
+const BUSY_PAUSE_NANOS: u64 = 1_000_000;
+/// up to this many times.
+const BUSY_DOUBLINGS_MAX: u32 = 6;
+
+/// The sessions with a server, or the attempt to open them.
 pub(super) struct Connection<T: Transport> {
     pub endpoint: Rc<Endpoint<T>>,
     pub server: Addr,
     config: ClientConfig,
     links: Shared<Links, KvError>,
-}
-
-impl Connected for Links {
-    fn close(&self) {
-        Links::close(self);
-    }
+    /// The source of random pauses.
+    random: RefCell<Random>,
 }
 
 impl<T: Transport> Connection<T> {
     pub fn new(endpoint: Rc<Endpoint<T>>, server: Addr, config: ClientConfig) -> Connection<T> {
-        Connection { endpoint, server, config, links: Shared::new(UNUSED_NANOS_MAX) }
+        let random = RefCell::new(Random::new(endpoint.now()));
+        Connection { endpoint, server, config, links: Shared::new(UNUSED_NANOS_MAX), random }
     }
 
-    /// The sessions, if they are there and were in use until `now`, and are from now on.
+    /// Returns the sessions, if they exist and were in use until `now`.
     #[inline]
     pub fn current(&self, now: u64) -> Option<Rc<Links>> {
-        self.links.current(now)
+        let links = self.links.current(now)?;
+        // The caller that begins an operation need not turn the endpoint.
+        self.used(&links);
+        Some(links)
     }
 
-    /// The sessions; tries or opens them, or waits for whoever does.
+    /// Records that these sessions were in use until the endpoint's last turn.
+    #[inline]
+    pub fn used(&self, links: &Rc<Links>) {
+        self.links.used(links, self.endpoint.loop_time());
+    }
+
+    /// Returns the sessions; probes or opens them, or waits for the task that does.
     pub async fn links(&self) -> Result<Rc<Links>, KvError> {
         let open = async |unused: Option<Rc<Links>>| {
             if let Some(links) = unused {
                 if !links.is_over(&self.config).await {
                     return Ok(links);
                 }
-                self.lost(&links);
+                self.leave(&links);
             }
             Links::open(&self.endpoint, &self.server, &self.config).await.map(Rc::new)
         };
-        self.links.get(|| self.endpoint.now(), open).await
+        let links = self.links.get(|| self.endpoint.now(), open).await?;
+        self.used(&links);
+        Ok(links)
     }
 
-    /// Notes that the sessions are over: the next operation opens new ones. Does nothing if somebody else noticed
-    /// before.
-    pub fn lost(&self, links: &Rc<Links>) {
-        self.links.lost(links);
+    /// Waits before an operation is retried that a busy core pushed back, longer with each attempt. Returns whether
+    /// there is time for another attempt before `deadline`.
+    pub async fn wait_for_busy_core(&self, times: u32, deadline: Option<u64>) -> bool {
+        let middle = BUSY_PAUSE_NANOS << times.min(BUSY_DOUBLINGS_MAX);
+        let pause = middle / 2 + self.random.borrow_mut().below(middle);
+        let until = self.endpoint.now().saturating_add(pause);
+        if deadline.is_some_and(|deadline| until >= deadline) {
+            return false;
+        }
+        self.endpoint.timers().sleep_until(until).await;
+        // The sleep may have taken longer.
+        deadline.is_none_or(|deadline| self.endpoint.now() < deadline)
+    }
+
+    /// Leaves these sessions, some of which have ended, to the operations in progress on the others: the next operation
+    /// opens new ones. Does nothing if another task has already done so.
+    pub fn leave(&self, links: &Rc<Links>) {
+        self.links.detach(links);
     }
 
     /// Closes the sessions and forgets them.

@@ -1,4 +1,4 @@
-//! Why an operation gave no answer, and whether it may have been done all the same.
+//! Why an operation has no answer, and whether it may have been executed.
 
 use dunlin_net::Addr;
 use dunlin_rpc::msgbuf::AllocError;
@@ -8,95 +8,95 @@ use thiserror::Error;
 
 use crate::metrics::StatsError;
 
-/// Whether the server may have done an operation that failed.
+/// Whether the server may have executed a failed operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// It changed nothing, and will not.
+    /// It changed nothing, and never will.
     NotExecuted,
-    /// Nobody knows: it may have been done, may be done yet, or never.
+    /// Unknown: it may have been executed, may be yet, or never.
     MaybeExecuted,
 }
 
-/// Why an operation failed. [`KvError::outcome`] says what is known of it.
+/// Why an operation failed. [`KvError::outcome`] says whether it may have been executed.
 #[derive(Debug, Clone, Error)]
 #[non_exhaustive]
 pub enum KvError {
     /// The key is empty or too long. Nothing was sent.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// The value is longer than the server takes. Nothing was sent.
+    /// The value is longer than the server accepts. Nothing was sent.
     #[error("the value has {len} bytes, more than the {max} that the server takes")]
     ValueTooLarge {
         /// Its length.
         len: usize,
-        /// The longest allowed.
+        /// The maximum allowed.
         max: usize,
     },
-    /// The server did the operation and changed nothing: its condition did not hold, or there was no place.
+    /// The server executed the operation and changed nothing: its condition did not hold, or there was no room.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// No session to the server. Nothing was sent.
+    /// There is no session to the server. Nothing was sent.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The server gave no map. Nothing was sent.
+    /// The server returned no map. Nothing was sent.
     #[error("no map of the server at {server}: {error}")]
     NoMap {
-        /// Where it was asked.
+        /// The address that was asked.
         server: Addr,
-        /// Why.
+        /// The cause.
         error: CallError,
     },
-    /// What answers there is no key-value service, or of another version. Nothing was sent.
+    /// The peer at this address is not a key-value service, or has another version. Nothing was sent.
     #[error(
         "{server} is no key-value service of version {}: check the address and the versions of both",
         crate::wire::VERSION
     )]
     NoService {
-        /// Where it was asked.
+        /// The address that was asked.
         server: Addr,
     },
-    /// The map names no address of a core that can be reached the way the server was. Nothing was sent.
+    /// The map has no address for a core that can be reached the same way as the server. Nothing was sent.
     #[error("core {core} of the server at {server} has no address of the same kind")]
     NoAddress {
-        /// Where the map came from.
+        /// The source of the map.
         server: Addr,
-        /// Which core.
+        /// The core.
         core: u16,
     },
-    /// The server's division of keys changed again and again. Nothing was done.
+    /// The server's key division changed again and again. Nothing was done.
     #[error("the server at {server} moved its keys while it was asked for them; try again")]
     Moved {
-        /// Which server.
+        /// The server.
         server: Addr,
     },
     /// The deadline passed before the request was sent.
     #[error("the deadline passed before the request was sent")]
     Late,
-    /// There is no buffer for the request here. Nothing was sent.
+    /// No buffer could be allocated for the request. Nothing was sent.
     #[error(transparent)]
     NoBuffer(#[from] AllocError),
     /// The call failed.
     #[error("{error}")]
     Call {
-        /// Why. Not the source of this error, which displays the same.
+        /// The cause. Not the source of this error, which displays the same text.
         error: CallError,
     },
-    /// The server answered, and the answer cannot be understood.
+    /// The server's answer is malformed.
     #[error("the server's answer cannot be understood: check the versions of both")]
     BadAnswer,
-    /// The server's statistics cannot be understood.
+    /// The server's statistics are malformed.
     #[error(transparent)]
     BadStats(#[from] StatsError),
-    /// The server does not do this.
+    /// The server does not support this operation.
     #[error("the server does not do this: look at the options it was started with")]
     Unsupported,
-    /// The server tried and failed; its own output says why.
+    /// The server tried and failed; its log says why.
     #[error("the server failed to do it; look at its output")]
     ServerFailed,
 }
 
 impl KvError {
-    /// Whether the operation may have been done although it failed.
+    /// Returns whether the failed operation may have been executed.
     pub fn outcome(&self) -> Outcome {
         match self {
             KvError::Call { error } if !error.may_have_run() => Outcome::NotExecuted,
@@ -114,7 +114,7 @@ mod tests {
     fn an_operation_was_not_executed_only_if_its_server_says_so() {
         let outcome = |error| KvError::Call { error }.outcome();
         assert_eq!(outcome(CallError::Busy), Outcome::NotExecuted);
-        // Its handler had begun.
+        // Its handler had already begun.
         assert_eq!(outcome(CallError::Overloaded), Outcome::MaybeExecuted);
         assert_eq!(outcome(CallError::DeadlineExceeded), Outcome::MaybeExecuted);
     }

@@ -1,10 +1,11 @@
-//! The sessions with every core of a server, opened by its map.
+//! The sessions with every core of a server, opened according to its map.
 
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
 
 use dunlin_net::{Addr, Transport};
 use dunlin_rpc::{CallOptions, Endpoint, MsgBuf, Session};
+use dunlin_serve::channel::connection::Connected;
 use dunlin_serve::channel::is_session_over;
 use futures::future::join_all;
 
@@ -13,10 +14,10 @@ use super::error::KvError;
 use crate::routing::Core;
 use crate::wire::{MAP, ServerMap};
 
-/// Requests that a session has on the way at a time; beyond them it queues.
+/// Requests of a session in flight; further ones are queued.
 const SLOTS: u32 = 8;
 
-/// A session, and how many calls this client has on it.
+/// A session, and the number of this client's calls on it.
 #[derive(Debug)]
 pub(super) struct Lane {
     pub session: Session,
@@ -27,13 +28,13 @@ pub(super) struct Lane {
 #[derive(Debug)]
 pub(super) struct CoreLink {
     pub lanes: Vec<Lane>,
-    /// The lane used last.
+    /// The lane that was used last.
     current: Cell<usize>,
 }
 
 impl CoreLink {
-    /// The number of the lane for the next call: the same one while it has a free slot, so that few sessions stay in the cache and requests
-    /// leave in one burst; else the next.
+    /// Returns the lane for the next call: the same one while it has a free slot, so that few sessions stay in the
+    /// cache and requests leave in one burst; otherwise the next.
     #[inline]
     pub fn choose(&self) -> usize {
         let current = self.current.get();
@@ -46,37 +47,38 @@ impl CoreLink {
     }
 }
 
-/// A server as of its map.
+/// The sessions of a server, according to its map. Dropping this closes them, so calls in progress keep it alive.
 #[derive(Debug)]
 pub(super) struct Links {
     pub map: ServerMap,
     pub cores: Vec<CoreLink>,
 }
 
+/// A session that is closed unless somebody takes it: dropping its handle would not close it.
+struct Unused(Option<Session>);
+
+impl Drop for Unused {
+    fn drop(&mut self) {
+        if let Some(session) = &self.0 {
+            drop(session.close());
+        }
+    }
+}
+
 impl Links {
-    /// Asks `server` for its map and opens sessions to every core.
-    pub async fn open<T: Transport>(endpoint: &Endpoint<T>, server: &Addr, config: &ClientConfig) -> Result<Links, KvError> {
+    /// Asks `server` for its map, and opens sessions to every core.
+    pub async fn open<T: Transport>(
+        endpoint: &Endpoint<T>,
+        server: &Addr,
+        config: &ClientConfig,
+    ) -> Result<Links, KvError> {
         let first = endpoint.connect(server).await?;
-        let map = match fetch_map(&first, server, config).await {
-            Ok(map) => map,
-            Err(error) => {
-                drop(first.close());
-                return Err(error);
-            }
-        };
-        let mut first = Some(first);
+        let mut unused = Unused(Some(first.clone()));
+        let map = fetch_map(&first, server, config).await?;
         let mut links = Links { map, cores: Vec::new() };
-        let result = links.open_all(endpoint, server, config, &mut first).await;
-        if let Some(unused) = first {
-            drop(unused.close());
-        }
-        match result {
-            Ok(()) => Ok(links),
-            Err(error) => {
-                links.close();
-                Err(error)
-            }
-        }
+        // If this fails, or nobody waits for it any more, the links close what is open already.
+        links.open_all(endpoint, server, config, &mut unused.0).await?;
+        Ok(links)
     }
 
     async fn open_all<T: Transport>(
@@ -103,9 +105,10 @@ impl Links {
         Ok(())
     }
 
-    /// Whether a core has given up the sessions with it: each is asked for its map. One that does not answer in time has not.
+    /// Whether a core has given up its sessions: each core is asked for its map. A core that does not answer in time
+    /// has not.
     pub async fn is_over(&self, config: &ClientConfig) -> bool {
-        // A core has given up all sessions with an endpoint, or none.
+        // A core gives up all sessions with an endpoint, or none.
         let ask = |core: &CoreLink| {
             let options = config.deadline.map(CallOptions::timeout).unwrap_or_default();
             MsgBuf::with_len(0).ok().map(|request| core.lanes[0].session.call_with(MAP, request, options))
@@ -114,22 +117,29 @@ impl Links {
         answers.iter().any(|answer| answer.as_ref().is_err_and(|failure| is_session_over(&failure.error)))
     }
 
-    /// The sessions with the core that owns `key`.
+    /// Returns the sessions with the core that owns `key`.
     #[inline]
     pub fn owner(&self, key: &[u8]) -> &CoreLink {
         &self.cores[usize::from(self.map.routing.owner(key))]
     }
 
-    /// The sessions with a core.
+    /// Returns the sessions with a core.
     pub fn core(&self, core: Core) -> &CoreLink {
         &self.cores[usize::from(core)]
     }
+}
 
-    /// Closes every session; it goes on while the endpoint runs.
-    pub fn close(&self) {
+impl Connected for Links {
+    fn close(&self) {
         for lane in self.cores.iter().flat_map(|core| &core.lanes) {
             drop(lane.session.close());
         }
+    }
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 
@@ -140,9 +150,9 @@ async fn fetch_map(session: &Session, server: &Addr, config: &ClientConfig) -> R
     ServerMap::parse(&reply.response).ok_or_else(|| KvError::NoService { server: server.clone() })
 }
 
-/// The address of a map, if it can be reached the way `server` was.
+/// Returns an address of a map, if it can be reached the same way as `server`.
 fn reachable(text: &str, server: &Addr) -> Option<Addr> {
-    // A map is a server's word, not a user's: no host name is looked up for it.
+    // A map comes from a server, not from the user: host names in it are not looked up.
     let is_same_kind = |prefix: &str| text.starts_with(prefix);
     match server {
         Addr::Udp(server) => {

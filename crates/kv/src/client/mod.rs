@@ -1,9 +1,9 @@
-//! The client: asynchronous calls over one endpoint, each to the core that owns its key.
+//! The client: asynchronous calls on one endpoint, each to the core that owns its key.
 //!
 //! | File | What it holds |
 //! |---|---|
-//! | `links` | sessions to every core, by the server's map |
-//! | `connection` | one attempt at a time to get them, shared by all who wait |
+//! | `links` | sessions to every core, according to the server's map |
+//! | `connection` | one attempt at a time to open them, shared by all waiting operations |
 //! | `operations` | the operations on one key |
 //! | `multiget` | many keys: a request to each owner |
 //! | `scan` | all items |
@@ -32,11 +32,16 @@ pub use value::Value;
 
 use crate::wire::ServerMap;
 
-/// A client of one server. Clones share its sessions. Operations may be in progress together as ordinary futures are, on the endpoint's own
-/// executor or in [`Endpoint::block_on`]; they take effect in any order, unless one is awaited before the next is begun.
+/// A client of one server. Clones share its sessions. Operations may run concurrently like any futures, on the
+/// endpoint's own executor or in [`Endpoint::block_on`]; they take effect in any order, unless one is awaited before
+/// the next is begun.
 ///
-/// When the server goes away, operations end with an error that says whether they may have been done ([`KvError::outcome`]); reads are tried
-/// once more. The next operation asks for the map anew and opens new sessions, so that it finds the server if it was started again.
+/// When the server goes away, operations end with an error that says whether they may have been executed
+/// ([`KvError::outcome`]); reads are retried. If one core is lost, operations in progress on the others continue. An
+/// operation that a busy core pushes back is retried until its deadline.
+///
+/// After a loss, the next operation fetches the map again and opens new sessions, so the client reconnects
+/// automatically when the server restarts.
 ///
 /// ```
 /// # use std::rc::Rc;
@@ -82,28 +87,32 @@ impl<T: Transport> Clone for KvClient<T> {
 }
 
 impl<T: Transport> KvClient<T> {
-    /// Asks `server`, any core of it, for its map, and opens sessions to all its cores.
+    /// Asks any core of a server (`server`) for the map, and opens sessions to all its cores.
     ///
     /// # Errors
     /// [`KvError::Connect`], [`KvError::NoMap`], [`KvError::NoService`], [`KvError::NoAddress`].
-    pub async fn connect(endpoint: &Rc<Endpoint<T>>, server: &Addr, config: ClientConfig) -> Result<KvClient<T>, KvError> {
+    pub async fn connect(
+        endpoint: &Rc<Endpoint<T>>,
+        server: &Addr,
+        config: ClientConfig,
+    ) -> Result<KvClient<T>, KvError> {
         let client = KvClient::new(endpoint, server, config);
         client.connection.links().await?;
         Ok(client)
     }
 
-    /// A client that connects with its first operation.
+    /// Returns a client that connects with its first operation.
     pub fn new(endpoint: &Rc<Endpoint<T>>, server: &Addr, config: ClientConfig) -> KvClient<T> {
         KvClient { connection: Rc::new(Connection::new(endpoint.clone(), server.clone(), config)), config }
     }
 
-    /// The same client with another deadline for its operations; `None` for none.
+    /// Returns the same client with another deadline for its operations; `None` for none.
     #[must_use]
     pub fn with_deadline(&self, deadline: Option<std::time::Duration>) -> KvClient<T> {
         KvClient { connection: self.connection.clone(), config: ClientConfig { deadline, ..self.config } }
     }
 
-    /// The server's map, fetched if there is none.
+    /// Returns the server's map, fetching it if necessary.
     ///
     /// # Errors
     /// As [`KvClient::connect`].
@@ -111,7 +120,8 @@ impl<T: Transport> KvClient<T> {
         Ok(self.connection.links().await?.map.clone())
     }
 
-    /// Closes the sessions; a later operation opens them again. Operations in progress fail.
+    /// Closes the sessions; a later operation reopens them. Operations in progress fail, except those on sessions that
+    /// the client had left because one of them had ended.
     pub fn close(&self) {
         self.connection.forget();
     }

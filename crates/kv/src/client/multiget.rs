@@ -1,4 +1,5 @@
-//! Many keys: one request to each core that owns some, or as many as the limits ask for, all at once.
+//! Multi-get: concurrent requests to each core that owns some of the keys, one per core or as many as the limits
+//! require.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -6,7 +7,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use dunlin_net::Transport;
-use dunlin_rpc::{Call, CallFailure, MsgBuf, Reply};
+use dunlin_rpc::{Call, CallError, CallFailure, MsgBuf, Reply};
 use dunlin_serve::channel::is_session_over;
 
 use super::KvClient;
@@ -16,10 +17,10 @@ use super::operations::check_key;
 use super::value::Value;
 use crate::wire::{Found, MULTI_GET, MULTI_GET_KEYS_MAX, MultiGet, MultiGetAnswer, Status};
 
-/// Rounds in which nothing more is learned before a multi-get gives up.
+/// Rounds without progress after which a multi-get gives up.
 const EMPTY_ROUNDS_MAX: u32 = 3;
 
-/// A request for some of the keys, given by their places in the list, and its answer once it is there.
+/// A request for some of the keys, given by their indices in the list, and its answer when it has arrived.
 struct Part {
     keys: Vec<usize>,
     call: Pin<Box<Call<MsgBuf>>>,
@@ -27,10 +28,10 @@ struct Part {
 }
 
 impl<T: Transport> KvClient<T> {
-    /// Reads the values of many keys: in the result, `values[i]` is that of `keys[i]`. Keys of one core travel in one request, up to
-    /// [`MULTI_GET_KEYS_MAX`] of them; what does not fit in one response is asked for again.
+    /// Reads the values of many keys: in the result, `values[i]` is that of `keys[i]`. Keys of one core share a
+    /// request, up to [`MULTI_GET_KEYS_MAX`] of them; keys that do not fit in one response are requested again.
     ///
-    /// The keys are not read at one point in time.
+    /// The keys are not read atomically.
     ///
     /// # Errors
     /// As [`KvClient::get`]: all keys or none.
@@ -39,12 +40,13 @@ impl<T: Transport> KvClient<T> {
         let deadline = self.deadline();
         let mut values: Vec<Option<Value>> = keys.iter().map(|_| None).collect();
         let mut wanted: Vec<usize> = (0..keys.len()).collect();
-        let mut empty_rounds = 0;
+        let (mut empty_rounds, mut pushed_back) = (0, 0);
         while !wanted.is_empty() {
             let links = self.connection.links().await?;
             let mut parts = self.send(&links, keys, &wanted, deadline)?;
             all(&mut parts).await;
-            let before = wanted.len();
+            self.connection.used(&links);
+            let (before, mut is_busy) = (wanted.len(), false);
             wanted.clear();
             for part in parts {
                 // `all` ends when every part has its result.
@@ -52,11 +54,22 @@ impl<T: Transport> KvClient<T> {
                 match result {
                     Ok(reply) => self.take(&links, &part.keys, reply.response, &mut values, &mut wanted)?,
                     Err(failure) if is_session_over(&failure.error) && empty_rounds + 1 < EMPTY_ROUNDS_MAX => {
-                        self.connection.lost(&links);
+                        self.connection.leave(&links);
+                        wanted.extend(part.keys);
+                    }
+                    Err(failure) if matches!(failure.error, CallError::Busy) => {
+                        is_busy = true;
                         wanted.extend(part.keys);
                     }
                     Err(failure) => return Err(self.failed(&links, failure.error)),
                 }
+            }
+            if is_busy {
+                if !self.connection.wait_for_busy_core(pushed_back, deadline).await {
+                    return Err(KvError::Call { error: CallError::Busy });
+                }
+                pushed_back += 1;
+                continue;
             }
             empty_rounds = if wanted.len() < before { 0 } else { empty_rounds + 1 };
             if empty_rounds >= EMPTY_ROUNDS_MAX {
@@ -66,7 +79,7 @@ impl<T: Transport> KvClient<T> {
         Ok(values)
     }
 
-    /// Sends the requests for the keys wanted.
+    /// Sends the requests for the missing keys.
     fn send<K: AsRef<[u8]>>(
         &self,
         links: &Links,
@@ -93,7 +106,7 @@ impl<T: Transport> KvClient<T> {
         Ok(parts)
     }
 
-    /// Takes the values out of a response, and notes the keys that are to be asked for again.
+    /// Takes the values out of a response, and notes the keys to be requested again.
     fn take(
         &self,
         links: &Rc<Links>,
@@ -110,7 +123,7 @@ impl<T: Transport> KvClient<T> {
                 Found::None(Status::NotFound) => {}
                 Found::None(Status::Later) => wanted.push(key),
                 Found::None(Status::NotOwned) => {
-                    self.connection.lost(links);
+                    self.connection.leave(links);
                     wanted.push(key);
                 }
                 Found::None(Status::Failed) => return Err(KvError::ServerFailed),

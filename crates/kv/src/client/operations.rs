@@ -16,14 +16,16 @@ use crate::metrics::ServerStats;
 use crate::mutation::{Mutation, is_planted};
 use crate::wire::{Answer, FLUSH, ItemFacts, NumberAnswer, OPERATE, Operation, SNAPSHOT, STATS, Status, ValueAnswer};
 
-/// Times that an operation is tried while it is certain that doing so is safe: it was not done, or is a read.
+/// Attempts of an operation with new sessions while a retry is known to be safe: it was not executed, or is a read.
 const ATTEMPTS_MAX: u32 = 3;
 
-/// How a call ended that is not to be tried again.
+/// The result of an attempt.
 enum Attempt {
     Done(MsgBuf),
-    /// To be tried again with new sessions; the error is for when that was done too often.
+    /// Retry with new sessions; the error is for when that was done too often.
     Again(KvError),
+    /// Retry later: the core pushed the request back, and nothing was done.
+    Later(KvError),
 }
 
 /// Counts a call while it is in progress.
@@ -42,7 +44,7 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// Refuses a key that no item can have, before anything is sent.
+/// Rejects an invalid key before anything is sent.
 pub(super) fn check_key(key: &[u8]) -> Result<(), KeyError> {
     match key.len() {
         0 => Err(KeyError::Empty),
@@ -73,7 +75,7 @@ impl<T: Transport> KvClient<T> {
         })
     }
 
-    /// Reads all that is known of an item: its CAS token, for [`Condition::Unchanged`], among it.
+    /// Reads an item with its metadata, such as its CAS token for [`Condition::Unchanged`].
     ///
     /// # Errors
     /// As [`KvClient::get`].
@@ -81,7 +83,7 @@ impl<T: Transport> KvClient<T> {
         self.read_item(Operation::Read { key, touch: None }).await
     }
 
-    /// Reads an item and gives it another expiry.
+    /// Reads an item and sets its expiry.
     ///
     /// # Errors
     /// As [`KvClient::touch`].
@@ -105,15 +107,15 @@ impl<T: Transport> KvClient<T> {
         }
     }
 
-    /// Stores a value, whatever was there; it has no flags and never expires.
+    /// Stores a value unconditionally, without flags or expiry.
     ///
     /// # Errors
-    /// Any [`KvError`]; [`KvError::Refused`] if there is no place for it.
+    /// Any [`KvError`]; [`KvError::Refused`] if there is no room.
     pub async fn set(&self, key: &[u8], value: &[u8]) -> Result<Stored, KvError> {
         self.put(key, value, Put::default()).await
     }
 
-    /// Stores a value if there is no item: memcached's `add`.
+    /// Stores a value if the key has none: memcached's `add`.
     ///
     /// # Errors
     /// As [`KvClient::put`].
@@ -121,7 +123,7 @@ impl<T: Transport> KvClient<T> {
         self.put(key, value, Put { condition: Condition::Absent, ..Put::default() }).await
     }
 
-    /// Stores a value if there is an item.
+    /// Stores a value if the key has one.
     ///
     /// # Errors
     /// As [`KvClient::put`].
@@ -129,7 +131,7 @@ impl<T: Transport> KvClient<T> {
         self.put(key, value, Put { condition: Condition::Present, ..Put::default() }).await
     }
 
-    /// Stores a value if the item still has this token: compare and swap.
+    /// Stores a value if the item still has this CAS token: compare and swap.
     ///
     /// # Errors
     /// As [`KvClient::put`].
@@ -140,13 +142,13 @@ impl<T: Transport> KvClient<T> {
     /// Stores a value under a condition, with flags and an expiry.
     ///
     /// # Errors
-    /// Any [`KvError`]; [`KvError::Refused`] if the condition does not hold or there is no place.
+    /// Any [`KvError`]; [`KvError::Refused`] if the condition does not hold or there is no room.
     pub async fn put(&self, key: &[u8], value: &[u8], put: Put) -> Result<Stored, KvError> {
         let response = self.operate(&Operation::Put { key, value, put }).await?;
         Ok(Answer::parse_stored(&response).ok_or(KvError::BadAnswer)??)
     }
 
-    /// Deletes an item. False if there was none.
+    /// Deletes an item. Returns false if there was none.
     ///
     /// # Errors
     /// As [`KvClient::get`].
@@ -158,7 +160,7 @@ impl<T: Transport> KvClient<T> {
         }
     }
 
-    /// Deletes an item if it still has the token, if one is given.
+    /// Deletes an item; with a token, only if the item still has it.
     ///
     /// # Errors
     /// Any [`KvError`]; [`KvError::Refused`] if there is no item, or it was changed.
@@ -167,15 +169,15 @@ impl<T: Transport> KvClient<T> {
         Ok(Answer::parse_plain(&response).ok_or(KvError::BadAnswer)??)
     }
 
-    /// Adds bytes behind a value.
+    /// Appends bytes to a value.
     ///
     /// # Errors
-    /// Any [`KvError`]; [`KvError::Refused`] if there is no item or no place.
+    /// Any [`KvError`]; [`KvError::Refused`] if there is no item or no room.
     pub async fn append(&self, key: &[u8], bytes: &[u8]) -> Result<Stored, KvError> {
         self.extend(key, bytes, Side::End, None).await
     }
 
-    /// Adds bytes in front of a value.
+    /// Prepends bytes to a value.
     ///
     /// # Errors
     /// As [`KvClient::append`].
@@ -183,24 +185,30 @@ impl<T: Transport> KvClient<T> {
         self.extend(key, bytes, Side::Start, None).await
     }
 
-    /// Adds bytes to a value, if it still has the token, if one is given.
+    /// Adds bytes to a value; with a token, only if the item still has it.
     ///
     /// # Errors
-    /// As [`KvClient::append`], and if the item was changed.
-    pub async fn extend(&self, key: &[u8], bytes: &[u8], side: Side, unchanged: Option<u64>) -> Result<Stored, KvError> {
+    /// As [`KvClient::append`], also if the item was changed.
+    pub async fn extend(
+        &self,
+        key: &[u8],
+        bytes: &[u8],
+        side: Side,
+        unchanged: Option<u64>,
+    ) -> Result<Stored, KvError> {
         let response = self.operate(&Operation::Extend { key, bytes, side, unchanged }).await?;
         Ok(Answer::parse_stored(&response).ok_or(KvError::BadAnswer)??)
     }
 
-    /// Adds to a number, and wraps at 2^64.
+    /// Adds to a number; wraps at 2^64.
     ///
     /// # Errors
-    /// Any [`KvError`]; [`KvError::Refused`] if there is no item, or it is no number.
+    /// Any [`KvError`]; [`KvError::Refused`] if there is no item, or it is not a number.
     pub async fn incr(&self, key: &[u8], by: u64) -> Result<NumberAnswer, KvError> {
         self.count(key, Delta::Up(by), None).await
     }
 
-    /// Subtracts from a number, and stops at 0.
+    /// Subtracts from a number; stops at 0.
     ///
     /// # Errors
     /// As [`KvClient::incr`].
@@ -208,19 +216,19 @@ impl<T: Transport> KvClient<T> {
         self.count(key, Delta::Down(by), None).await
     }
 
-    /// Adds to a number, if its item still has the token, if one is given.
+    /// Changes a number; with a token, only if the item still has it.
     ///
     /// # Errors
-    /// As [`KvClient::incr`], and if the item was changed.
+    /// As [`KvClient::incr`], also if the item was changed.
     pub async fn count(&self, key: &[u8], delta: Delta, unchanged: Option<u64>) -> Result<NumberAnswer, KvError> {
         let response = self.operate(&Operation::Count { key, delta, unchanged }).await?;
         Ok(NumberAnswer::parse(&response).ok_or(KvError::BadAnswer)??)
     }
 
-    /// Gives an item another expiry, `None` for never. False if there is none.
+    /// Sets an item's expiry; `None` for never. Returns false if there is no item.
     ///
     /// # Errors
-    /// Any [`KvError`]; [`KvError::Refused`] if a full store has no place for the expiry: then the item stays as it was.
+    /// Any [`KvError`]; [`KvError::Refused`] if a full store has no room for the expiry: then the item is unchanged.
     pub async fn touch(&self, key: &[u8], expires: Option<UnixSeconds>) -> Result<bool, KvError> {
         let response = self.operate(&Operation::Touch { key, expires }).await?;
         match Answer::parse_plain(&response).ok_or(KvError::BadAnswer)? {
@@ -230,7 +238,7 @@ impl<T: Transport> KvClient<T> {
         }
     }
 
-    /// Deletes every item, core by core.
+    /// Deletes every item, one core after the other.
     ///
     /// # Errors
     /// Any [`KvError`]; some cores may have done it then.
@@ -243,7 +251,7 @@ impl<T: Transport> KvClient<T> {
         Ok(())
     }
 
-    /// What the server counts, core by core; each is asked in turn, so it is not one moment for all.
+    /// Returns the server's statistics, one core after the other, so they are not of a single moment.
     ///
     /// # Errors
     /// Any [`KvError`] of a read; [`KvError::BadStats`].
@@ -262,56 +270,61 @@ impl<T: Transport> KvClient<T> {
         all.ok_or(KvError::BadAnswer)
     }
 
-    /// Has the server save its snapshot, and waits until it is saved: as long as the deadline allows.
+    /// Has the server save its snapshot, and waits for that until the deadline.
     ///
     /// # Errors
-    /// [`KvError::Unsupported`] if it was started without a snapshot file, [`KvError::ServerFailed`], any other [`KvError`].
+    /// [`KvError::Unsupported`] if the server was started without a snapshot file, [`KvError::ServerFailed`], any other
+    /// [`KvError`].
     pub async fn snapshot(&self) -> Result<(), KvError> {
         let links = self.connection.links().await?;
         plain(&self.ask(&links, links.core(0), SNAPSHOT).await?)
     }
 
-    /// One request to one core, not tried again.
+    /// Sends one request to one core, without retries.
     async fn ask(&self, links: &Rc<Links>, core: &CoreLink, req_type: u8) -> Result<MsgBuf, KvError> {
         let lane = &core.lanes[core.choose()];
         let _counted = InFlight::new(&lane.in_flight);
         let options = self.config.deadline.map(CallOptions::timeout).unwrap_or_default();
         let reply = lane.session.call_with(req_type, MsgBuf::with_len(0)?, options).await;
+        self.connection.used(links);
         reply.map(|reply| reply.response).map_err(|failure| self.failed(links, failure.error))
     }
 
-    /// The error of a failed call; notes it if the sessions are over.
+    /// Returns the error of a failed call; records it if the sessions have ended.
     pub(super) fn failed(&self, links: &Rc<Links>, error: CallError) -> KvError {
         if is_session_over(&error) {
-            self.connection.lost(links);
+            self.connection.leave(links);
         }
         KvError::Call { error }
     }
 
-    /// When an operation that begins now is to be over, on the endpoint's clock.
+    /// Returns the deadline of an operation that begins now, by the endpoint's clock.
     pub(super) fn deadline(&self) -> Option<u64> {
         let nanos = |deadline: Duration| deadline.as_nanos().try_into().unwrap_or(u64::MAX);
         self.config.deadline.map(|deadline| self.connection.endpoint.now().saturating_add(nanos(deadline)))
     }
 
-    /// What is left at `now` until `deadline`.
+    /// Returns the time from `now` until `deadline`.
     pub(super) fn time_left(deadline: Option<u64>, now: u64) -> Result<CallOptions, KvError> {
         let Some(deadline) = deadline else { return Ok(CallOptions::default()) };
         let left = deadline.saturating_sub(now);
         if left == 0 { Err(KvError::Late) } else { Ok(CallOptions::timeout(Duration::from_nanos(left))) }
     }
 
-    /// Does an operation, trying again where that is safe.
+    /// Executes an operation, and retries where that is safe.
     async fn operate(&self, operation: &Operation<'_>) -> Result<MsgBuf, KvError> {
         check_key(operation.key())?;
         let deadline = self.deadline();
-        let mut attempts = 0;
+        let (mut attempts, mut pushed_back) = (1, 0);
         loop {
-            attempts += 1;
             match self.attempt(operation, deadline).await? {
                 Attempt::Done(response) => return Ok(response),
                 Attempt::Again(error) if attempts >= ATTEMPTS_MAX => return Err(error),
-                Attempt::Again(_) => {}
+                Attempt::Again(_) => attempts += 1,
+                Attempt::Later(error) if !self.connection.wait_for_busy_core(pushed_back, deadline).await => {
+                    return Err(error);
+                }
+                Attempt::Later(_) => pushed_back += 1,
             }
         }
     }
@@ -330,18 +343,22 @@ impl<T: Transport> KvClient<T> {
         let counted = InFlight::new(&lane.in_flight);
         let result = lane.session.call_with(OPERATE, request, options).await;
         drop(counted);
+        self.connection.used(&links);
         match result {
             Ok(reply) => match Status::of(&reply.response) {
                 Some(Status::NotOwned) => {
-                    self.connection.lost(&links);
+                    self.connection.leave(&links);
                     Ok(Attempt::Again(KvError::Moved { server: self.connection.server.clone() }))
                 }
                 _ => Ok(Attempt::Done(reply.response)),
             },
+            Err(failure) if matches!(failure.error, CallError::Busy) => {
+                Ok(Attempt::Later(KvError::Call { error: CallError::Busy }))
+            }
             Err(failure) => {
                 let is_session_over = is_session_over(&failure.error);
                 let error = self.failed(&links, failure.error);
-                // Whether it was done is not known, so only a read may be tried again.
+                // It is unknown whether it was executed, so only a read may be retried.
                 let is_safe = operation.is_read() || is_planted(Mutation::WriteTriedAgain);
                 if is_safe && is_session_over { Ok(Attempt::Again(error)) } else { Err(error) }
             }

@@ -1,4 +1,5 @@
-//! Operations without futures: a callback runs when each ends. For load generators and whoever has very many operations at once.
+//! Operations without futures: a callback runs when each ends. For load generators, and programs with very many
+//! concurrent operations.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -13,28 +14,29 @@ use super::links::Links;
 use super::operations::check_key;
 use crate::wire::{OPERATE, Operation, Status};
 
-/// An operation of a [`Pipeline`] that ended.
+/// A finished operation of a [`Pipeline`].
 #[derive(Debug)]
 pub struct Finished {
-    /// The tag it was given.
+    /// The tag that was given to it.
     pub tag: u64,
-    /// The response, to be parsed as those of the operation, or why there is none.
+    /// The response, to be parsed like that of the operation, or why there is none.
     pub result: Result<MsgBuf, CallError>,
 }
 
 impl Finished {
-    /// The status of the response; `None` if there is none or it cannot be understood.
+    /// Returns the status of the response; `None` if there is none or it is malformed.
     #[inline]
     pub fn status(&self) -> Option<Status> {
         Status::of(self.result.as_ref().ok()?)
     }
 }
 
-/// Many operations at once, each to the core that owns its key, with a callback for their ends. An operation costs no allocation, and none is
-/// tried again: when the server goes away or moves its keys, make another pipeline.
+/// Many concurrent operations, each sent to the core that owns its key, with a callback for their results. Operations
+/// do not allocate, and are not retried: when the server goes away or moves its keys, create another pipeline.
 ///
-/// The callback runs in the endpoint's event loop and may submit further operations; hold the pipeline weakly in it, or it is never freed. The
-/// endpoint keeps what a pipeline registers for as long as it lives, so make few.
+/// The callback runs in the endpoint's event loop and may submit further operations; it must hold the pipeline weakly,
+/// otherwise the pipeline is never freed. The endpoint keeps what a pipeline registers for its whole life, so create
+/// few.
 pub struct Pipeline {
     links: Rc<Links>,
     lanes: Vec<Vec<ContinuationId>>,
@@ -43,7 +45,7 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// A pipeline over the sessions of `client`. `on_end` runs for each operation that ends.
+    /// Creates a pipeline over the sessions of `client`. `on_end` runs for each operation that ends.
     ///
     /// # Errors
     /// As [`KvClient::connect`].
@@ -65,16 +67,17 @@ impl Pipeline {
                     count.set(count.get() - 1);
                     let is_over = completion.result.as_ref().err().is_some_and(is_session_over);
                     if is_over && let Some(connection) = connection.upgrade() {
-                        connection.lost(&links);
+                        connection.leave(&links);
                     }
                 }
-                // Its buffer goes back first, for the operation that the callback may submit.
+                // Its buffer is returned first, for the operation that the callback may submit.
                 drop(completion.request);
                 (on_end.borrow_mut())(Finished { tag: completion.tag, result: completion.result });
             })
         };
         let lanes = links.cores.iter().enumerate();
-        let lanes = lanes.map(|(number, core)| (0..core.lanes.len()).map(|place| lane(number, place)).collect()).collect();
+        let lanes =
+            lanes.map(|(number, core)| (0..core.lanes.len()).map(|place| lane(number, place)).collect()).collect();
         let options = client.config.deadline.map(CallOptions::timeout).unwrap_or_default();
         Ok(Pipeline { links, lanes, in_flight, options })
     }
@@ -82,8 +85,8 @@ impl Pipeline {
     /// Begins an operation. Its request leaves with the next iteration of the event loop.
     ///
     /// # Errors
-    /// [`KvError::Key`], [`KvError::NoBuffer`], or [`KvError::Call`], for example [`CallError::QueueFull`]: nothing was sent, and the callback
-    /// does not run.
+    /// [`KvError::Key`], [`KvError::NoBuffer`], or [`KvError::Call`], for example [`CallError::QueueFull`]: nothing was
+    /// sent, and the callback does not run.
     #[inline]
     pub fn submit(&self, operation: &Operation<'_>, tag: u64) -> Result<(), KvError> {
         check_key(operation.key())?;
@@ -100,7 +103,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Operations that have not ended.
+    /// Returns the number of operations in flight.
     #[inline]
     pub fn in_flight(&self) -> usize {
         self.in_flight.get()

@@ -1,4 +1,4 @@
-//! Going through all items of a server.
+//! Scans all items of a server.
 
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -13,13 +13,14 @@ use super::links::{CoreLink, Links};
 use crate::wire::{SCAN, Scan, ScanAnswer};
 
 impl<T: Transport> KvClient<T> {
-    /// Shows every item of the server once, in no order, until `each` breaks.
+    /// Passes every item of the server to `each` once, in no particular order, until `each` breaks.
     ///
-    /// The server goes on meanwhile: items that are there from the beginning to the end are shown, those that come, go or change meanwhile may
-    /// be shown or not, in their old state or their new one. A snapshot shows one moment.
+    /// The server keeps serving meanwhile: items that exist during the whole scan are passed; items that are added,
+    /// removed or changed meanwhile may be passed or not, in their old or new state. For a single moment, use a
+    /// snapshot.
     ///
     /// # Errors
-    /// Any [`KvError`] of a read. Nothing is tried again: what was shown before would be shown twice.
+    /// Any [`KvError`] of a read. Nothing is retried: items would be passed twice.
     pub async fn scan(&self, mut each: impl FnMut(Record) -> ControlFlow<()>) -> Result<(), KvError> {
         let links = self.connection.links().await?;
         for core in &links.cores {
@@ -27,7 +28,7 @@ impl<T: Transport> KvClient<T> {
             while let Some(from) = next {
                 let response = self.scan_from(&links, core, from).await?;
                 let answer = ScanAnswer::parse(&response).ok_or(KvError::BadAnswer)?;
-                // A server that goes backwards would go on for ever.
+                // With a server that goes backwards, the scan would never end.
                 next = answer.next.filter(|next| *next > from);
                 if next.is_none() && answer.next.is_some() {
                     return Err(KvError::BadAnswer);
@@ -35,7 +36,7 @@ impl<T: Transport> KvClient<T> {
                 for item in answer.items {
                     let value = match item.value {
                         Some(value) => value.to_vec(),
-                        // It was too long to be shown; if it is gone by now it need not be.
+                        // It was too long for the scan; if it is gone by now, it may be skipped.
                         None => match self.get(item.key).await? {
                             Some(value) => value.to_vec(),
                             None => continue,
@@ -55,6 +56,7 @@ impl<T: Transport> KvClient<T> {
         let request = MsgBuf::copy_from(&Scan { from }.encode())?;
         let options = self.config.deadline.map(CallOptions::timeout).unwrap_or_default();
         let reply = core.lanes[core.choose()].session.call_with(SCAN, request, options).await;
+        self.connection.used(links);
         reply.map(|reply| reply.response).map_err(|failure| self.failed(links, failure.error))
     }
 }

@@ -1,4 +1,4 @@
-//! Values, where they were received.
+//! Values, in their receive buffers.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use dunlin_rpc::MsgBuf;
 
-/// A value that was read, in the buffer that it was received in: no copy. Those of a multi-get share their buffers.
+/// A value that was read, in its receive buffer: no copy. Values of a multi-get share their buffers.
 #[derive(Clone)]
 pub struct Value {
     buffer: Rc<MsgBuf>,
@@ -16,13 +16,13 @@ pub struct Value {
 
 impl Value {
     /// # Panics
-    /// If the buffer has no such place.
+    /// If `place` is out of range.
     pub(super) fn new(buffer: Rc<MsgBuf>, place: Range<usize>, flags: u32) -> Value {
         assert!(place.start <= place.end && place.end <= buffer.len());
         Value { buffer, place, flags }
     }
 
-    /// The item's flags.
+    /// Returns the item's flags.
     pub fn flags(&self) -> u32 {
         self.flags
     }

@@ -1,10 +1,12 @@
-//! What the protocol asks of the thread it runs on.
+//! What the protocol needs from the thread that it runs on.
 
 use std::cell::RefCell;
 use std::future::Future;
 use std::time::Duration;
 
 use dunlin_store::{Store, StoreStats, UnixSeconds, Visit};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use super::batch::Batch;
 use super::budget::{Budget, CONNECTION_BYTES_DEFAULT};
@@ -15,17 +17,19 @@ use super::limits::STALL_TURN_MAX;
 use crate::metrics::{CoreMetrics, Timing};
 use crate::routing::Core;
 
-/// What the memcached side of one core keeps beside its connections' own state. Made once per core.
+/// The memcached state of one core, beyond that of its connections. Created once per core.
 #[derive(Debug)]
 pub struct CoreState {
-    /// What it counts.
+    /// Its counters.
     pub counters: Counters,
     /// The connections it serves.
     pub connections: Connections,
-    /// The memory that they may hold.
+    /// The limit of the connections' memory.
     pub(super) budget: Budget,
-    /// Times bursts of commands.
+    /// Measures bursts of commands.
     pub(crate) timing: Timing,
+    /// The line of those that wait for another turn of the core, and how often the first of it has looked in vain.
+    stall_line: Mutex<u32>,
 }
 
 impl Default for CoreState {
@@ -35,39 +39,39 @@ impl Default for CoreState {
     }
 }
 
-/// What every core is to tell.
+/// A report requested from every core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inquiry {
-    /// Its counts.
+    /// Counters.
     Totals,
-    /// Its counts and some of its connections.
+    /// Counters and some of the connections.
     Connections {
-        /// The first place that is looked at, from zero on.
+        /// The first slot to look at, from zero on.
         first: usize,
-        /// How many places are looked at.
+        /// The number of slots to look at.
         count: usize,
     },
-    /// Its counts, which then begin anew.
+    /// Counters, which are then reset.
     Reset,
-    /// Its counts and a part of a list of items, `stats cachedump`.
+    /// Counters and a part of a list of items, for `stats cachedump`.
     Dump {
         /// The first range of hashes, from zero on.
         first: u64,
-        /// How many ranges are looked at.
+        /// The number of ranges to look at.
         count: u64,
-        /// Bytes of lines, and one line more, at most.
+        /// Maximum bytes of lines; one line more may exceed it.
         bytes_max: usize,
-        /// Items at most; zero for as many as there is room for.
+        /// Maximum number of items; zero for as many as there is room for.
         items_max: u32,
     },
 }
 
-/// What one core tells.
+/// The report of one core.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// What it counted.
+    /// Its counters.
     pub counts: Counts,
-    /// Its partition.
+    /// Statistics of its partition.
     pub store: StoreStats,
     /// Connections it serves.
     pub connections: u64,
@@ -75,36 +79,38 @@ pub struct Report {
     pub connection_bytes: u64,
     /// Bytes of memory that they may hold.
     pub connection_bytes_max: u64,
-    /// Places that connections have, free ones included.
+    /// Slots for connections, including free ones.
     pub connection_places: usize,
-    /// Connections, if asked.
+    /// Connections, if requested.
     pub each: Vec<ConnectionReport>,
-    /// Items, if asked: lines of `stats cachedump`.
+    /// Items, if requested: lines of `stats cachedump`.
     pub dump: DumpPart,
 }
 
 impl CoreState {
-    /// A core whose connections may hold so many bytes of memory, or [`super::CORE_BYTES_MIN`] if that is more.
+    /// Creates the state of a core whose connections may hold this much memory, or [`super::CORE_BYTES_MIN`] if that is
+    /// more.
     pub fn with_connection_bytes(bytes: usize) -> CoreState {
         CoreState {
             counters: Counters::default(),
             connections: Connections::default(),
             budget: Budget::new(bytes),
             timing: Timing::default(),
+            stall_line: Mutex::default(),
         }
     }
 
-    /// Bytes of memory that the connections hold while they wait.
+    /// Returns the bytes of memory that the connections hold while they wait.
     pub fn connection_bytes(&self) -> u64 {
         self.budget.held() as u64
     }
 
-    /// Bytes of memory that they may hold.
+    /// Returns the bytes of memory that they may hold.
     pub fn connection_bytes_max(&self) -> u64 {
         self.budget.max() as u64
     }
 
-    /// What this core tells.
+    /// Returns the report of this core.
     pub fn report(&self, inquiry: Inquiry, store: &(impl Store + Visit), now: UnixSeconds) -> Report {
         let mut report = Report {
             counts: self.counters.snapshot(),
@@ -127,25 +133,34 @@ impl CoreState {
     }
 }
 
-/// How long a task waits for its core to have another turn before it looks again.
-const STALL_WAIT: Duration = Duration::from_millis(1);
-/// How often it looks. A snapshot that has no turn any more must not stop a connection for good.
+/// How long a task waits for its core's next turn before it checks again.
+pub(crate) const STALL_WAIT: Duration = Duration::from_millis(1);
+/// How often it looks. A snapshot that has no turn any more must not stop connections for good: after that, one more of
+/// them goes on each time.
 const STALL_WAITS_MAX: u32 = 1_000;
 
-/// Whether changes have waited for the disk of a snapshot for [`STALL_TURN_MAX`] in this turn of the core.
+/// Whether changes have waited for a snapshot's disk for [`STALL_TURN_MAX`] in this turn of the core.
 pub(crate) fn has_stalled(backend: &impl Backend) -> bool {
     backend.with_store(|store| store.stalled()) >= STALL_TURN_MAX
 }
 
-/// Lets the core have another turn, and the snapshot with it, if changes have waited for long enough in this one. Commands that would wait on the
-/// core's thread wait as a task instead, so that changes slow down to the pace of the disk and the core goes on.
-pub(crate) async fn wait_for_turn(backend: &impl Backend) {
-    for _ in 0..STALL_WAITS_MAX {
-        if !has_stalled(backend) {
-            return;
-        }
-        tokio::time::sleep(STALL_WAIT).await;
+/// Lets the core have another turn, and the snapshot with it, if changes have waited for long enough in this one.
+/// Commands that would wait on the core's thread wait as a task instead, so that changes slow down to the pace of the
+/// disk and the core goes on. They wait in line, and only the first one looks: however many there are, no more go on in
+/// one turn than [`STALL_TURN_MAX`] allows. Returns for how long it waited, in nanoseconds.
+pub(crate) async fn wait_for_turn(backend: &impl Backend) -> u64 {
+    if !has_stalled(backend) {
+        return 0;
     }
+    let begun = Instant::now();
+    let mut looks = backend.state().stall_line.lock().await;
+    while has_stalled(backend) && *looks <= STALL_WAITS_MAX {
+        tokio::time::sleep(STALL_WAIT).await;
+        *looks += 1;
+    }
+    // The next one looks once more, at least.
+    *looks = if has_stalled(backend) { STALL_WAITS_MAX } else { 0 };
+    begun.elapsed().as_nanos().try_into().unwrap_or(u64::MAX)
 }
 
 /// When everything is to be deleted.
@@ -153,7 +168,7 @@ pub(crate) async fn wait_for_turn(backend: &impl Backend) {
 pub enum FlushTime {
     /// Before the answer.
     Now,
-    /// When this time has come.
+    /// At this time.
     At(UnixSeconds),
 }
 
@@ -162,61 +177,68 @@ pub enum FlushTime {
 #[error("the core that owns these keys is stopping")]
 pub struct Unavailable;
 
-/// One core of a server, as the memcached connections on it see it. Calls and futures stay on its thread.
+/// One core of a server, as seen by the memcached connections on it. Calls and futures stay on its thread.
 pub trait Backend: 'static {
     /// Its partition.
     type Store: Store + Visit;
 
-    /// The core that owns a key, if it is another one.
+    /// Returns the core that owns a key, if it is another one.
     fn elsewhere(&self, key: &[u8]) -> Option<Core>;
 
-    /// How many cores there are.
+    /// Returns the number of cores.
     fn cores(&self) -> Core;
 
-    /// Whether every key is owned here, so that nobody needs to be asked.
+    /// Whether this core owns every key, so that no other needs to be asked.
     #[inline]
     fn owns_all(&self) -> bool {
         self.cores() == 1
     }
 
-    /// Lends the partition. Never called within itself.
+    /// Lends the partition. Never called recursively.
     fn with_store<R>(&self, run: impl FnOnce(&mut Self::Store) -> R) -> R;
 
-    /// The time, from a clock that costs nothing to read and is at most a second late.
+    /// Returns the time, from a clock that is free to read and at most a second late.
     fn now(&self) -> UnixSeconds;
 
-    /// The counters and connections of this core.
+    /// Returns the counters and connections of this core.
     fn state(&self) -> &CoreState;
 
-    /// What it counts of operations, whatever protocol they came by.
+    /// Returns this core's metrics of operations, for all protocols.
     fn metrics(&self) -> &RefCell<CoreMetrics>;
 
-    /// Lets another core [`Batch::run`] a batch, and gives it back: `Err` if it will not come back.
+    /// Has another core [`Batch::run`] a batch, and returns the batch: `Err` if it will not come back.
     fn forward(&self, core: Core, batch: Box<Batch>) -> impl Future<Output = Result<Box<Batch>, Unavailable>>;
 
-    /// Deletes everything on all cores. Returns when every core has done so, or knows the time at which it is to, instead of one that was
-    /// planned before. `Err` if a core does not answer.
+    /// Deletes everything on all cores. Returns when every core has done so, or has scheduled it for the given time in
+    /// place of any earlier schedule. `Err` if a core does not answer.
     fn flush(&self, at: FlushTime) -> impl Future<Output = Result<(), Unavailable>>;
 
-    /// Hears that a task of this core panicked, from within that task. What tasks share is as it left it, so the core shall serve no more.
+    /// Reports that a task of this core panicked, from within that task. The state that tasks share may be
+    /// inconsistent, so the core must stop serving.
     fn panicked(&self, why: String) {
         tracing::error!(why, "a task of a core has failed");
     }
 
-    /// Asks all cores, this one too.
+    /// Asks all cores, including this one.
     fn ask(&self, inquiry: Inquiry) -> impl Future<Output = Vec<Report>>;
 }
 
 #[cfg(test)]
 mod tests {
     use dunlin_store::{KeyHash, Model, Sweep as _, Watch};
+    use futures::future::join_all;
     use futures::poll;
+    use std::cell::Cell;
     use std::pin::pin;
+    use std::rc::Rc;
+    use std::sync::{Arc, Mutex};
+    use std::task::Poll;
+    use tokio::task::{LocalSet, spawn_local};
 
     use super::*;
     use crate::memcached::Single;
 
-    /// A snapshot that has held changes up for so long.
+    /// A snapshot that has held up changes for this long.
     #[derive(Debug)]
     struct Stalled(Duration);
 
@@ -235,14 +257,58 @@ mod tests {
         let core = Single::new(Model::new(), 0);
         let stall = |time| core.with_store(|store| drop(store.watch(Box::new(Stalled(time)))));
         stall(STALL_TURN_MAX - Duration::from_millis(1));
-        assert!(poll!(pin!(wait_for_turn(&core))).is_ready());
+        assert_eq!(poll!(pin!(wait_for_turn(&core))), Poll::Ready(0));
         stall(STALL_TURN_MAX);
         let mut waiting = pin!(wait_for_turn(&core));
         tokio::time::timeout(4 * STALL_WAIT, &mut waiting).await.unwrap_err();
         stall(Duration::ZERO);
-        waiting.await;
-        // One that has no turn any more.
+        assert!(Duration::from_nanos(waiting.await) >= 4 * STALL_WAIT);
+        // One that has no turn any more. Those behind the first that gave it up do not wait as long again.
         stall(STALL_TURN_MAX);
         wait_for_turn(&core).await;
+        tokio::time::timeout(STALL_WAIT * STALL_WAITS_MAX / 2, wait_for_turn(&core)).await.unwrap();
+    }
+
+    /// A snapshot that has held changes up for what is said here.
+    #[derive(Debug, Clone)]
+    struct Disk(Arc<Mutex<Duration>>);
+
+    impl Watch for Disk {
+        fn before_change(&mut self, _items: &dyn Visit, _hash: KeyHash) {}
+
+        fn before_flush(&mut self, _items: &dyn Visit) {}
+
+        fn stalled(&self) -> Duration {
+            *self.0.lock().unwrap()
+        }
+    }
+
+    /// More of them than have a part of the turns in which one of them would give up a snapshot that has none.
+    #[tokio::test]
+    async fn a_crowd_that_waits_for_turns_of_a_snapshot_holds_the_core_for_a_bounded_time_in_each() {
+        const CROWD: usize = 3_000;
+        const STALL: Duration = Duration::from_millis(10);
+        let core = Rc::new(Single::new(Model::new(), 0));
+        let disk = Disk(Arc::new(Mutex::new(STALL_TURN_MAX)));
+        core.with_store(|store| drop(store.watch(Box::new(disk.clone()))));
+        let change = |core: Rc<Single<Model>>, disk: Disk| async move {
+            wait_for_turn(&*core).await;
+            *disk.0.lock().unwrap() += STALL;
+        };
+        let longest = Rc::new(Cell::new(Duration::ZERO));
+        let work = async {
+            let crowd = join_all((0..CROWD).map(|_| spawn_local(change(core.clone(), disk.clone()))));
+            let longest = longest.clone();
+            spawn_local(async move {
+                loop {
+                    tokio::time::sleep(STALL_WAIT).await;
+                    longest.set(longest.get().max(std::mem::take(&mut *disk.0.lock().unwrap())));
+                }
+            });
+            crowd.await
+        };
+        LocalSet::new().run_until(work).await.into_iter().for_each(Result::unwrap);
+        let longest = longest.get();
+        assert!((STALL_TURN_MAX..=STALL_TURN_MAX + STALL).contains(&longest), "{longest:?} in one turn");
     }
 }

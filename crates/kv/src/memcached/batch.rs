@@ -1,6 +1,7 @@
-//! Single-key commands on their way to the core that owns their keys, and the answers on their way back.
+//! Batches of single-key commands on their way to the core that owns their keys, with the answers on their way back.
 //!
-//! A batch is the text of its commands: it costs one copy, borrows nothing and is parsed again where it runs.
+//! A batch is the text of its commands: it costs one copy, borrows nothing, and is parsed again by the core that runs
+//! it.
 
 use super::backend::Backend;
 use super::execute::{self, Books, BurstEnd, LongValues, Pause};
@@ -9,46 +10,49 @@ use super::number;
 use super::parse::{Get, Mode, Step, Unit, step};
 use arrayvec::ArrayVec;
 
-/// Whether a unit is one of several keys of a retrieval, which does not end with it.
+/// Whether a unit is one of several keys of a retrieval that continues after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum IsPart {
     Yes,
     No,
 }
 
-/// Commands with one key each, all of one core's keys, and what it answered so far. The core that runs it may stop before the end, when the
-/// answers are many; then it is sent again for the rest.
+/// Commands with one key each, all owned by one core, and the answers so far. The core may stop early when the answers
+/// get long; the batch is then sent again for the rest.
 #[derive(Debug, Default)]
 pub struct Batch {
     text: Vec<u8>,
-    /// Where each unit's text ends, and whether it is one key of a retrieval that has others.
+    /// Where the text of each unit ends, and whether it is one of several keys of a retrieval.
     ends: Vec<(usize, IsPart)>,
     /// Units run.
     done: usize,
     answers: Vec<u8>,
-    /// Where the answer of each unit that ran in the last run ends.
+    /// Where the answer of each unit of the last run ends.
     answer_ends: Vec<usize>,
     /// Units whose answers were taken before the last run.
     taken: usize,
     value_bytes_max: usize,
     answers_max: AnswersMax,
+    /// How long it has waited since it was sent, in nanoseconds.
+    waited: u64,
 }
 
-/// How a run of a batch went.
+/// The result of running a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ran {
-    /// It is to be given back: all is done, or the answers are as long as they may be.
+    /// Return it: everything is done, or the answers have reached their limit.
     Over,
-    /// It is to be run again, after the other tasks of the core had their turn.
+    /// Run it again, after the other tasks of the core had their turn.
     More,
 }
 
-/// How long the answers of one run may be.
+/// The limit of the answers of one run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AnswersMax {
-    /// This many bytes and what is no value. A value that is longer is not retrieved: the batch comes back before it.
+    /// This many bytes, plus anything that is not a value. A longer value is not retrieved: the batch is returned
+    /// before it.
     Short(usize),
-    /// The same as [`OUTPUT_BYTES_MAX`], but for the first value, which may be of any length.
+    /// [`OUTPUT_BYTES_MAX`], except that the first value may have any length.
     OneLong,
 }
 
@@ -59,7 +63,7 @@ impl Default for AnswersMax {
 }
 
 impl Batch {
-    /// Makes it empty, with the longest value that a command may have.
+    /// Empties it; `value_bytes_max` is the longest value that a command may have.
     pub(super) fn reset(&mut self, value_bytes_max: usize) {
         self.text.clear();
         self.ends.clear();
@@ -69,42 +73,42 @@ impl Batch {
         self.value_bytes_max = value_bytes_max;
     }
 
-    /// Bytes of memory it has.
+    /// Returns the bytes of memory it has allocated.
     pub(super) fn memory_bytes(&self) -> usize {
         self.text.capacity() + self.answers.capacity()
     }
 
-    /// Whether the last run gave answers.
+    /// Whether the last run returned answers.
     pub(super) fn got_on(&self) -> bool {
         self.done > self.taken
     }
 
-    /// Gives the memory of the answers back, all of which were taken.
+    /// Frees the memory of the answers, all of which were taken.
     pub(super) fn forget_answers(&mut self) {
         self.answers = Vec::new();
     }
 
-    /// How many units it has.
+    /// Returns the number of its units.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether it has none.
+    /// Whether it has no units.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Whether it has as much text as may be.
+    /// Whether its text has reached the limit.
     pub(super) fn is_full(&self) -> bool {
         self.text.len() > FORWARD_BYTES_MAX
     }
 
-    /// Bytes of its commands.
+    /// Returns the bytes of its commands.
     pub(super) fn text_bytes(&self) -> usize {
         self.text.len()
     }
 
-    /// Adds one key of a retrieval. The end of the retrieval is not answered, but for one that touches a single item.
+    /// Adds one key of a retrieval. The end of the retrieval is not answered, except if it touches a single item.
     pub(super) fn push_get(&mut self, key: &[u8], get: Get) {
         let verb: &[u8] = match (get.with_cas, get.touch.is_some()) {
             (false, false) => b"get ",
@@ -134,7 +138,7 @@ impl Batch {
     /// Runs a burst of units on the partition of the core that owns their keys.
     pub fn run(&mut self, owner: &impl Backend) -> Ran {
         let state = owner.state();
-        let begun = state.timing.begin();
+        let begun = state.timing.begin_after(self.waited);
         let mut units = ArrayVec::<Unit<'_>, BURST_UNITS_MAX>::new();
         for at in self.done..self.ends.len().min(self.done + BURST_UNITS_MAX) {
             let start = if at == 0 { 0 } else { self.ends[at - 1].0 };
@@ -144,7 +148,7 @@ impl Batch {
                     Unit::Get { key, get: Get { is_lone_touch: false, ..get }, is_last: false }
                 }
                 Step::Unit(unit, _, _) => unit,
-                // It was a unit where it was parsed first, by the same parser.
+                // The same parser already accepted it as a unit.
                 Step::Skip(..) | Step::NeedLine | Step::Need(_) | Step::Close => Unit::Say(UNAVAILABLE),
             });
         }
@@ -171,15 +175,21 @@ impl Batch {
         }
     }
 
-    /// Makes it ready to be sent: the answers of the run before were taken.
+    /// Adds time that it has waited for a snapshot's disk, in nanoseconds.
+    pub(crate) fn add_waited(&mut self, nanos: u64) {
+        self.waited += nanos;
+    }
+
+    /// Prepares it for sending: the answers of the previous run were taken.
     pub(super) fn begin_run(&mut self, answers_max: AnswersMax) {
+        self.waited = 0;
         self.answers_max = answers_max;
         self.answers.clear();
         self.answer_ends.clear();
         self.taken = self.done;
     }
 
-    /// The answer of a unit; `None` if the batch must be sent again to get it.
+    /// Returns the answer of a unit; `None` if the batch must be sent again to get it.
     pub(super) fn answer(&self, unit: usize) -> Option<&[u8]> {
         let at = unit.checked_sub(self.taken)?;
         let end = *self.answer_ends.get(at)?;
@@ -187,10 +197,47 @@ impl Batch {
         Some(&self.answers[start..end])
     }
 
-    /// Whether the answers of this unit and all before it are all that the last run gave.
+    /// Whether this unit's answer is the last one of the last run.
     pub(super) fn is_last_answer(&self, unit: usize) -> bool {
         unit + 1 == self.done
     }
 }
 
 pub(super) const UNAVAILABLE: &[u8] = b"SERVER_ERROR the core that owns this key is stopping\r\n";
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use dunlin_store::Model;
+
+    use super::*;
+    use crate::memcached::Single;
+    use crate::metrics::Operation;
+
+    #[test]
+    fn the_time_of_a_command_is_that_which_its_batch_has_waited() {
+        const WAIT: Duration = Duration::from_secs(1);
+        let core = Single::new(Model::new(), 0);
+        let longest = || {
+            let metrics = core.metrics().borrow();
+            let (_, sets) = metrics.operations().find(|(operation, _)| *operation == Operation::Set).unwrap();
+            sets.latency.percentile(100.0)
+        };
+        let mut batch = Batch::default();
+        let mut run = |waited: Duration| {
+            batch.reset(1024);
+            batch.begin_run(AnswersMax::OneLong);
+            batch.push_command(b"set key 0 0 1\r\nx\r\n");
+            batch.add_waited(waited.as_nanos() as u64);
+            assert_eq!(batch.run(&core), Ran::Over);
+        };
+        run(WAIT);
+        assert!(longest() >= WAIT, "{:?}", longest());
+        // The next one sent has not waited.
+        run(Duration::ZERO);
+        let metrics = core.metrics().borrow();
+        let (_, sets) = metrics.operations().next().unwrap();
+        assert!(sets.latency.count() == 2 && sets.latency.percentile(50.0) < WAIT);
+    }
+}

@@ -1,12 +1,16 @@
-//! The memory that the connections of one core hold while they wait: for the rest of a command, for other cores, or for their clients to read.
+//! Limits the memory that a core's connections hold while they wait: for the rest of a command, for other cores, or for
+//! their clients to read.
 //!
-//! What a connection holds only while it runs is not counted: one runs at a time. Before it may come to hold more, it takes the bytes from a
-//! pool, and waits in line if the pool has none; while it waits nothing is read from it. Small commands and answers need no pool: they are
-//! counted beside them, so they take nothing from connections in line. There is a pool for each stage of a command. A connection takes memory in a fixed order of pools and never waits in a pool that it already holds from. So no two
-//! connections wait for each other: commands that come in wait for turns, turns wait for answers, and answers wait for clients only.
+//! Memory that a connection holds only while it runs is not counted, since one runs at a time. Before a connection may
+//! hold more, it takes the bytes from a pool, and waits in line if the pool has none; while it waits, the server reads
+//! nothing from it. Small commands and answers need no pool: they are counted beside the pools, so they take nothing
+//! from connections in line. There is a pool for each stage of a command. A connection takes memory in a fixed order of
+//! pools, and never waits in a pool from which it already holds memory. So no two connections wait for each other:
+//! incoming commands wait for turns, turns wait for answers, and answers wait for clients only.
 //!
-//! One host gets three quarters of a pool at most, or less if it must leave room for the longest command, and hosts that wait are served in turn.
-//! So a host delays another one no longer than a single connection of it would, however many it has.
+//! One host gets at most three quarters of a pool, or less if it must leave room for the longest command, and waiting
+//! hosts are served in turn. So a host with many connections delays another host no longer than a single connection
+//! would.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -16,19 +20,19 @@ use std::task::{Context, Poll, Waker};
 use super::hosts::{Host, Hosts};
 use super::limits::SHORT_BYTES;
 
-/// Least memory for the connections of one core, in bytes: each pool in which connections wait has room for the longest commands or answers of
-/// two hosts.
+/// Minimum memory for the connections of one core, in bytes: each pool in which connections wait has room for the
+/// longest commands or answers of two hosts.
 pub const CORE_BYTES_MIN: usize = 8 << 20;
-/// Memory for the connections of a server unless it is told otherwise, in bytes.
+/// Default memory for the connections of a server, in bytes.
 pub const CONNECTION_BYTES_DEFAULT: usize = 64 << 20;
-/// Seconds in which the client of a connection sends and reads as many bytes as the connection holds. Otherwise, while
+/// Seconds within which a connection's client must send and read as many bytes as the connection holds. Otherwise, if
 /// others wait for memory, the connection is closed. A client that sends or reads 1 MiB in that time has 35 kB/s.
 pub const HOLD_SECONDS_MAX: u32 = 30;
 
-/// How much memory a connection may come to hold before it asks again.
+/// How much memory a connection may hold before it asks again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Memory {
-    /// As much as the limits say.
+    /// As much as the limits allow.
     #[default]
     Ample,
     /// [`SHORT_BYTES`] of each kind.
@@ -36,7 +40,7 @@ pub(super) enum Memory {
 }
 
 impl Memory {
-    /// The limit, or a lower one if memory is short.
+    /// Returns the limit, or a lower one if memory is short.
     #[inline]
     pub fn limit(self, bytes: usize) -> usize {
         match self {
@@ -49,22 +53,24 @@ impl Memory {
 /// The pools of one core.
 #[derive(Debug)]
 pub(super) struct Budget {
-    /// What lies beside the pools: small commands and answers, which every connection may keep. Counted, but without a limit.
+    /// Bytes held beside the pools: small commands and answers, which every connection may keep. Counted, but without a
+    /// limit.
     beside: Rc<Cell<usize>>,
-    /// What is read at once. Nobody waits for that: a connection that finds no room here reads little, or waits for room in `commands`.
+    /// Read buffers. No connection waits for these: without room here, a connection reads little, or waits for room in
+    /// `commands`.
     pub reads: Rc<Pool>,
-    /// Commands of which the rest is to come, each with all that it may come to have.
+    /// Incomplete commands, each with its maximum length.
     pub commands: Rc<Pool>,
-    /// Commands that other cores execute, and their answers as far as they are short.
+    /// Commands that other cores execute, and their short answers.
     pub turns: Rc<Pool>,
-    /// Answers that are to be read by clients, and long ones of other cores.
+    /// Answers that clients have yet to read, and long ones of other cores.
     pub answers: Rc<Pool>,
-    /// Who holds some.
+    /// The hosts that hold memory.
     pub hosts: Hosts,
 }
 
 impl Budget {
-    /// Divides so many bytes, at least [`CORE_BYTES_MIN`].
+    /// Divides this many bytes, at least [`CORE_BYTES_MIN`], among the pools.
     pub fn new(bytes: usize) -> Budget {
         const PARTS: usize = 32;
         let beside = Rc::default();
@@ -77,7 +83,7 @@ impl Budget {
         Budget { beside, reads, commands, turns, answers, hosts: Hosts::default() }
     }
 
-    /// Accounts for a host that holds nothing.
+    /// Opens accounts for a host that holds nothing.
     pub fn open_accounts(&self) -> Host {
         Host {
             reads: Account::of(&self.reads),
@@ -91,12 +97,12 @@ impl Budget {
         [&self.reads, &self.commands, &self.turns, &self.answers]
     }
 
-    /// Bytes held.
+    /// Returns the bytes held.
     pub fn held(&self) -> usize {
         self.beside.get() + self.pools().iter().map(|pool| pool.held.get()).sum::<usize>()
     }
 
-    /// Bytes that may be held.
+    /// Returns the bytes that may be held.
     pub fn max(&self) -> usize {
         self.pools().iter().map(|pool| pool.max).sum()
     }
@@ -114,13 +120,13 @@ pub(super) struct Pool {
     /// Bytes that one host may hold.
     host_max: usize,
     held: Cell<usize>,
-    /// Bytes that are held beside this pool and others.
+    /// Bytes held beside all pools.
     beside: Rc<Cell<usize>>,
-    /// Each once, in the order of their turns.
+    /// The waiting hosts, each once, in the order of their turns.
     waiting: RefCell<VecDeque<Rc<Account>>>,
 }
 
-/// What one host holds of a pool, and the line of its connections that wait for some.
+/// The bytes that one host holds of a pool, and the line of its waiting connections.
 #[derive(Debug)]
 pub(super) struct Account {
     pool: Rc<Pool>,
@@ -146,8 +152,8 @@ impl Pool {
         self.held.get().saturating_add(bytes) <= self.max
     }
 
-    /// Serves those that wait: the hosts in turn, and of each the connection that came first. A host that holds as much as it may is passed by;
-    /// nobody overtakes one that waits for bytes of the pool.
+    /// Serves the waiting connections: the hosts in turn, and for each the connection that came first. Skips a host
+    /// that has reached its share; but no connection overtakes one that waits for the pool's bytes.
     fn serve(&self) {
         let mut waiting = self.waiting.borrow_mut();
         while let Some(next) = waiting.iter().position(|account| account.is_next_allowed()) {
@@ -162,7 +168,7 @@ impl Pool {
         }
     }
 
-    /// Whether a host waits that is held up by nothing but the pool.
+    /// Whether a host waits only because the pool is exhausted.
     #[inline]
     fn is_wanted(&self) -> bool {
         let waiting = self.waiting.borrow();
@@ -171,28 +177,36 @@ impl Pool {
 }
 
 impl Account {
-    /// The account of a host that holds nothing of this pool.
+    /// Opens the account of a host that holds nothing of this pool.
     pub fn of(pool: &Rc<Pool>) -> Rc<Account> {
         Rc::new(Account { pool: pool.clone(), held: Cell::new(0), waiting: RefCell::default() })
     }
 
-    /// Whether the host may hold so many bytes more.
+    /// Whether the host may hold this many more bytes.
     #[inline]
     fn allows(&self, bytes: usize) -> bool {
         self.held.get().saturating_add(bytes) <= self.pool.host_max
     }
 
-    /// Whether so many bytes may be held in addition. Nobody overtakes those of the same host that wait, and those of others that wait for the pool.
+    /// Returns how many more bytes may be held. Waiting connections are not overtaken: neither those of the same host,
+    /// nor those of others that wait for the pool.
+    #[inline]
+    fn room(&self) -> usize {
+        let (pool, is_wanted) = (&self.pool, !self.waiting.borrow().is_empty() || self.pool.is_wanted());
+        if is_wanted { 0 } else { (pool.host_max - self.held.get()).min(pool.max - pool.held.get()) }
+    }
+
+    /// Whether this many more bytes may be held.
     #[inline]
     fn has_room(&self, bytes: usize) -> bool {
-        self.allows(bytes) && self.pool.fits(bytes) && self.waiting.borrow().is_empty() && !self.pool.is_wanted()
+        bytes <= self.room()
     }
 
     fn is_next_allowed(&self) -> bool {
         self.waiting.borrow().front().is_some_and(|ticket| self.allows(ticket.bytes))
     }
 
-    /// Gives the first in line what it waits for. False if the pool has no room for that.
+    /// Gives the first connection in line what it waits for. False if the pool has no room for that.
     fn grant_next(&self) -> bool {
         let mut waiting = self.waiting.borrow_mut();
         let Some(ticket) = waiting.front().filter(|ticket| self.pool.fits(ticket.bytes)) else { return false };
@@ -232,49 +246,49 @@ impl Account {
             self.pool.waiting.borrow_mut().retain(|account| !std::ptr::eq(&**account, self));
         }
         drop(waiting);
-        // Those behind may need less.
+        // Those behind it may need less.
         self.pool.serve();
     }
 }
 
-/// What one connection holds of a pool. Dropped, it is given back.
+/// The bytes that one connection holds of a pool. Dropping it returns them.
 #[derive(Debug)]
 pub(super) struct Held {
     account: Rc<Account>,
     bytes: usize,
-    /// Bytes that it holds beside the pool.
+    /// Bytes held beside the pool.
     beside: usize,
     ticket: Option<Rc<Ticket>>,
 }
 
 impl Held {
-    /// Nothing yet, for the account of its host.
+    /// Holds nothing yet, on its host's account.
     pub fn nothing(account: &Rc<Account>) -> Held {
         Held { account: account.clone(), bytes: 0, beside: 0, ticket: None }
     }
 
-    /// How many bytes of the pool are held.
+    /// Returns how many bytes of the pool are held.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Whether so many bytes are held, or could be without waiting; all that a host may hold are enough.
+    /// Whether this many bytes are held, or could be without waiting; a host's whole share always suffices.
     #[inline]
     pub fn can_have(&self, bytes: usize) -> bool {
         let bytes = bytes.min(self.account.pool.host_max);
         bytes <= self.bytes || self.account.has_room(bytes - self.bytes)
     }
 
-    /// Says how many bytes are held now. More than before only what [`Held::can_have`] allowed in the same run of the connection: more than a
-    /// host may hold lies beside the pool.
+    /// Sets how many bytes are held now. An increase must have been allowed by [`Held::can_have`] in the same run of
+    /// the connection; any excess that the pool has no room for is counted beside it.
     #[inline]
     pub fn set(&mut self, bytes: usize) {
         self.leave();
-        let of_pool = if bytes <= self.bytes || self.account.has_room(bytes - self.bytes) { bytes } else { self.bytes };
+        let of_pool = if bytes <= self.bytes { bytes } else { bytes.min(self.bytes + self.account.room()) };
         self.divide(of_pool, bytes - of_pool);
     }
 
-    /// Says that so many bytes are held now, all beside the pool: few, and bounded for each connection.
+    /// Sets how many bytes are held now, all beside the pool: few, and bounded for each connection.
     #[inline]
     pub fn set_beside(&mut self, bytes: usize) {
         self.leave();
@@ -293,14 +307,14 @@ impl Held {
         }
     }
 
-    /// Holds so many bytes, or more if it did already, as soon as the pool has them for this host. A connection that may have to wait holds nothing
-    /// of this pool.
+    /// Holds at least this many bytes as soon as the pool has them for this host. A connection that may have to wait
+    /// must hold nothing of this pool.
     pub fn poll_at_least(&mut self, bytes: usize, context: &mut Context<'_>) -> Poll<()> {
-        // A host can hold no more.
+        // A host cannot hold more.
         let bytes = bytes.min(self.account.pool.host_max);
         if let Some(ticket) = &self.ticket {
             if !ticket.is_granted.get() {
-                ticket.waker.borrow_mut().clone_from(context.waker());
+                let _ = ticket.waker.replace(context.waker().clone());
                 return Poll::Pending;
             }
             self.bytes += ticket.bytes;
@@ -340,7 +354,7 @@ impl Drop for Held {
 mod tests {
     use super::*;
 
-    /// A pool of 100 bytes, and accounts of so many hosts: each may hold 75.
+    /// Creates a pool of 100 bytes, and accounts of several hosts: each may hold 75.
     fn pool<const N: usize>() -> (Rc<Pool>, [Rc<Account>; N]) {
         let pool = Pool::new(100, 75, &Rc::default());
         let accounts = std::array::from_fn(|_| Account::of(&pool));
@@ -357,7 +371,7 @@ mod tests {
         let [mut first, mut second, mut third] = [(); 3].map(|()| Held::nothing(&host));
         assert!(is_ready(&mut first, 60));
         assert!(!is_ready(&mut second, 30));
-        // There is room for it, but it does not overtake.
+        // There is room for it, but it must not overtake.
         assert!(!is_ready(&mut third, 10));
         assert!(!third.can_have(1));
         first.set(45);
@@ -383,7 +397,7 @@ mod tests {
         let mut fourth = Held::nothing(&host);
         assert!(!is_ready(&mut fourth, 30));
         first.set(0);
-        // Granted, and gone before it heard of it.
+        // Granted, but dropped before it was polled.
         assert_eq!(pool.held.get(), 40);
         drop(fourth);
         assert_eq!(pool.held.get(), 10);
@@ -407,12 +421,25 @@ mod tests {
         small.iter_mut().for_each(|held| held.set_beside(4));
         let (mut large, mut other) = (Held::nothing(&greedy), Held::nothing(&honest));
         large.set(100);
-        assert_eq!((pool.held.get(), pool.beside.get()), (0, 4_100), "more than a host may hold");
+        assert_eq!((pool.held.get(), pool.beside.get()), (75, 4_025), "more than a host may hold");
         large.set(75);
         assert!(is_ready(&mut other, 25));
         assert_eq!((pool.held.get(), pool.beside.get()), (100, 4_000));
         drop((small, large, other));
         assert_eq!((pool.held.get(), pool.beside.get()), (0, 0));
+    }
+
+    /// Each takes as much as a host may have, plus a byte, if it can.
+    #[test]
+    fn what_is_more_than_a_pool_has_lies_beside_it_for_one_connection_only() {
+        let (pool, [host]) = pool();
+        let mut connections: Vec<Held> = (0..100).map(|_| Held::nothing(&host)).collect();
+        for held in &mut connections {
+            if held.can_have(76) {
+                held.set(76);
+            }
+        }
+        assert_eq!((pool.held.get(), pool.beside.get()), (75, 1));
     }
 
     #[test]
@@ -427,7 +454,7 @@ mod tests {
             assert!(is_ready(&mut other, 25));
             other.set(0);
         }
-        // It is not held up by the room that the other one has left.
+        // The first host's remaining share does not hold it up.
         first.set(55);
         assert!(is_ready(&mut line[0], 20) && !is_ready(&mut line[1], 20));
     }

@@ -2,26 +2,26 @@
 
 use super::limits::{OUTPUT_BYTES_MAX, READ_BYTES, SHORT_BYTES, SPARE_BUFFERS_MAX};
 
-/// Memory for answers that is kept for others, in bytes; a buffer that grew beyond it is given to the system.
+/// Largest answer buffer kept for reuse, in bytes; a buffer that grew beyond this is freed.
 pub(super) const SPARE_OUTPUT_BYTES_MAX: usize = 4 * OUTPUT_BYTES_MAX;
 
-/// What was read and not yet consumed.
+/// Bytes that were read and not yet consumed.
 #[derive(Debug, Default)]
 pub(super) struct Input {
-    /// All of it initialized, so that a socket can read to it.
+    /// Fully initialized, so that a socket can read into it.
     bytes: Vec<u8>,
     start: usize,
     end: usize,
 }
 
 impl Input {
-    /// What is in it.
+    /// Returns its contents.
     #[inline]
     pub fn filled(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
 
-    /// Says that bytes at the front are over with.
+    /// Removes consumed bytes from the front.
     #[inline]
     pub fn advance(&mut self, len: usize) {
         self.start += len;
@@ -30,7 +30,7 @@ impl Input {
         }
     }
 
-    /// A buffer of so many bytes, with these at its front. Exactly: the default way of growing would double.
+    /// Creates a buffer of exactly this many bytes, which starts with these; growing by default would double it.
     pub fn of(mut bytes: Vec<u8>, len: usize) -> Input {
         let end = bytes.len();
         bytes.reserve_exact(len.saturating_sub(end));
@@ -38,13 +38,14 @@ impl Input {
         Input { bytes, start: 0, end }
     }
 
-    /// Bytes of memory it has.
+    /// Returns its bytes of memory.
     pub fn capacity(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Room behind what is in it. Moves what is in it to the front, and grows when it is full, to `most` bytes at last but never to more
-    /// than twice what came: a client must send what it wants to be remembered. Without room if there are `most` bytes in it.
+    /// Returns the room after its contents. Moves the contents to the front; if it is full, grows it to at most `most`
+    /// bytes, but never to more than twice what was received: a client must send what it makes the server remember.
+    /// Returns no room if it has `most` bytes.
     pub fn room(&mut self, most: usize) -> &mut [u8] {
         if self.start > 0 && self.bytes.len() - self.end < READ_BYTES / 2 {
             self.bytes.copy_within(self.start..self.end, 0);
@@ -53,14 +54,14 @@ impl Input {
         }
         if self.end == self.bytes.len() {
             let len = (2 * self.bytes.len()).min(most).max(self.bytes.len());
-            // Exactly: the default way of growing would double.
+            // Exactly: growing by default would double it.
             self.bytes.reserve_exact(len - self.bytes.len());
             self.bytes.resize(len, 0);
         }
         &mut self.bytes[self.end..]
     }
 
-    /// Says how many bytes were read to the room.
+    /// Records how many bytes were read into the room.
     #[inline]
     pub fn fill(&mut self, len: usize) {
         self.end += len;
@@ -77,7 +78,7 @@ pub(super) struct Buffers {
 }
 
 impl Buffers {
-    /// A buffer with these bytes at its front, of which there are at most [`READ_BYTES`].
+    /// Returns a buffer that starts with these bytes, at most [`READ_BYTES`].
     pub fn input(&mut self, carried: &[u8]) -> Input {
         let mut bytes = self.inputs.pop().unwrap_or_else(|| vec![0; READ_BYTES]);
         bytes[..carried.len()].copy_from_slice(carried);
@@ -91,7 +92,7 @@ impl Buffers {
         Input { bytes, start: 0, end: carried.len() }
     }
 
-    /// Takes one back. One of another length is given to the system.
+    /// Takes one back. A buffer of another length is freed.
     pub fn put_input(&mut self, input: Input) {
         let spare = match input.bytes.len() {
             READ_BYTES => &mut self.inputs,
@@ -103,12 +104,12 @@ impl Buffers {
         }
     }
 
-    /// An empty buffer for answers.
+    /// Returns an empty buffer for answers.
     pub fn output(&mut self) -> Vec<u8> {
         self.outputs.pop().unwrap_or_default()
     }
 
-    /// Takes one back. One that grew large is given to the system.
+    /// Takes one back. A buffer that grew large is freed.
     pub fn put_output(&mut self, mut output: Vec<u8>) {
         if output.capacity() <= SPARE_OUTPUT_BYTES_MAX && self.outputs.len() < SPARE_BUFFERS_MAX {
             output.clear();

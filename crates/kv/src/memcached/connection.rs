@@ -1,4 +1,4 @@
-//! One connection: reads, lets the session work, writes.
+//! One connection: reads, runs the session, writes.
 
 use std::future::poll_fn;
 use std::io;
@@ -23,12 +23,12 @@ use super::stats;
 use super::turn::Merged;
 use crate::routing::Core;
 
-/// Bytes that stand around a value in an answer, and more.
+/// Bytes around a value in an answer, at most.
 const ANSWER_LINE_BYTES: usize = 512;
-/// Reads that found something, one after the other, before the other tasks of the core get their turn.
+/// Successful reads in a row before the other tasks of the core get their turn.
 const READS_PER_TURN: u32 = 4;
 
-/// Why a connection's work is over.
+/// Why a connection ends.
 enum End {
     /// The client or the server closed it.
     Closed,
@@ -42,27 +42,27 @@ impl From<io::Error> for End {
     }
 }
 
-/// A connection and what it holds of its core.
+/// A connection, and its share of its core's resources.
 pub(super) struct Connection<B: Backend> {
     service: Rc<Service<B>>,
     shared: Rc<Shared>,
     stream: Stream,
     session: Session,
-    /// Borrowed while there is something in it or to be done.
+    /// Borrowed while it has contents or work.
     input: Option<Input>,
-    /// What was in the input when it was given back.
+    /// The contents of the input when it was returned.
     carried: Vec<u8>,
     output: Vec<u8>,
     held: Holdings,
 }
 
-/// What a connection holds of the budget of its core.
+/// The memory that a connection holds of its core's budget.
 struct Holdings {
     /// The start of a command, of at most [`SHORT_BYTES`].
     short: Held,
     /// A buffer of [`READ_BYTES`].
     read: Held,
-    /// A buffer for a command that has no room in the others.
+    /// A buffer for a command that does not fit in the others.
     command: Held,
     turn: Held,
     answers: Held,
@@ -79,7 +79,7 @@ impl Holdings {
         }
     }
 
-    /// Bytes that others may wait for.
+    /// Returns the bytes that others may wait for.
     fn bytes(&self) -> usize {
         self.read.bytes() + self.command.bytes() + self.turn.bytes() + self.answers.bytes()
     }
@@ -110,6 +110,8 @@ impl<B: Backend> Connection<B> {
             self.shared.last_command.set(self.service.backend().now());
             self.shared.activity.set(Activity::Working);
             self.consume().await?;
+            // A command may have waited for long.
+            self.shared.last_command.set(self.service.backend().now());
             self.shared.activity.set(Activity::Waiting);
             if reads >= READS_PER_TURN {
                 reads = 0;
@@ -118,11 +120,11 @@ impl<B: Backend> Connection<B> {
         }
     }
 
-    /// Lets the other tasks of the core run. Answers are written.
+    /// Lets the other tasks of the core run. All answers must have been written.
     async fn make_way(&mut self) {
         self.count(Count::ConnYields, 1);
         debug_assert!(self.output.is_empty(), "answers are written before others run");
-        // What a connection holds while others run is counted, and the memory of a long answer is not.
+        // Memory that a connection holds while others run is counted, but that of a long answer is not.
         if self.output.capacity() > SPARE_OUTPUT_BYTES_MAX {
             self.output = Vec::new();
         }
@@ -133,7 +135,7 @@ impl<B: Backend> Connection<B> {
         self.service.backend().state().counters.add_many(count, by);
     }
 
-    /// Gives all borrowed memory back, but for the rest of a command.
+    /// Returns all borrowed memory, except for an incomplete command.
     fn put_buffers(&mut self) {
         if self.kept() <= SHORT_BYTES {
             self.carry();
@@ -144,18 +146,18 @@ impl<B: Backend> Connection<B> {
         self.note_held();
     }
 
-    /// Bytes that were read and are not over with.
+    /// Returns the number of bytes read and not consumed.
     fn kept(&self) -> usize {
         self.input.as_ref().map_or(self.carried.len(), |input| input.filled().len())
     }
 
-    /// Gives the input back, but for the start of a command.
+    /// Returns the input buffer, and keeps only the start of a command.
     fn carry(&mut self) {
         self.carry_input();
         self.held.command.set(0);
     }
 
-    /// Gives the memory of a command that is over back, before the connection may wait with the answers of what came behind it.
+    /// Returns the memory of a finished command, before the connection may wait with the answers of later ones.
     fn release_command(&mut self) {
         if self.held.command.bytes() > 0 && self.kept() <= SHORT_BYTES {
             self.carry();
@@ -163,7 +165,7 @@ impl<B: Backend> Connection<B> {
         }
     }
 
-    /// Gives the input back, but for the start of a command, and keeps the place in line for a longer command.
+    /// Returns the input buffer, keeps only the start of a command, and stays in line for a longer command.
     fn carry_input(&mut self) {
         if let Some(input) = self.input.take() {
             self.carried = input.filled().to_vec();
@@ -173,7 +175,7 @@ impl<B: Backend> Connection<B> {
         self.held.short.set_beside(self.carried.len());
     }
 
-    /// Holds no more than the command at the front of the input may come to have: the one before may have been longer.
+    /// Holds no more than the maximum of the command at the front of the input: the previous one may have been longer.
     fn shrink_input(&mut self) {
         let needed = self.needed();
         if self.held.command.bytes() <= needed {
@@ -187,20 +189,20 @@ impl<B: Backend> Connection<B> {
         self.held.command.set(needed);
     }
 
-    /// Bytes that the command at the front of the input may come to have, and what is read behind it: no more than
-    /// every connection may keep.
+    /// Returns the maximum length of the command at the front of the input, plus what may be read after it: no more
+    /// than every connection may keep.
     fn needed(&self) -> usize {
         self.session.command_bytes_max() + SHORT_BYTES
     }
 
-    /// Gives back what answers were made in, and what is held for others.
+    /// Returns the memory for answers, and what is held for other cores.
     fn put_answers(&mut self) {
         self.put_output();
         self.held.turn.set(0);
         self.held.answers.set(0);
     }
 
-    /// Gives the memory back that answers were made in.
+    /// Returns the memory in which answers are built.
     fn put_output(&mut self) {
         if self.output.capacity() > 0 {
             self.service.buffers().put_output(std::mem::take(&mut self.output));
@@ -208,13 +210,14 @@ impl<B: Backend> Connection<B> {
         self.session.release();
     }
 
-    /// Makes the memory for answers as small as a connection may have when memory is short.
+    /// Shrinks the memory for answers to what a connection may have when memory is short.
     fn shrink_output(&mut self) {
         if self.session.turn_bytes() > SHORT_BYTES {
             self.session.release();
         }
         if self.output.capacity() > SHORT_BYTES {
-            // In memory of its own: a buffer that shrinks where it is leaves a hole that is too small for the next one of its size.
+            // Copies them to new memory: shrinking a buffer in place leaves a hole too small for the next one of its
+            // size.
             let answers = self.output[..].to_vec();
             self.service.buffers().put_output(std::mem::replace(&mut self.output, answers));
         }
@@ -224,7 +227,7 @@ impl<B: Backend> Connection<B> {
         self.shared.note_held(self.held.bytes(), self.service.backend().now());
     }
 
-    /// Waits for input and reads some; false at the end of it. An idle connection holds no buffers.
+    /// Waits for input and reads some; returns false at the end of it. An idle connection holds no buffers.
     async fn read(&mut self, reads: &mut u32) -> Result<bool, End> {
         poll_fn(|context| {
             if self.shared.ending.get() == Some(Ending::Now) {
@@ -233,7 +236,7 @@ impl<B: Backend> Connection<B> {
             while let Poll::Ready(ready) = self.stream.poll_read_ready(context) {
                 ready?;
                 let Poll::Ready(most) = self.poll_input(context) else {
-                    // What a server that stops has not received, it does not wait for.
+                    // A stopping server does not wait for input that it has not received.
                     let stops = self.shared.ending.get() == Some(Ending::Stop);
                     return if stops { Poll::Ready(Ok(false)) } else { Poll::Pending };
                 };
@@ -260,12 +263,13 @@ impl<B: Backend> Connection<B> {
         .await
     }
 
-    /// Borrows a buffer to read to, as soon as the budget has what it may come to hold. Gives how many bytes may be in it then.
+    /// Borrows a buffer to read into, as soon as the budget has the memory that it may need. Returns how many bytes it
+    /// may contain then.
     fn poll_input(&mut self, context: &mut Context<'_>) -> Poll<usize> {
         let (wanted, kept, needed) = (self.session.wanted(), self.kept(), self.needed());
         let is_long = self.held.command.bytes() > 0;
         if is_long && kept <= SHORT_BYTES && (wanted <= SHORT_BYTES || self.held.command.bytes() < needed) {
-            // The command that it was for is over.
+            // The command that it was for is finished.
             self.carry();
         }
         if self.held.command.bytes() == 0 {
@@ -280,24 +284,24 @@ impl<B: Backend> Connection<B> {
         }
         ready!(self.poll_memory(context, needed));
         let most = self.hold_long();
-        // Room for the longest command is enough for any that may follow.
+        // Room for the longest command suffices for any that may follow.
         let is_for_any = most >= self.session.longest_command_bytes() + SHORT_BYTES;
         Poll::Ready(if is_for_any { most } else { most.min(wanted + SHORT_BYTES) })
     }
 
-    /// Has a buffer of [`READ_BYTES`], for which there is room.
+    /// Takes a buffer of [`READ_BYTES`], which must be available.
     fn hold_read(&mut self) {
         if self.input.as_ref().is_some_and(|input| input.capacity() < READ_BYTES) {
             self.carry();
         }
         self.held.read.set(READ_BYTES);
         self.held.short.set(0);
-        // It may have been in line.
+        // The connection may have been in line.
         self.held.command.set(0);
         self.borrow_input();
     }
 
-    /// Has a buffer of [`SHORT_BYTES`].
+    /// Takes a buffer of [`SHORT_BYTES`].
     fn hold_short(&mut self) {
         if self.input.is_none() {
             self.input = Some(self.service.buffers().short(&std::mem::take(&mut self.carried)));
@@ -305,7 +309,7 @@ impl<B: Backend> Connection<B> {
         }
     }
 
-    /// Has a buffer that can grow to what it holds for a command, and says how much that is.
+    /// Takes a buffer that can grow to the memory held for a command, and returns that size.
     fn hold_long(&mut self) -> usize {
         let bytes = self.held.command.bytes();
         if self.input.as_ref().is_none_or(|input| input.capacity() < bytes.min(READ_BYTES)) {
@@ -353,7 +357,7 @@ impl<B: Backend> Connection<B> {
         len > 0
     }
 
-    /// What came before the server was told to stop.
+    /// Reads input that arrived before the server was told to stop.
     fn read_last(&mut self) -> Result<bool, End> {
         let most = self.session.wanted() + SHORT_BYTES;
         self.borrow_input();
@@ -365,12 +369,14 @@ impl<B: Backend> Connection<B> {
         }
     }
 
-    /// Does what the input asks.
+    /// Executes the commands in the input.
     async fn consume(&mut self) -> Result<(), End> {
+        let mut waited = 0;
         loop {
             if self.output.is_empty() {
-                wait_for_turn(self.service.backend()).await;
+                waited += wait_for_turn(self.service.backend()).await;
             }
+            self.session.set_waited(waited);
             let memory = if self.has_memory() { Memory::Ample } else { Memory::Short };
             self.session.set_memory(memory);
             if memory == Memory::Short {
@@ -395,7 +401,7 @@ impl<B: Backend> Connection<B> {
                     self.write().await?;
                     self.make_way().await;
                 }
-                // Answers that were made have taken the room.
+                // Earlier answers have used up the room.
                 Progress::Memory if !self.output.is_empty() => self.write().await?,
                 Progress::Memory => self.starve().await,
                 Progress::Forward => {
@@ -430,7 +436,7 @@ impl<B: Backend> Connection<B> {
         has_turn && self.held.answers.can_have(self.answer_bytes_max())
     }
 
-    /// Waits in line for that. What it has then is more than is needed, until answers were written.
+    /// Waits in line for that memory. What it then has is more than needed, until answers are written.
     #[cold]
     async fn starve(&mut self) {
         self.count(Count::MemoryWaits, 1);
@@ -453,19 +459,19 @@ impl<B: Backend> Connection<B> {
         self.shared.leave_line(before, self.service.backend().now());
     }
 
-    /// Bytes that answers may have before they are written.
+    /// Returns the maximum length of answers before they are written.
     fn answer_bytes_max(&self) -> usize {
         OUTPUT_BYTES_MAX + self.service.value_bytes_max() + ANSWER_LINE_BYTES
     }
 
-    /// Bytes that a turn may have: commands, answers made here, and short ones of other cores.
+    /// Returns the maximum memory of a turn: commands, answers built here, and short ones of other cores.
     fn turn_bytes_max(&self) -> usize {
         let commands = self.input.as_ref().map_or(0, |input| input.filled().len());
         commands + self.answer_bytes_max() + TURN_ANSWER_BYTES
     }
 
     async fn write(&mut self) -> Result<(), End> {
-        // What it keeps for its next turn, if there is room.
+        // Keep the memory for the next turn only if there is room.
         if !self.held.turn.can_have(self.session.turn_bytes()) {
             self.session.release();
         }
@@ -475,7 +481,7 @@ impl<B: Backend> Connection<B> {
     }
 }
 
-/// The client of a connection, to whom answers are written.
+/// The client of a connection, as a destination of answers.
 struct Client<'a, B: Backend> {
     service: &'a Service<B>,
     shared: &'a Shared,
@@ -484,7 +490,8 @@ struct Client<'a, B: Backend> {
 }
 
 impl<B: Backend> Client<'_, B> {
-    /// Writes bytes that stand in memory of so many bytes. While the client does not read them, nothing more is read from it.
+    /// Writes bytes from a buffer of this capacity. While the client does not read them, the server reads nothing from
+    /// it.
     async fn write_bytes(&mut self, bytes: &[u8], capacity: usize) -> Result<(), End> {
         let counters = &self.service.backend().state().counters;
         let mut written = 0;
@@ -506,8 +513,8 @@ impl<B: Backend> Client<'_, B> {
         Ok(())
     }
 
-    /// Holds the memory of answers that the client does not read at once. Few need no room; others may have to wait in line again, since
-    /// connections that ran while other cores worked may have taken it.
+    /// Accounts for the memory of answers that the client does not read at once. A small amount needs no room; a larger
+    /// one may have to wait in line again, since connections that ran while other cores worked may have taken the room.
     async fn hold_unread(&mut self, bytes: usize) -> Result<(), End> {
         if bytes <= UNREAD_BYTES_MIN {
             self.held.answers.set_beside(bytes);
@@ -556,7 +563,7 @@ impl<B: Backend> Output for Client<'_, B> {
 
     async fn reserve(&mut self, bytes: usize) -> Result<(), End> {
         let (shared, held) = (self.shared, &mut *self.held);
-        // A connection that waits for bytes of a pool holds none of them.
+        // A connection that waits for a pool must hold nothing of it.
         held.answers.set(0);
         let before = shared.activity.get();
         shared.enter_line(self.service.backend().now());
@@ -573,25 +580,25 @@ impl<B: Backend> Output for Client<'_, B> {
     }
 }
 
-/// Where answers go.
+/// A destination of answers.
 pub(super) trait Output {
     type Error;
 
-    /// Writes all answers, and leaves none.
+    /// Writes all answers, and empties the buffer.
     async fn write(&mut self, output: &mut Vec<u8>) -> Result<(), Self::Error>;
 
-    /// Writes one answer from where it is.
+    /// Writes one answer without a copy.
     async fn write_long(&mut self, answer: &[u8]) -> Result<(), Self::Error>;
 
     /// Whether there is memory for a long answer.
     fn has_room(&self, bytes: usize) -> bool;
 
-    /// Waits until there is.
+    /// Waits until there is memory for a long answer.
     async fn reserve(&mut self, bytes: usize) -> Result<(), Self::Error>;
 }
 
-/// Sends the batches of a session's turn to their cores, and puts the answers in order into the output, which is written whenever it
-/// has as much as it may. A long answer is asked for when it is its turn, and written without a copy.
+/// Sends the batches of a session's turn to their cores, and merges the answers in order into the output, which is
+/// written whenever it reaches its limit. A long answer is requested when it is its turn, and written without a copy.
 pub(super) async fn merge<B: Backend, O: Output>(
     session: &mut Session,
     backend: &B,
@@ -623,7 +630,7 @@ pub(super) async fn merge<B: Backend, O: Output>(
                 session.pass_long_answer();
             }
             Merged::Again(lane) => {
-                // Before more is held.
+                // Write before more is held.
                 client.write(output).await?;
                 let bytes = session.long_answer_bytes_max();
                 let memory = if client.has_room(bytes) || !session.got_on(lane) {

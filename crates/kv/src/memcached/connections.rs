@@ -1,4 +1,4 @@
-//! The connections of one core: who they are, and how to reach their tasks.
+//! The connections of one core: a list of them, and access to their tasks.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -8,12 +8,12 @@ use dunlin_store::UnixSeconds;
 
 use super::limits::SHORT_BYTES;
 
-/// What a connection is at.
+/// The state of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activity {
     /// It waits for a command.
     Waiting,
-    /// It works.
+    /// It executes commands.
     Working,
     /// It waits until its answers can be written.
     Writing,
@@ -22,7 +22,7 @@ pub enum Activity {
 }
 
 impl Activity {
-    /// memcached's name of it, of those that fit best.
+    /// Returns the closest of memcached's names for it.
     pub fn name(self) -> &'static str {
         match self {
             Activity::Waiting => "conn_read",
@@ -35,32 +35,37 @@ impl Activity {
 /// Why a connection is asked to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// The server stops: answer what was read, and what has come where there is memory to read it, then close.
+    /// The server stops: answer what was read, and what has arrived as far as there is memory to read it, then close.
     Stop,
-    /// It was idle for too long, or has no more time to end in order.
+    /// It was idle for too long, or has no time left to end cleanly.
     Now,
 }
 
-/// What a connection shares with its core.
+/// State that a connection shares with its core.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub number: u64,
     pub peer: String,
     pub activity: Cell<Activity>,
-    /// When its last command came.
+    /// When its last command arrived.
     pub last_command: Cell<UnixSeconds>,
     pub ending: Cell<Option<Ending>>,
-    /// Since when it has held memory of the budget, and its client has not sent and read as many bytes.
+    /// Since when it has held memory of the budget while its client has not sent and read as many bytes.
     pub holds_since: Cell<Option<UnixSeconds>>,
-    /// Bytes that its client sent and read since then.
+    /// Bytes that its client has sent and read since then.
     progress: Cell<usize>,
     /// Since when it has waited in line for memory.
     in_line_since: Cell<Option<UnixSeconds>>,
-    /// Whoever waits for input or for room to write.
+    /// The task that waits for input or for room to write.
     pub waker: RefCell<Option<Waker>>,
 }
 
 impl Shared {
+    /// Whether the client is the one to act, not this server.
+    fn waits_for_client(&self) -> bool {
+        matches!(self.activity.get(), Activity::Waiting | Activity::Writing)
+    }
+
     pub fn new(number: u64, peer: String, now: UnixSeconds) -> Shared {
         Shared {
             number,
@@ -75,17 +80,16 @@ impl Shared {
         }
     }
 
-    /// Asks it to end. A connection that was asked to end at once stays so.
+    /// Asks it to end. [`Ending::Now`] is never downgraded.
     pub fn end(&self, ending: Ending) {
         if self.ending.get() != Some(Ending::Now) {
             self.ending.set(Some(ending));
         }
-        if let Some(waker) = self.waker.borrow_mut().take() {
-            waker.wake();
-        }
+        let waker = self.waker.take();
+        waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Notes how many bytes of the budget it holds while it waits from now on.
+    /// Records how many bytes of the budget it holds while it waits.
     pub fn note_held(&self, bytes: usize, now: UnixSeconds) {
         self.note_progress(0, bytes);
         if bytes == 0 {
@@ -100,14 +104,14 @@ impl Shared {
         self.progress.set(0);
     }
 
-    /// Notes that it waits in line for memory from now on.
+    /// Records that it begins to wait in line for memory.
     pub fn enter_line(&self, now: UnixSeconds) {
         self.activity.set(Activity::Starved);
         self.in_line_since.set(Some(now));
     }
 
-    /// Notes that its turn has come, and what it is at again. Its client has the full time from now on, or what it had left if the connection held
-    /// memory before: the time in line does not count.
+    /// Records that its turn has come, and its next activity. Its client has the full time from now on, or the time
+    /// that it had left if the connection held memory before: waiting in line does not count.
     pub fn leave_line(&self, activity: Activity, now: UnixSeconds) {
         self.activity.set(activity);
         let Some(entered) = self.in_line_since.take() else { return };
@@ -117,24 +121,25 @@ impl Shared {
         }
     }
 
-    /// Notes that its client sent or read so many bytes. One that did so with as many as it holds has the full time
-    /// again: small commands do not keep the memory of a long one.
+    /// Records that its client sent or read this many bytes. When that amounts to what it holds, the client has the
+    /// full time again: small commands do not keep the memory of a long one.
     #[inline]
     pub fn note_progress(&self, bytes: usize, held: usize) {
         if self.holds_since.get().is_some() {
             self.progress.set(self.progress.get() + bytes);
-            // Beside a command it holds what may be read behind it.
+            // Besides a command, it also holds what may be read after it.
             if self.progress.get() + SHORT_BYTES >= held {
                 self.holds_since.set(None);
             }
         }
     }
 
-    /// Remembers whom to wake.
+    /// Sets the task to wake.
     pub fn note_waker(&self, waker: &Waker) {
-        let mut noted = self.waker.borrow_mut();
-        if !noted.as_ref().is_some_and(|noted| noted.will_wake(waker)) {
-            *noted = Some(waker.clone());
+        let is_noted = self.waker.borrow().as_ref().is_some_and(|noted| noted.will_wake(waker));
+        if !is_noted {
+            // The replaced waker is dropped when nothing is borrowed.
+            let _ = self.waker.replace(Some(waker.clone()));
         }
     }
 }
@@ -144,9 +149,9 @@ impl Shared {
 pub struct ConnectionReport {
     /// Its number on its core.
     pub number: u64,
-    /// Where it comes from.
+    /// The address of its client.
     pub peer: String,
-    /// What it is at.
+    /// Its activity.
     pub activity: Activity,
     /// Seconds since its last command.
     pub idle_seconds: UnixSeconds,
@@ -161,7 +166,7 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// How many there are.
+    /// Returns the number of connections.
     pub fn len(&self) -> usize {
         self.list.borrow().len() - self.free.borrow().len()
     }
@@ -171,7 +176,7 @@ impl Connections {
         self.len() == 0
     }
 
-    /// Adds one; the place is for [`Connections::remove`].
+    /// Adds a connection; the returned slot is for [`Connections::remove`].
     pub(super) fn add(&self, peer: String, now: UnixSeconds) -> (usize, Rc<Shared>) {
         let number = self.next_number.replace(self.next_number.get() + 1);
         let shared = Rc::new(Shared::new(number, peer, now));
@@ -194,11 +199,12 @@ impl Connections {
         self.list.borrow().iter().flatten().for_each(|shared| shared.end(ending));
     }
 
-    /// Asks those to end at once that wait for a command longer than this. Returns how many.
+    /// Ends the connections that have waited longer than this for their client. Returns how many.
     pub(super) fn end_idle(&self, now: UnixSeconds, idle_seconds_max: UnixSeconds) -> u64 {
         let mut count = 0;
         for shared in self.list.borrow().iter().flatten() {
-            if now.saturating_sub(shared.last_command.get()) >= idle_seconds_max && shared.ending.get().is_none() {
+            let is_idle = now.saturating_sub(shared.last_command.get()) >= idle_seconds_max;
+            if is_idle && shared.waits_for_client() && shared.ending.get().is_none() {
                 shared.end(Ending::Now);
                 count += 1;
             }
@@ -206,13 +212,12 @@ impl Connections {
         count
     }
 
-    /// Asks those to end at once that have held memory for so long, and wait for their client. Returns how many.
+    /// Ends the connections that have held memory for this long while waiting for their client. Returns how many.
     pub(super) fn end_holders(&self, now: UnixSeconds, seconds: UnixSeconds) -> u64 {
         let mut count = 0;
         for shared in self.list.borrow().iter().flatten() {
             let is_long = shared.holds_since.get().is_some_and(|since| now.saturating_sub(since) >= seconds);
-            let waits_for_client = matches!(shared.activity.get(), Activity::Waiting | Activity::Writing);
-            if is_long && waits_for_client && shared.ending.get().is_none() {
+            if is_long && shared.waits_for_client() && shared.ending.get().is_none() {
                 shared.end(Ending::Now);
                 count += 1;
             }
@@ -220,12 +225,12 @@ impl Connections {
         count
     }
 
-    /// Places for connections, some of which may be free.
+    /// Returns the number of slots, including free ones.
     pub(super) fn places(&self) -> usize {
         self.list.borrow().len()
     }
 
-    /// Each of those in so many places from the first on.
+    /// Reports each connection in `count` slots from `first` on.
     pub(super) fn report(&self, first: usize, count: usize, now: UnixSeconds) -> Vec<ConnectionReport> {
         let report = |shared: &Rc<Shared>| ConnectionReport {
             number: shared.number,
@@ -240,6 +245,19 @@ impl Connections {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_connection_whose_command_waits_is_not_idle() {
+        let connections = Connections::default();
+        let (_, shared) = connections.add(String::new(), 0);
+        for activity in [Activity::Working, Activity::Starved] {
+            shared.activity.set(activity);
+            assert_eq!(connections.end_idle(100, 10), 0, "{activity:?}");
+        }
+        shared.activity.set(Activity::Waiting);
+        assert_eq!((connections.end_idle(9, 10), connections.end_idle(10, 10)), (0, 1));
+        assert_eq!(shared.ending.get(), Some(Ending::Now));
+    }
 
     #[test]
     fn the_time_in_line_does_not_count_and_no_line_gives_more() {

@@ -1,20 +1,20 @@
-//! What a core counts of its memcached side, under memcached's names.
+//! The counters of a core's memcached side, under memcached's names.
 
 use std::cell::Cell;
 
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
-        /// What is counted.
+        /// A counter.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Count {
             $($(#[$doc])* $name,)*
         }
 
         impl Count {
-            /// All of them, in the order of `stats`.
+            /// All counters, in the order of `stats`.
             pub const ALL: [Count; COUNTS] = [$(Count::$name,)*];
 
-            /// memcached's name of it.
+            /// Returns memcached's name of it.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Count::$name => $text,)*
@@ -24,17 +24,17 @@ macro_rules! counts {
     };
 }
 
-/// How many there are.
+/// The number of counters.
 pub const COUNTS: usize = 32;
 
 counts! {
     /// Connections opened since the start.
     TotalConnections = "total_connections",
-    /// Connections refused since there were as many as may be.
+    /// Connections rejected because of the limit.
     RejectedConnections = "rejected_connections",
     /// Keys retrieved.
     CmdGet = "cmd_get",
-    /// Values stored, or tried to.
+    /// Values stored, including failed attempts.
     CmdSet = "cmd_set",
     /// `flush_all`
     CmdFlush = "cmd_flush",
@@ -46,51 +46,51 @@ counts! {
     GetHits = "get_hits",
     /// Keys retrieved and not found.
     GetMisses = "get_misses",
-    /// Deletions of nothing.
+    /// Deletions of absent keys.
     DeleteMisses = "delete_misses",
     /// Deletions.
     DeleteHits = "delete_hits",
-    /// `incr` of nothing.
+    /// `incr` of absent keys.
     IncrMisses = "incr_misses",
     /// `incr`
     IncrHits = "incr_hits",
-    /// `decr` of nothing.
+    /// `decr` of absent keys.
     DecrMisses = "decr_misses",
     /// `decr`
     DecrHits = "decr_hits",
-    /// `cas` of nothing.
+    /// `cas` of absent keys.
     CasMisses = "cas_misses",
     /// `cas` that stored.
     CasHits = "cas_hits",
-    /// `cas` of an item that was changed.
+    /// `cas` of changed items.
     CasBadval = "cas_badval",
     /// Touches that found an item.
     TouchHits = "touch_hits",
-    /// Touches of nothing.
+    /// Touches of absent keys.
     TouchMisses = "touch_misses",
-    /// Values refused as too long.
+    /// Values rejected as too long.
     StoreTooLarge = "store_too_large",
-    /// Values refused for want of memory.
+    /// Values rejected for lack of memory.
     StoreNoMemory = "store_no_memory",
     /// Bytes read from connections.
     BytesRead = "bytes_read",
     /// Bytes written to connections.
     BytesWritten = "bytes_written",
-    /// Times a connection made way for others.
+    /// Times a connection yielded to others.
     ConnYields = "conn_yields",
-    /// Connections closed since they were idle.
+    /// Connections closed because they were idle.
     IdleKicks = "idle_kicks",
-    /// Times a connection stopped reading since its answers were not read.
+    /// Times a connection stopped reading because its client did not read answers.
     Backpressure = "backpressure",
     /// Times a connection waited for memory that others held.
     MemoryWaits = "conn_memory_waits",
-    /// Connections closed since they held memory for too long that others waited for.
+    /// Connections closed because they held memory for too long while others waited for it.
     MemoryKicks = "conn_memory_kicks",
     /// Units sent to other cores.
     Forwarded = "forwarded_units",
     /// Batches sent to other cores.
     ForwardedBatches = "forwarded_batches",
-    /// Units that another core did not answer.
+    /// Units for which another core did not answer.
     ForwardsFailed = "forwards_failed",
 }
 
@@ -99,36 +99,36 @@ counts! {
 pub struct Counters([Cell<u64>; COUNTS]);
 
 impl Counters {
-    /// Adds one.
+    /// Adds one to a counter.
     #[inline]
     pub fn add(&self, count: Count) {
         self.add_many(count, 1);
     }
 
-    /// Adds.
+    /// Adds to a counter.
     #[inline]
     pub fn add_many(&self, count: Count, by: u64) {
         let cell = &self.0[count as usize];
         cell.set(cell.get().wrapping_add(by));
     }
 
-    /// What was counted so far.
+    /// Returns the counters so far.
     pub fn snapshot(&self) -> Counts {
         Counts(std::array::from_fn(|i| self.0[i].get()))
     }
 
-    /// Begins anew (`stats reset`).
+    /// Resets all counters (`stats reset`).
     pub fn reset(&self) {
         self.0.iter().for_each(|cell| cell.set(0));
     }
 }
 
-/// What was counted, by snapshot.
+/// A snapshot of the counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts([u64; COUNTS]);
 
 impl Counts {
-    /// One of them.
+    /// Returns one of them.
     pub fn get(&self, count: Count) -> u64 {
         self.0[count as usize]
     }

@@ -1,42 +1,48 @@
-//! `stats cachedump`: a list of items for people and for memcdump.
+//! `stats cachedump`: a list of items, for people and for memcdump.
 
 use std::io::Write as _;
 use std::ops::Range;
 
 use dunlin_store::{UnixSeconds, Visit};
 
-/// Bytes of lines that a list of all cores has at most: memcached tells 2 MiB of each slab class.
+/// Maximum bytes of lines in a list of all cores: memcached lists 2 MiB of each slab class.
 pub(super) const LIST_BYTES_MAX: usize = 2 << 20;
-/// Ranges of hashes that a list goes through at most, of about a bucket each.
+/// Maximum number of ranges of hashes that a list covers, of about a bucket each.
 pub(super) const RANGES_MAX: u64 = 1 << 16;
-/// Ranges that a core goes through before its other tasks have their turn: less than a millisecond.
+/// Ranges that a core visits before its other tasks have their turn: less than a millisecond.
 pub(super) const PART_RANGES_MAX: u64 = 512;
 
-/// What one core tells of a list at once.
+/// One core's part of a list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DumpPart {
     /// A line for each item.
     pub lines: Vec<u8>,
-    /// What comes behind them.
+    /// What comes after them.
     pub rest: DumpRest,
 }
 
-/// What a core has behind the lines that it told.
+/// What a core has beyond the lines of a part.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum DumpRest {
     /// Nothing.
     #[default]
     Nothing,
-    /// Ranges that were not asked for.
+    /// Ranges that were not requested.
     Ranges,
-    /// Items that had no room.
+    /// Items for which there was no room.
     Items,
 }
 
-/// A line for each item in some ranges of hashes: key, length of the value, expiry as a Unix time or 0 for none. Keys
-/// that would break the line are left out. At most `items_max` items, unless that is zero, and `bytes_max` bytes and
-/// one line.
-pub(super) fn part(store: &impl Visit, asked: Range<u64>, items_max: u32, bytes_max: usize, now: UnixSeconds) -> DumpPart {
+/// Writes a line for each item in some ranges of hashes: key, length of the value, expiry as a Unix time, or 0 for
+/// none. Omits keys that would break the line. At most `items_max` items, unless that is zero, and `bytes_max` bytes
+/// plus one line.
+pub(super) fn part(
+    store: &impl Visit,
+    asked: Range<u64>,
+    items_max: u32,
+    bytes_max: usize,
+    now: UnixSeconds,
+) -> DumpPart {
     let (mut lines, mut items, mut is_cut) = (Vec::new(), 0u32, false);
     let is_full = |lines: &Vec<u8>, items| lines.len() >= bytes_max || (items_max > 0 && items >= items_max);
     let bits = store.range_bits();
@@ -59,7 +65,7 @@ pub(super) fn part(store: &impl Visit, asked: Range<u64>, items_max: u32, bytes_
             items += 1;
             lines.extend_from_slice(b"ITEM ");
             lines.extend_from_slice(key);
-            // A Vec takes everything.
+            // Writing to a Vec cannot fail.
             let _ = write!(lines, " [{} b; {} s]\r\n", item.value.len(), item.expires.unwrap_or(0));
         });
         if is_cut {
@@ -83,7 +89,7 @@ mod tests {
 
     use super::*;
 
-    /// A large partition that counts what is visited.
+    /// A large partition that counts the visited ranges.
     struct Large {
         visits: Cell<u64>,
         next: Cell<u64>,

@@ -1,20 +1,19 @@
-//! Hosts: among whom the memory for connections is shared.
+//! Hosts, which share the memory for connections.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::rc::Rc;
+
+use dunlin_net::host_of;
 
 use super::budget::{Account, Budget};
 
-/// The bits of an IPv6 address that a host cannot choose.
-const NETWORK_BITS: u128 = !0 << 64;
-
-/// Whose share it is.
+/// The identity of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum HostName {
-    /// Of IPv6 the network of 64 bits: a host may take any address in it.
+    /// By [`host_of`].
     Ip(IpAddr),
     /// All clients of Unix sockets together.
     Unix,
@@ -22,15 +21,11 @@ pub(super) enum HostName {
 
 impl From<IpAddr> for HostName {
     fn from(ip: IpAddr) -> HostName {
-        // An IPv4 host that reaches an IPv6 socket is the same host.
-        HostName::Ip(match ip.to_canonical() {
-            IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() & NETWORK_BITS)),
-            ip => ip,
-        })
+        HostName::Ip(host_of(ip))
     }
 }
 
-/// What one host holds of each pool.
+/// The accounts of one host in each pool.
 #[derive(Debug)]
 pub(super) struct Host {
     pub reads: Rc<Account>,
@@ -39,17 +34,17 @@ pub(super) struct Host {
     pub answers: Rc<Account>,
 }
 
-/// The hosts that have connections with this core.
+/// The hosts that have connections to this core.
 #[derive(Debug, Default)]
 pub(super) struct Hosts(RefCell<HashMap<HostName, Rc<Host>>>);
 
 impl Hosts {
-    /// The accounts of a host, for one more connection.
+    /// Returns the accounts of a host, for one more connection.
     pub fn join(&self, name: HostName, budget: &Budget) -> Rc<Host> {
         self.0.borrow_mut().entry(name).or_insert_with(|| Rc::new(budget.open_accounts())).clone()
     }
 
-    /// Forgets a host, unless it has other connections than the one that gives its accounts back.
+    /// Forgets a host, unless it has connections other than the one that returns these accounts.
     pub fn leave(&self, name: HostName, host: Rc<Host>) {
         drop(host);
         if let Entry::Occupied(entry) = self.0.borrow_mut().entry(name)

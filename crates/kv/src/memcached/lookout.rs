@@ -1,9 +1,10 @@
-//! Whether a core looks at its sockets again and again, or sleeps until one of them has something.
+//! Decides whether a core polls its sockets, or sleeps until one of them is ready.
 //!
-//! To sleep and be woken costs a core tens of microseconds, more than hundreds of commands. A client that waits for each answer before it asks again
-//! pays that for every command. So while commands follow each other closely, the core goes on looking for a bounded time. It begins only after
-//! several came in a row, each soon after the one before, and from one that looked in vain it learns to ask for more of them: a server
-//! that is idle, slow, or shares its processor with its clients sleeps.
+//! Sleeping and being woken costs a core tens of microseconds, more than hundreds of commands. A client that waits for
+//! each answer before its next command pays that every time. So while commands follow each other closely, the core
+//! polls for a bounded time. It begins to poll only after several reads in a row, each soon after the previous one.
+//! After polling without success it requires a longer row: a server that is idle, slow, or shares its processor with
+//! its clients sleeps.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -11,32 +12,32 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::task::yield_now;
 
-/// How long a core looks before it sleeps, unless it is told otherwise: about twice what a client needs that has to be woken up.
+/// Default time for which a core polls before it sleeps: about twice as long as it takes to wake up a client.
 pub const LOOK_DEFAULT: Duration = Duration::from_micros(200);
-/// Reads in a row, each soon after the one before, after which a core begins to look.
+/// Reads in a row, each soon after the previous one, after which a core begins to poll.
 const ROW_MIN: u32 = 4;
-/// The same after it often looked in vain. Where it always does, each read pays a 64th of a look. Not more, since on a machine that does
-/// much else no row is long.
+/// The longest row required after polling without success. If polling never succeeds, each read costs a 64th of a
+/// polling period. It is not more, since on a busy machine no row is long.
 const ROW_MAX: u32 = 64;
-/// Looking was worth it if it found so many reads: each spared as much as it costs to be woken up.
+/// Polling was worth it if it found this many reads: each saved the cost of being woken.
 const WORTH: u32 = 8;
 
 /// The lookout of one core.
 #[derive(Debug)]
 pub(super) struct Lookout {
-    /// How long it looks, and how soon is soon.
+    /// How long it polls, and the largest gap that counts as soon.
     length: Duration,
     last_read: Cell<Option<Instant>>,
-    /// Reads of this row; while it looks, since it began to.
+    /// Reads of the current row; while it polls, reads since it began.
     row: Cell<u32>,
-    /// How long a row it asks for.
+    /// The length of row that it requires.
     row_wanted: Cell<u32>,
     is_looking: Cell<bool>,
     begin: Notify,
 }
 
 impl Lookout {
-    /// One that looks for so long; never if that is nothing.
+    /// Creates one that polls for this long; it never polls if that is zero.
     pub fn new(length: Duration) -> Lookout {
         Lookout {
             length,
@@ -48,12 +49,12 @@ impl Lookout {
         }
     }
 
-    /// Whether it looks at times.
+    /// Whether it ever polls.
     pub fn is_on(&self) -> bool {
         !self.length.is_zero()
     }
 
-    /// Tells that a socket had something.
+    /// Records a read from a socket.
     pub fn note_read(&self) {
         if self.is_on() {
             self.note_read_at(Instant::now());
@@ -75,7 +76,7 @@ impl Lookout {
         }
     }
 
-    /// Whether it still looks.
+    /// Whether it still polls.
     fn looks_at(&self, now: Instant) -> bool {
         let is_over = self.last_read.get().is_none_or(|last| now.saturating_duration_since(last) > self.length);
         if self.is_looking.get() && is_over {
@@ -87,7 +88,8 @@ impl Lookout {
         self.is_looking.get()
     }
 
-    /// Keeps the thread awake while it is to look: the runtime looks at its sockets whenever all tasks had their turn. Never ends.
+    /// Keeps the thread awake while it is to poll: the runtime checks its sockets whenever all tasks had their turn.
+    /// Never ends.
     pub async fn run(&self) {
         loop {
             self.begin.notified().await;
@@ -108,7 +110,7 @@ mod tests {
 
     const LENGTH: Duration = Duration::from_micros(100);
 
-    /// A lookout and a clock that only its steps move.
+    /// A lookout, and a clock that only its steps advance.
     struct Scene {
         lookout: Lookout,
         now: Instant,
@@ -119,7 +121,7 @@ mod tests {
             Scene { lookout: Lookout::new(length), now: Instant::now() }
         }
 
-        /// So many reads, each so long after the one before.
+        /// Makes this many reads with this gap.
         fn read(&mut self, count: u32, gap: Duration) {
             for _ in 0..count {
                 self.now += gap;
@@ -137,7 +139,7 @@ mod tests {
             assert!(!self.is_looking(), "it looks no longer than it may");
         }
 
-        /// How many reads it takes now until it looks.
+        /// Counts the reads until it polls.
         fn reads_until_it_looks(&mut self) -> u32 {
             (1..10_000)
                 .find(|_| {
@@ -151,12 +153,12 @@ mod tests {
     #[test]
     fn reads_that_follow_each_other_begin_it_and_a_pause_ends_it() {
         let mut scene = Scene::new(LENGTH);
-        // The first follows none.
+        // The first one follows none.
         assert_eq!(scene.reads_until_it_looks(), ROW_MIN + 1);
         scene.read(100, LENGTH);
         assert!(scene.is_looking());
         scene.pause();
-        // It was worth it, and so it begins as soon again.
+        // It was worth it, so it begins as soon as before.
         assert_eq!(scene.reads_until_it_looks(), ROW_MIN + 1);
     }
 
@@ -165,7 +167,7 @@ mod tests {
         let mut scene = Scene::new(LENGTH);
         for _ in 0..1000 {
             scene.read(1, LENGTH + Duration::from_nanos(1));
-            // A few at once are no row.
+            // A few at once are not a row.
             scene.read(ROW_MIN - 1, Duration::ZERO);
             assert!(!scene.is_looking());
         }
@@ -181,7 +183,7 @@ mod tests {
             wanted = (wanted * 2).min(ROW_MAX);
         }
         assert_eq!(wanted, ROW_MAX);
-        // As soon as it is worth it again, all is forgotten.
+        // As soon as it is worth it again, the failures are forgotten.
         scene.reads_until_it_looks();
         scene.read(WORTH, LENGTH);
         scene.pause();
@@ -199,7 +201,7 @@ mod tests {
     #[test]
     fn it_yields_while_it_looks_and_sleeps_else() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        // So long that it is not over while this test runs.
+        // Long enough not to end during this test.
         let lookout = Lookout::new(Duration::from_secs(3600));
         runtime.block_on(async {
             let mut run = pin!(lookout.run());

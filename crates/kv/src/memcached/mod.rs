@@ -1,18 +1,20 @@
-//! memcached's text protocol and meta commands, for clients that know no other.
+//! memcached's text protocol and meta commands, for existing memcached clients.
 //!
-//! Bytes are parsed where they were read ([`parse`]), up to 32 operations at a time run as a burst on the partition of the core
-//! (`execute`), and the answers of everything that was read leave with one write. Keys that other cores own travel to them in a [`Batch`].
-//! The protocol is a state machine without I/O ([`Session`]); what it asks of the thread it runs on is the trait [`Backend`].
+//! Bytes are parsed where they were read ([`parse`]), up to 32 operations at a time run as a burst on the partition of
+//! the core (`execute`), and the answers to everything that was read leave with one write. Commands for keys of other
+//! cores are sent to them in a [`Batch`]. The protocol is a state machine without I/O ([`Session`]); the trait
+//! [`Backend`] is what it needs from its thread.
 //!
 //! | To serve | Use |
 //! |---|---|
-//! | listen, and deal connections to cores | [`Acceptor`], which gives each [`Socket`] to a core's [`Service::adopt`] |
+//! | listen, assign connections to cores | [`Acceptor`], which gives each [`Socket`] to a core's [`Service::adopt`] |
 //! | a core | a [`Backend`] in a [`Service`], on a tokio current-thread runtime with a `LocalSet` |
-//! | what another core forwarded | [`Batch::run`] on the partition until it is [`Ran::Over`], with other tasks in between; then give the batch back |
-//! | numbers | [`CoreState::report`] |
+//! | commands forwarded by another core | [`Batch::run`] on the partition until it is [`Ran::Over`], with other tasks in between; then return the batch |
+//! | statistics | [`CoreState::report`] |
 //!
-//! Answers are those of memcached 1.6.45, byte for byte, but where `execute` says otherwise; of what it has and this has not (slabs, an LRU
-//! crawler, watchers, changing the memory) the commands are refused in its words. Limits stand in [`limits`].
+//! Answers are those of memcached 1.6.45, byte for byte, unless `execute` says otherwise. Commands for features that
+//! this server lacks (slabs, an LRU crawler, watchers, changing the memory) are rejected in memcached's words.
+//! [`limits`] has the limits.
 
 mod backend;
 mod batch;
@@ -36,7 +38,7 @@ mod stats;
 mod turn;
 
 pub use backend::{Backend, CoreState, FlushTime, Inquiry, Report, Unavailable};
-pub(crate) use backend::{has_stalled, wait_for_turn};
+pub(crate) use backend::{STALL_WAIT, has_stalled, wait_for_turn};
 pub use batch::{Batch, Ran};
 pub use budget::{CONNECTION_BYTES_DEFAULT, CORE_BYTES_MIN, HOLD_SECONDS_MAX};
 pub use connections::{Activity, ConnectionReport, Connections};
@@ -48,5 +50,5 @@ pub use session::{Progress, Session};
 pub use single::{Conversation, Single};
 pub use socket::{Acceptor, ConnectionLimit, Listen, ListenError, Socket};
 
-/// What `version` answers: the memcached whose protocol is spoken, and who speaks.
+/// The answer to `version`: the memcached version whose protocol is implemented, and this implementation.
 pub const VERSION: &str = concat!("1.6.45-dunlin-", env!("CARGO_PKG_VERSION"));

@@ -1,11 +1,12 @@
-//! Decimal numbers, read as memcached reads them (`strtoul` and its check of what follows) and written without allocation.
+//! Decimal numbers, parsed as memcached parses them (`strtoul` and its check of what follows) and written without
+//! allocation.
 
 fn is_space(byte: u8) -> bool {
     byte == b' ' || (b'\t'..=b'\r').contains(&byte)
 }
 
-/// Sign and magnitude of a number with which a word begins; spaces other than the blank may stand around it, and anything behind such a
-/// space. `None` if there is no number, or one too long for 64 bits.
+/// Returns sign and magnitude of the number that a word begins with. White space other than blanks may surround it, and
+/// anything may follow such white space. `None` if there is no number, or one too long for 64 bits.
 fn parts(word: &[u8]) -> Option<(bool, u64)> {
     let start = word.iter().take_while(|&&byte| is_space(byte)).count();
     let mut rest = &word[start..];
@@ -29,7 +30,7 @@ fn parts(word: &[u8]) -> Option<(bool, u64)> {
     (len > 0).then_some((is_negative, value))
 }
 
-/// Digits alone.
+/// Parses digits alone.
 fn digits(word: &[u8]) -> Option<u64> {
     word.iter().try_fold(0u64, |value, &byte| match byte {
         b'0'..=b'9' => value.checked_mul(10)?.checked_add(u64::from(byte - b'0')),
@@ -37,17 +38,18 @@ fn digits(word: &[u8]) -> Option<u64> {
     })
 }
 
-/// A number of 64 bits: at most 22 digits and nothing else.
+/// Parses a number of 64 bits: at most 22 digits and nothing else.
 pub(super) fn unsigned(word: &[u8]) -> Option<u64> {
     if matches!(word.len(), 1..=22) { digits(word) } else { None }
 }
 
-/// A number of 32 bits: at most 11 digits and nothing else.
+/// Parses a number of 32 bits: at most 11 digits and nothing else.
 pub(super) fn unsigned_32(word: &[u8]) -> Option<u32> {
     if matches!(word.len(), 1..=11) { digits(word)?.try_into().ok() } else { None }
 }
 
-/// A signed number of 32 bits: a minus or none, and at most 11 bytes in all. A minus alone is zero, as in memcached.
+/// Parses a signed number of 32 bits: an optional minus, and at most 11 bytes in all. A minus alone is zero, as in
+/// memcached.
 pub(super) fn signed_32(word: &[u8]) -> Option<i32> {
     if !matches!(word.len(), 1..=11) {
         return None;
@@ -58,7 +60,7 @@ pub(super) fn signed_32(word: &[u8]) -> Option<i32> {
     }
 }
 
-/// The client's flags in a storage command, which memcached reads as `strtoul` does. A longer number loses its high half.
+/// Parses the client's flags in a storage command, like memcached's `strtoul`. A longer number loses its high half.
 pub(super) fn loose_unsigned_32(word: &[u8]) -> Option<u32> {
     match parts(word)? {
         (false, value) => Some(value as u32),
@@ -66,14 +68,14 @@ pub(super) fn loose_unsigned_32(word: &[u8]) -> Option<u32> {
     }
 }
 
-/// The time in a storage command, which memcached reads as `strtol` does. A longer number loses its high half.
+/// Parses the time in a storage command, like memcached's `strtol`. A longer number loses its high half.
 pub(super) fn loose_signed_32(word: &[u8]) -> Option<i32> {
     let (is_negative, value) = parts(word)?;
     let value = i64::try_from(value).ok()?;
     Some(if is_negative { -value } else { value } as i32)
 }
 
-/// The length of a data block: zero or more, and small enough for memcached's `int`.
+/// Parses the length of a data block: zero or more, and small enough for memcached's `int`.
 pub(super) fn data_len(word: &[u8]) -> Option<usize> {
     const LEN_MAX: i32 = i32::MAX - 2;
     signed_32(word).filter(|&len| len <= LEN_MAX).and_then(|len| usize::try_from(len).ok())

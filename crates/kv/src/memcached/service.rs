@@ -1,4 +1,4 @@
-//! The memcached side of one core: adopts connections and serves them until it is told to stop.
+//! The memcached side of one core: adopts connections, and serves them until it is told to stop.
 
 use std::cell::{RefCell, RefMut};
 use std::rc::Rc;
@@ -18,28 +18,28 @@ use super::counters::Count;
 use super::lookout::{LOOK_DEFAULT, Lookout};
 use super::socket::{ConnectionLimit, Listen, Socket, Stream};
 
-/// How often connections are looked for that are idle, or hold memory for too long.
+/// How often to look for connections that are idle, or that hold memory for too long.
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// What is the same for all cores of a server.
+/// Settings that all cores of a server share.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Connections that the server may have.
+    /// Maximum number of the server's connections.
     pub connections_max: usize,
-    /// Seconds without a command after which a connection is closed; `None` for never.
+    /// Seconds without a command after which a connection is closed; `None` if never.
     pub idle_seconds_max: Option<UnixSeconds>,
-    /// How long a core goes on looking at its sockets before it sleeps, while clients answer within that time; zero for never.
+    /// How long a core polls its sockets before it sleeps, while clients answer within that time; zero to never poll.
     pub look: Duration,
     /// When the server started.
     pub started: UnixSeconds,
-    /// Where it listens.
+    /// The addresses it listens at.
     pub listens: Vec<Listen>,
     limit: ConnectionLimit,
 }
 
 impl Settings {
-    /// The settings of a server that starts at `started` and accepts at `listens`, with the limit that its acceptors have. Cores
-    /// look for [`LOOK_DEFAULT`].
+    /// Creates the settings of a server that starts at `started` and listens at `listens`, with its acceptors'
+    /// connection limit. Cores poll for [`LOOK_DEFAULT`].
     pub fn new(
         limit: ConnectionLimit,
         idle_seconds_max: Option<UnixSeconds>,
@@ -62,13 +62,13 @@ pub struct Service<B> {
     value_bytes_max: usize,
     buffers: RefCell<Buffers>,
     lookout: Rc<Lookout>,
-    /// Told when a connection ended.
+    /// Notified when a connection ends.
     ended: Notify,
 }
 
 impl<B: Backend> Service<B> {
-    /// A core that has no connections yet. It looks once a second for connections that are idle, if there
-    /// is a limit, and for those that hold memory for too long.
+    /// Starts a core without connections. Once a second it looks for connections that are idle, if there is a limit,
+    /// and for those that hold memory for too long.
     ///
     /// # Panics
     /// Outside a `LocalSet`.
@@ -138,15 +138,16 @@ impl<B: Backend> Service<B> {
         });
     }
 
-    /// Ends all connections at once: none of them does anything more.
+    /// Ends all connections at once: none executes another command.
     pub fn end_all_now(&self) {
         self.backend.state().connections.end_all(Ending::Now);
     }
 
-    /// Ends all connections in order: what was read of them is answered, and what came meanwhile if there is memory to read it; then they are
-    /// closed. What a client sends in the meantime may be lost, as with any close, and so is a command that waits in line. Those that take longer than `grace` are closed at
-    /// once. Returns when none is left, or after `grace` twice, if some wait for a core that does not answer. No socket may be adopted
-    /// after this was called.
+    /// Stops gracefully: answers what was read from each connection, and what has arrived if there is memory to read
+    /// it, then closes the connection. Data that a client sends meanwhile may be lost, as with any close, and so may a
+    /// command that waits in line. Connections that take longer than `grace` are closed at once. Returns when none is
+    /// left, or after twice `grace` if some wait for a core that does not answer. No socket may be adopted after this
+    /// call.
     pub async fn stop(&self, grace: Duration) {
         let connections = &self.backend.state().connections;
         connections.end_all(Ending::Stop);

@@ -1,4 +1,5 @@
-//! One connection's protocol as a state machine without I/O: bytes go in, answers come out, and [`Progress`] says what it waits for.
+//! One connection's protocol as a state machine without I/O: it consumes bytes and produces answers, and [`Progress`]
+//! says what it waits for.
 
 use arrayvec::ArrayVec;
 
@@ -15,7 +16,7 @@ use super::turn::{Merged, Turn};
 use crate::metrics::Begun;
 use crate::routing::Core;
 
-/// The first byte of a client that speaks the binary protocol.
+/// The first byte that a client of the binary protocol sends.
 const BINARY_MAGIC: u8 = 0x80;
 
 /// What a session waits for. In each case the answers so far may be written.
@@ -23,19 +24,19 @@ const BINARY_MAGIC: u8 = 0x80;
 pub enum Progress {
     /// More input.
     More,
-    /// That its answers are written and others had their turn. There may be more in the input.
+    /// That its answers are written, and others had their turn. The input may have more commands.
     Full,
-    /// That its batches are sent to other cores and come back: see `Session::take_batches`, then `Session::merge`.
+    /// That its batches are sent to other cores and returned: see `Session::take_batches`, then `Session::merge`.
     Forward,
     /// Memory: the next command needs more than `Session::set_memory` has allowed.
     Memory,
-    /// An answer that concerns all cores, to be added to the output.
+    /// An answer that needs all cores, to be appended to the output.
     Ask(Ask),
     /// That its answers are written and the connection is closed.
     Close,
 }
 
-/// A unit of the burst, where it stands in the input and what comes behind it.
+/// A unit of the burst, its place in the input, and how to interpret what follows.
 struct Parsed<'a> {
     unit: Unit<'a>,
     start: usize,
@@ -43,17 +44,17 @@ struct Parsed<'a> {
     after: Mode,
 }
 
-/// Why a burst has no more units.
+/// Why a burst ends.
 enum Stop {
-    /// It is as long as it may be.
+    /// It has reached its maximum length.
     Long,
-    /// It took long: others are to have their turn.
+    /// It took long: others must have their turn.
     Work,
     /// The next unit needs more memory than there is.
     Memory,
-    /// The input is over.
+    /// The input has no more commands.
     Input,
-    /// A unit that is no operation comes next.
+    /// The next unit is not an operation.
     Ask(Ask, usize),
     Close,
 }
@@ -62,18 +63,20 @@ enum Stop {
 #[derive(Debug)]
 pub struct Session {
     mode: Mode,
-    /// Bytes the input must have before it is looked at.
+    /// Bytes that the input must have before it is parsed.
     wanted: usize,
-    /// Bytes of the input that are known to hold no line end.
+    /// Bytes of the input known to contain no line end.
     scanned: usize,
     is_fresh: bool,
     value_bytes_max: usize,
     memory: Memory,
+    /// How long the commands in the input have waited, in nanoseconds.
+    waited: u64,
     turn: Turn,
 }
 
 impl Session {
-    /// A new connection, where values of at most `value_bytes_max` bytes are taken.
+    /// Creates the session of a new connection that accepts values of at most `value_bytes_max` bytes.
     pub fn new(value_bytes_max: usize) -> Session {
         Session {
             mode: Mode::Line,
@@ -82,23 +85,31 @@ impl Session {
             is_fresh: true,
             value_bytes_max,
             memory: Memory::Ample,
+            waited: 0,
             turn: Turn::default(),
         }
     }
 
-    /// Says how much memory the next commands may take.
+    /// Sets how much memory the next commands may use.
     pub(super) fn set_memory(&mut self, memory: Memory) {
         self.memory = memory;
     }
 
-    /// Bytes the input must have before a look at it is of use: the rest of a data block, for example.
+    /// Sets how long the commands in the input have waited for a snapshot's disk, in nanoseconds.
+    pub(super) fn set_waited(&mut self, nanos: u64) {
+        self.waited = nanos;
+    }
+
+    /// Returns the bytes that the input must have before parsing it is useful: up to the end of a data block, for
+    /// example.
     pub fn wanted(&self) -> usize {
         self.wanted
     }
 
-    /// Does what the input asks and adds the answers to `out`. Returns how many bytes of the input are over with, and what it waits for.
+    /// Executes the commands in the input, and appends the answers to `out`. Returns how many bytes of the input were
+    /// consumed, and what it waits for.
     ///
-    /// The bytes that are not over with must stand at the front of the next input.
+    /// The next input must begin with the bytes that were not consumed.
     pub fn consume<B: Backend>(&mut self, input: &[u8], backend: &B, out: &mut Vec<u8>) -> (usize, Progress) {
         if input.len() < self.wanted {
             return (0, Progress::More);
@@ -126,7 +137,9 @@ impl Session {
                 Stop::Close => Progress::Close,
                 Stop::Work => Progress::Full,
                 Stop::Memory => Progress::Memory,
-                Stop::Long if self.turn.is_empty() && (budget == 0 || out.len() > self.memory.limit(OUTPUT_BYTES_MAX)) => {
+                Stop::Long
+                    if self.turn.is_empty() && (budget == 0 || out.len() > self.memory.limit(OUTPUT_BYTES_MAX)) =>
+                {
                     Progress::Full
                 }
                 Stop::Long => continue,
@@ -135,9 +148,9 @@ impl Session {
         }
     }
 
-    /// Parses and runs up to [`BURST_UNITS_MAX`] units. Returns the bytes over with, the units run, and why it ended.
+    /// Parses and runs up to [`BURST_UNITS_MAX`] units. Returns the bytes consumed, the units run, and why it ended.
     fn run_burst<B: Backend>(&mut self, input: &[u8], backend: &B, out: &mut Vec<u8>) -> (usize, usize, Stop) {
-        let begun = backend.state().timing.begin();
+        let begun = backend.state().timing.begin_after(self.waited);
         let mut units = ArrayVec::<Parsed<'_>, BURST_UNITS_MAX>::new();
         let (mut at, mut mode, mut scanned, mut wanted) = (0, self.mode, self.scanned, 1);
         let stop = loop {
@@ -174,11 +187,11 @@ impl Session {
             note_time(&begun, &units[..count], backend);
         }
         if count == 0 && !units.is_empty() {
-            // Nothing has changed: they are parsed again.
+            // Nothing has changed: the units are parsed again later.
             return (0, 0, Stop::Memory);
         }
         if count < units.len() {
-            // The answers became many: the other units are parsed again when these are written.
+            // The answers have reached their limit: the other units are parsed again when these are written.
             let last = &units[count - 1];
             (self.mode, self.wanted, self.scanned) = (last.after, 1, 0);
             return (last.end, count, if end == BurstEnd::Work { Stop::Work } else { Stop::Long });
@@ -187,7 +200,8 @@ impl Session {
         (at, count, if end == BurstEnd::Work && matches!(stop, Stop::Long) { Stop::Work } else { stop })
     }
 
-    /// Runs units here, or puts them into the turn. Returns how many, which is none only if memory is short, and how those that ran here ended.
+    /// Runs units here, or adds them to the turn. Returns their number, which is zero only if memory is short, and how
+    /// those that ran here ended.
     fn run_units<B: Backend>(
         &mut self,
         units: &[Parsed<'_>],
@@ -234,58 +248,60 @@ impl Session {
         }
     }
 
-    /// Takes out the batches that are to go to other cores, each with its lane.
+    /// Takes out the batches for other cores, each with its lane.
     pub(super) fn take_batches(&mut self) -> Vec<(usize, Core, Box<Batch>)> {
         self.turn.take_all(self.memory)
     }
 
-    /// Takes out the batch of one lane, of which some answers are missing.
+    /// Takes out the batch of one lane, some of whose answers are missing.
     pub(super) fn take_batch(&mut self, lane: usize, memory: Memory) -> Option<(Core, Box<Batch>)> {
         self.turn.take_again(lane, memory)
     }
 
-    /// Whether the batch of a lane brought answers when it was sent last.
+    /// Whether the batch of a lane returned answers when it was last sent.
     pub(super) fn got_on(&self, lane: usize) -> bool {
         self.turn.got_on(lane)
     }
 
-    /// The answer that a merge has stopped before since it is long.
+    /// Returns the long answer at which a merge has stopped.
     pub(super) fn long_answer(&self) -> &[u8] {
         self.turn.long_answer()
     }
 
-    /// Bytes that it may have.
+    /// Returns its maximum length.
     pub(super) fn long_answer_bytes_max(&self) -> usize {
         self.value_bytes_max + LINE_BYTES_MAX
     }
 
-    /// Says that it was written.
+    /// Marks it as written.
     pub(super) fn pass_long_answer(&mut self) {
         self.turn.pass();
     }
 
-    /// Bytes of memory that its turn may have when its answers are back.
-    pub(super) fn turn_bytes_with_answers(&self) -> usize {
+    /// Returns the maximum memory of its turn once its answers are back. Frees what earlier turns left and this one
+    /// does not use.
+    pub(super) fn turn_bytes_with_answers(&mut self) -> usize {
+        self.turn.release_spare();
         self.turn.bytes_with_answers(self.memory)
     }
 
-    /// Bytes of memory that its turn has.
+    /// Returns the bytes of memory of its turn.
     pub(super) fn turn_bytes(&self) -> usize {
         self.turn.memory_bytes()
     }
 
-    /// Bytes that the command in the input may come to have.
+    /// Returns the maximum length of the command in the input.
     pub(super) fn command_bytes_max(&self) -> usize {
-        // How long a line is shows only at its end.
+        // The length of a line is known only at its end.
         if self.wanted == self.scanned + 1 { self.longest_command_bytes() } else { self.wanted }
     }
 
-    /// Bytes that any command may have.
+    /// Returns the maximum length of any command.
     pub(super) fn longest_command_bytes(&self) -> usize {
         RETRIEVAL_LINE_BYTES_MAX.max(LINE_BYTES_MAX + self.value_bytes_max + b"\r\n".len())
     }
 
-    /// Puts a batch back that came back.
+    /// Puts back a batch that was returned.
     pub(super) fn put_batch(&mut self, lane: usize, batch: Box<Batch>) {
         self.turn.put(lane, batch);
     }
@@ -295,13 +311,13 @@ impl Session {
         self.turn.merge(out, self.memory)
     }
 
-    /// Gives the memory of its turns back: for a connection that becomes idle.
+    /// Frees the memory of its turns: for a connection that becomes idle.
     pub(super) fn release(&mut self) {
         self.turn.release();
     }
 }
 
-/// Runs units whose keys are owned here; `note` is told after each. Returns how many, and why it ended.
+/// Runs units whose keys this core owns; calls `note` after each. Returns their number, and why it ended.
 fn run_here<B: Backend>(
     units: &[Parsed<'_>],
     backend: &B,
@@ -319,7 +335,7 @@ fn run_here<B: Backend>(
     backend.with_store(|store| execute::burst(units, store, books, out, pause, note))
 }
 
-/// Notes how long a burst took that is timed, for what was done here.
+/// Records the duration of a timed burst, for the operations that ran here.
 #[cold]
 fn note_time<B: Backend>(begun: &Begun, units: &[Parsed<'_>], backend: &B) {
     let is_here = |parsed: &&Parsed<'_>| backend.owns_all() || owner(&parsed.unit, backend).is_none();
@@ -330,7 +346,7 @@ fn note_time<B: Backend>(begun: &Begun, units: &[Parsed<'_>], backend: &B) {
 fn owner<B: Backend>(unit: &Unit<'_>, backend: &B) -> Option<Core> {
     match unit.key()? {
         KeyText::Plain(key) => backend.elsewhere(key),
-        // The parser refuses what cannot be decoded.
+        // The parser rejects keys that cannot be decoded.
         KeyText::Base64(text) => backend.elsewhere(&decode_key(text)?),
     }
 }

@@ -16,7 +16,7 @@ use super::stats;
 use crate::metrics::{CoreMetrics, Operation, Outcome};
 use crate::routing::Core;
 
-/// One core that owns every key, with a clock that is told the time.
+/// One core that owns every key, with a clock that is set by the caller.
 #[derive(Debug, Default)]
 pub struct Single<S> {
     store: RefCell<S>,
@@ -27,7 +27,7 @@ pub struct Single<S> {
 }
 
 impl<S: Store> Single<S> {
-    /// A core with this partition, at this time.
+    /// Creates a core with this partition, at this time.
     pub fn new(store: S, now: UnixSeconds) -> Single<S> {
         Single {
             store: RefCell::new(store),
@@ -38,13 +38,13 @@ impl<S: Store> Single<S> {
         }
     }
 
-    /// The same core, whose connections may hold so many bytes of memory.
+    /// Returns the same core with another limit of its connections' memory.
     #[must_use]
     pub fn with_connection_bytes(self, bytes: usize) -> Single<S> {
         Single { state: CoreState::with_connection_bytes(bytes), ..self }
     }
 
-    /// Tells the time.
+    /// Sets the time.
     pub fn set_now(&self, now: UnixSeconds) {
         self.now.set(now);
         if self.flush_at.get().is_some_and(|at| at <= now) {
@@ -130,7 +130,7 @@ impl Output for Said<'_> {
     }
 }
 
-/// A connection without a socket: bytes go in, and what a client would get comes out.
+/// A connection without a socket: it takes a client's bytes and returns the answers.
 #[derive(Debug)]
 pub struct Conversation<'a, B> {
     backend: &'a B,
@@ -141,7 +141,7 @@ pub struct Conversation<'a, B> {
 }
 
 impl<'a, B: Backend> Conversation<'a, B> {
-    /// A new connection to a core whose futures are ready at once.
+    /// Creates a connection to a core whose futures are ready at once.
     pub fn new(backend: &'a B, settings: &'a Settings) -> Conversation<'a, B> {
         Conversation { backend, settings, session: Session::new(VALUE_BYTES_MAX), input: Vec::new(), is_closed: false }
     }
@@ -151,15 +151,16 @@ impl<'a, B: Backend> Conversation<'a, B> {
         self.is_closed
     }
 
-    /// Bytes that came and are not over with.
+    /// Returns the number of bytes received and not consumed.
     pub fn pending(&self) -> usize {
         self.input.len()
     }
 
-    /// Says bytes and adds what is answered to `out`. Returns the most bytes of answers that waited to be written at once.
+    /// Sends bytes, and appends the answers to `out`. Returns the most bytes of answers that waited to be written at
+    /// once.
     ///
     /// # Panics
-    /// If the backend is one that must be waited for.
+    /// If a future of the backend is not ready at once.
     pub fn say(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> usize {
         if self.is_closed {
             return 0;
@@ -175,7 +176,8 @@ impl<'a, B: Backend> Conversation<'a, B> {
                 Progress::More | Progress::Full | Progress::Memory | Progress::Close => out.append(&mut answers),
                 Progress::Ask(ask) => {
                     let mut client = Said { out: &mut *out, most: &mut most };
-                    let answered = stats::answer(ask, self.backend, self.settings, &mut answers, &mut client).now_or_never();
+                    let answered =
+                        stats::answer(ask, self.backend, self.settings, &mut answers, &mut client).now_or_never();
                     assert!(answered.is_some(), "this backend is not ready at once");
                 }
                 Progress::Forward => {

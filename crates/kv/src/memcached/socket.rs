@@ -1,4 +1,4 @@
-//! Sockets: where connections come from, and the connections themselves before a core adopts them.
+//! Sockets: listening for connections, and the connections before a core adopts them.
 
 use std::fmt;
 use std::io::{self, Write as _};
@@ -18,15 +18,16 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::hosts::HostName;
 
-/// Connections that wait to be accepted, at most: memcached's default.
+/// Maximum number of connections that wait to be accepted: memcached's default.
 const BACKLOG: i32 = 1024;
-/// How long nothing is accepted after the system refused to give a connection (for want of file descriptors, say).
+/// How long to accept nothing after the system failed to provide a connection (for lack of file descriptors, for
+/// example).
 const PAUSE: Duration = Duration::from_millis(10);
-/// How a client is noticed whose machine is gone: after a minute of silence it is asked every ten seconds, as often as the system has it (on Linux
-/// nine times).
+/// Detects clients whose machine is gone: after a minute of silence, a probe is sent every ten seconds, as many as the
+/// system's default (nine on Linux).
 const KEEPALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(10));
-/// Whom a Unix socket serves: its owner.
+/// The permissions of a Unix socket: only its owner may connect.
 const UNIX_MODE: u32 = 0o700;
 
 /// Where to listen: `tcp://127.0.0.1:11211` or `unix:/run/user/1000/kv.sock`.
@@ -38,7 +39,7 @@ pub enum Listen {
     Unix(PathBuf),
 }
 
-/// A text that names no place to listen.
+/// A text that is not an address to listen at.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no address for memcached clients: give tcp://127.0.0.1:11211 or unix:/path/of/socket")]
 pub struct ListenError(String);
@@ -51,7 +52,7 @@ impl FromStr for Listen {
         if let Some(addr) = text.strip_prefix("tcp://") {
             addr.parse().map(Listen::Tcp).map_err(|_| error())
         } else if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
-            // unix:///path is a path too.
+            // The form unix:///path is a path as well.
             Ok(Listen::Unix(PathBuf::from(path.strip_prefix("//").unwrap_or(path))))
         } else {
             Err(error())
@@ -68,7 +69,7 @@ impl fmt::Display for Listen {
     }
 }
 
-/// How many connections a server has, of those it may have. Shared by its acceptors.
+/// The number of a server's connections, and their limit. Shared by its acceptors.
 #[derive(Debug, Clone)]
 pub struct ConnectionLimit {
     places: Arc<Semaphore>,
@@ -77,18 +78,18 @@ pub struct ConnectionLimit {
 }
 
 impl ConnectionLimit {
-    /// A server that may have `max` connections.
+    /// Creates a limit of `max` connections.
     pub fn new(max: usize) -> ConnectionLimit {
         let max = max.min(Semaphore::MAX_PERMITS);
         ConnectionLimit { places: Arc::new(Semaphore::new(max)), rejected: Arc::new(AtomicU64::new(0)), max }
     }
 
-    /// How many it may have.
+    /// Returns the limit.
     pub fn max(&self) -> usize {
         self.max
     }
 
-    /// Connections that were refused since the start.
+    /// Returns the number of connections rejected since the start.
     pub fn rejected(&self) -> u64 {
         self.rejected.load(Ordering::Relaxed)
     }
@@ -111,7 +112,7 @@ enum Listener {
 }
 
 impl Listener {
-    /// The next connection, not bound to any runtime.
+    /// Accepts the next connection, not bound to any runtime.
     async fn accept(&self) -> io::Result<(RawSocket, Option<SocketAddr>)> {
         match self {
             Listener::Tcp(listener) => {
@@ -131,7 +132,7 @@ impl Listener {
 pub struct Acceptor {
     listener: Listener,
     listen: Listen,
-    /// The socket file that it made, if it made one.
+    /// The socket file, if it created one.
     file: Option<FileId>,
     limit: ConnectionLimit,
 }
@@ -139,11 +140,10 @@ pub struct Acceptor {
 impl Acceptor {
     /// Listens. Needs a tokio runtime, whose thread accepts.
     ///
-    /// A path where a socket is left over from a server that is gone is used again; any other file is left alone. Only the owner may use a
-    /// Unix socket.
+    /// Replaces a socket left over from a dead server, but no other file. Only the owner may use a Unix socket.
     ///
     /// # Errors
-    /// What the system says, for example that the address is in use, as it is where another file stands.
+    /// The system's error, for example that the address is in use; so also if another file has the path.
     pub fn bind(listen: &Listen, limit: ConnectionLimit) -> io::Result<Acceptor> {
         let (socket, listen, file) = match listen {
             Listen::Tcp(addr) => {
@@ -173,19 +173,20 @@ impl Acceptor {
         Ok(Acceptor { listener, listen, file, limit })
     }
 
-    /// Where it listens, with the port that the system chose.
+    /// Returns the address it listens at, with the port that the system chose.
     pub fn listen(&self) -> &Listen {
         &self.listen
     }
 
-    /// The next connection. Those above the limit are told so and closed, as memcached does; where the system has no more file descriptors
-    /// it waits a little.
+    /// Returns the next connection. Tells connections above the limit so and closes them, as memcached does; waits a
+    /// little if the system has no more file descriptors.
     pub async fn accept(&self) -> Socket {
         loop {
             match self.listener.accept().await.and_then(|(stream, peer)| self.admit(stream, peer)) {
                 Ok(Some(socket)) => return socket,
                 Ok(None) => {}
-                Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted) => {}
+                Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted) => {
+                }
                 Err(error) => {
                     tracing::warn!(listen = %self.listen, %error, "cannot accept a memcached connection; trying again");
                     tokio::time::sleep(PAUSE).await;
@@ -197,7 +198,7 @@ impl Acceptor {
     fn admit(&self, stream: RawSocket, peer: Option<SocketAddr>) -> io::Result<Option<Socket>> {
         let Ok(permit) = self.limit.places.clone().try_acquire_owned() else {
             self.limit.rejected.fetch_add(1, Ordering::Relaxed);
-            // One who does not take these few bytes at once will see that the connection is closed.
+            // A client that does not take these few bytes at once will see that the connection is closed.
             let _ = (&stream).write(b"ERROR Too many open connections\r\n");
             return Ok(None);
         };
@@ -207,7 +208,7 @@ impl Acceptor {
         };
         if !is_unix {
             stream.set_tcp_nodelay(true)?;
-            // A client whose machine is gone is not found out by silence.
+            // Without this, a client whose machine is gone would not be detected.
             stream.set_tcp_keepalive(&KEEPALIVE)?;
         }
         Ok(Some(Socket { stream, is_unix, peer, host, permit }))
@@ -217,7 +218,7 @@ impl Acceptor {
 impl Drop for Acceptor {
     fn drop(&mut self) {
         if let Listen::Unix(path) = &self.listen {
-            // Somebody may have removed it already, and put something else there.
+            // The file may have been removed already and replaced by another one.
             if self.file.is_some() && FileId::of(path) == self.file {
                 let _ = std::fs::remove_file(path);
             }
@@ -225,7 +226,7 @@ impl Drop for Acceptor {
     }
 }
 
-/// What tells a file from any other that is or was at its path.
+/// Distinguishes a file from any other that is or was at its path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FileId {
     device: u64,
@@ -233,14 +234,14 @@ struct FileId {
 }
 
 impl FileId {
-    /// Of what stands at `path`, if something does.
+    /// Returns the identity of the file at `path`, if there is one.
     fn of(path: &Path) -> Option<FileId> {
         let metadata = std::fs::symlink_metadata(path).ok()?;
         Some(FileId { device: metadata.dev(), inode: metadata.ino() })
     }
 }
 
-/// Whether a socket stands at `path` that nobody serves. Connections to files that are no sockets are refused too.
+/// Whether `path` is a socket without a server. Connections to files that are not sockets are refused too.
 fn is_left_over(path: &Path, addr: &SockAddr) -> io::Result<bool> {
     if !std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket()) {
         return Ok(false);
@@ -272,7 +273,7 @@ impl Stream {
         }
     }
 
-    /// Reads. A short read tells the runtime that nothing is left, which saves the call that would say so.
+    /// Reads. After a short read, the runtime knows that nothing is left, which saves the system call to find out.
     pub fn poll_read(&mut self, context: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut room = ReadBuf::new(room);
         let polled = match self {

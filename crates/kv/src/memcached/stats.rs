@@ -1,4 +1,4 @@
-//! `flush_all` and `stats`: what concerns all cores.
+//! `flush_all` and `stats`: commands for all cores.
 
 use std::fmt::Display;
 use std::io::Write as _;
@@ -17,12 +17,12 @@ use super::parse::{Ask, StatsKind};
 use super::service::Settings;
 use super::socket::Listen;
 
-/// Lines of `STAT`.
+/// `STAT` lines.
 struct Lines<'a>(&'a mut Vec<u8>);
 
 impl Lines<'_> {
     fn line(&mut self, name: impl Display, value: impl Display) {
-        // A Vec takes everything.
+        // Writing to a Vec cannot fail.
         let _ = write!(self.0, "STAT {name} {value}\r\n");
     }
 
@@ -73,7 +73,7 @@ fn totals(reports: &[Report]) -> Totals {
     totals
 }
 
-/// Answers what concerns all cores. A list is written part by part.
+/// Answers a command for all cores. A list is written part by part.
 pub(super) async fn answer<B: Backend, O: Output>(
     ask: Ask,
     backend: &B,
@@ -89,7 +89,7 @@ pub(super) async fn answer<B: Backend, O: Output>(
             match backend.flush(at.map_or(FlushTime::Now, FlushTime::At)).await {
                 Ok(()) if is_quiet => {}
                 Ok(()) => out.extend_from_slice(b"OK\r\n"),
-                // Told even if no answer is wanted: something was not deleted.
+                // Reported even if no answer is wanted: something was not deleted.
                 Err(_) => out.extend_from_slice(UNAVAILABLE),
             }
             return Ok(());
@@ -117,14 +117,15 @@ pub(super) async fn answer<B: Backend, O: Output>(
     Ok(())
 }
 
-/// Seconds of processor time, in user mode and in the kernel; zero where /proc does not tell.
+/// Returns the processor time in seconds, in user mode and in the kernel; zero if /proc does not have it.
 fn processor_seconds() -> (f64, f64) {
-    /// What the kernel counts in for user programs, on every architecture of Linux.
+    /// The kernel's unit of time for user programs, on every architecture of Linux.
     const TICKS_PER_SECOND: f64 = 100.0;
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name of the program, in brackets, may have spaces.
+    // The program's name, in parentheses, may contain spaces.
     let fields = text.rsplit_once(')').map_or("", |(_, fields)| fields);
-    let ticks = |at: usize| fields.split_whitespace().nth(at).and_then(|field| field.parse::<f64>().ok()).unwrap_or(0.0);
+    let ticks =
+        |at: usize| fields.split_whitespace().nth(at).and_then(|field| field.parse::<f64>().ok()).unwrap_or(0.0);
     (ticks(11) / TICKS_PER_SECOND, ticks(12) / TICKS_PER_SECOND)
 }
 
@@ -144,7 +145,7 @@ fn general(totals: &Totals, now: u32, settings: &Settings, out: &mut Vec<u8>) {
     lines.line("conn_memory_bytes", connection_bytes);
     lines.line("conn_memory_limit", connection_bytes_max);
     for count in Count::ALL {
-        // Refusals are counted where connections are accepted, which is no core's.
+        // Rejections are counted where connections are accepted, not by a core.
         let value = if count == Count::RejectedConnections { settings.rejected() } else { counts.get(count) };
         lines.line(count.name(), value);
     }
@@ -200,7 +201,7 @@ fn items(totals: &Totals, out: &mut Vec<u8>) {
         lines.line("items:1:mem_requested", store.item_bytes);
         lines.line("items:1:evicted", store.evicted_log + store.evicted_index);
         lines.line("items:1:evicted_nonzero", store.evicted_expiring);
-        // Of several cores, the longest: none evicts what another holds.
+        // The maximum over all cores: no core evicts another's items.
         lines.line("items:1:evicted_time", store.evicted_idle_seconds);
         lines.line("items:1:evicted_unfetched", store.evicted_unfetched);
         lines.line("items:1:outofmemory", totals.counts.get(Count::StoreNoMemory));
@@ -221,14 +222,14 @@ fn slabs(totals: &Totals, out: &mut Vec<u8>) {
     lines.end();
 }
 
-/// Memory for the next part of a list: what the cores tell, and the answer that is made of it. All before it is
-/// written.
+/// Reserves memory for the next part of a list: the cores' reports, and the answer built from them. Everything before
+/// it is written first.
 async fn begin_part<O: Output>(out: &mut Vec<u8>, client: &mut O) -> Result<(), O::Error> {
     client.write(out).await?;
     client.reserve(2 * LIST_PART_BYTES).await
 }
 
-/// Lines of all cores, as many as were asked for.
+/// Writes lines of all cores, up to the requested number.
 async fn dump<B: Backend, O: Output>(
     backend: &B,
     items_max: u32,
@@ -245,7 +246,7 @@ async fn dump<B: Backend, O: Output>(
         let lines = || reports.iter().flat_map(|report| report.dump.lines.split_inclusive(|&byte| byte == b'\n'));
         let is_rest = |rest| move |report: &Report| report.dump.rest == rest;
         if count > 1 && reports.iter().any(is_rest(DumpRest::Items)) && lines().count() < items_wanted - items {
-            // Fewer ranges at once have room.
+            // There is room for fewer ranges at once.
             count /= 2;
             continue;
         }
@@ -266,14 +267,14 @@ async fn dump<B: Backend, O: Output>(
     Ok(())
 }
 
-/// memcached names connections by file descriptor, this by core and number.
+/// Lists connections by core and number; memcached lists them by file descriptor.
 async fn connections<B: Backend, O: Output>(
     backend: &B,
     settings: &Settings,
     out: &mut Vec<u8>,
     client: &mut O,
 ) -> Result<(), O::Error> {
-    /// Of a report, or of the lines made of it, and more.
+    /// Upper bound on a report, or on the lines built from it.
     const CONNECTION_BYTES: usize = 512;
     let mut lines = Lines(out);
     for (at, listen) in settings.listens.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Answers in the order of the commands, while other cores work on some of them.
+//! Puts answers in the order of the commands while other cores execute some of them.
 
 use super::batch::{AnswersMax, Batch, UNAVAILABLE};
 use super::budget::Memory;
@@ -6,63 +6,63 @@ use super::limits::{OUTPUT_BYTES_MAX, SHORT_BYTES, TURN_ANSWER_BYTES, TURN_UNITS
 use super::parse::Get;
 use crate::routing::Core;
 
-/// Where the next answer comes from.
+/// The source of the next answer.
 #[derive(Debug, Clone, Copy)]
 enum Source {
-    /// The answers made here, up to this byte.
+    /// The answers built here, up to this byte.
     Here(usize),
     /// The next answer of this lane.
     Lane(usize),
 }
 
-/// What goes to one core.
+/// The commands for one core.
 #[derive(Debug)]
 struct Lane {
     core: Core,
-    /// `None` while it is away, and if it did not come back.
+    /// `None` while the batch is away, and if it never came back.
     batch: Option<Box<Batch>>,
-    /// The next unit whose answer is wanted.
+    /// The next unit whose answer is needed.
     next: usize,
 }
 
-/// Memory of a batch that is kept for later turns, in bytes.
+/// Largest batch that is kept for later turns, in bytes of memory.
 const SPARE_BYTES_MAX: usize = 64 << 10;
 
-/// How far a merge came.
+/// The result of a merge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Merged {
     /// Every answer is in the output.
     All,
-    /// The output is to be written first.
+    /// The output must be written first.
     Full,
-    /// The next answer is to be written from where it is, without a copy: see [`Turn::long_answer`].
+    /// The next answer must be written in place, without a copy: see [`Turn::long_answer`].
     Long,
     /// This lane's batch must be sent again.
     Again(usize),
 }
 
-/// The commands of one turn of a connection, when some of their keys are owned elsewhere.
+/// The commands of one turn of a connection, when other cores own some of their keys.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
     sources: Vec<Source>,
-    /// The first source that was not merged.
+    /// The first source that is not merged yet.
     merged: usize,
     here: Vec<u8>,
     here_taken: usize,
     lanes: Vec<Lane>,
     /// Batches for later turns.
-    // Boxed, since they travel so.
+    // Boxed, since they are sent that way.
     #[allow(clippy::vec_box)]
     spare: Vec<Box<Batch>>,
 }
 
 impl Turn {
-    /// Whether nothing is in it.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.sources.is_empty()
     }
 
-    /// Whether it has as much as it may.
+    /// Whether it has reached its limit.
     pub fn is_full(&self, memory: Memory) -> bool {
         let mut batches = self.lanes.iter().filter_map(|lane| lane.batch.as_ref());
         self.sources.len() >= TURN_UNITS_MAX
@@ -73,7 +73,7 @@ impl Turn {
             }
     }
 
-    /// The answers made here. Each is to be followed by [`Turn::note_here`].
+    /// Returns the buffer of answers built here, and a function to call after each answer is appended.
     pub fn here(&mut self) -> (&mut Vec<u8>, impl FnMut(&Vec<u8>)) {
         let sources = &mut self.sources;
         (&mut self.here, |out: &Vec<u8>| sources.push(Source::Here(out.len())))
@@ -93,10 +93,10 @@ impl Turn {
         self.lanes[lane].batch.get_or_insert_default()
     }
 
-    /// Adds one key of a retrieval for another core, and what ends the retrieval if it is the last one.
+    /// Adds one key of a retrieval for another core, and the end of the retrieval if it is the last key.
     pub fn push_get(&mut self, core: Core, key: &[u8], get: Get, is_last: bool, value_bytes_max: usize) {
         self.batch(core, value_bytes_max).push_get(key, get);
-        // A lone touch may be answered with an error, so what ends it comes from the core that runs it.
+        // A lone touch may be answered with an error, so its end comes from the core that runs it.
         if is_last && !get.is_lone_touch {
             self.here.extend_from_slice(b"END\r\n");
             self.sources.push(Source::Here(self.here.len()));
@@ -108,17 +108,25 @@ impl Turn {
         self.batch(core, value_bytes_max).push_command(text);
     }
 
-    /// Bytes that the answers of each lane may have when all are sent together.
+    /// Returns the maximum length of the answers of each lane when all are sent together.
     fn lane_answer_bytes(&self, memory: Memory) -> usize {
-        (memory.limit(TURN_ANSWER_BYTES) / self.lanes.len().max(1)).max(SHORT_BYTES)
+        match memory {
+            Memory::Ample => (TURN_ANSWER_BYTES / self.lanes.len().max(1)).max(SHORT_BYTES),
+            Memory::Short => SHORT_BYTES,
+        }
     }
 
-    /// Bytes that it may have when its answers are back.
+    /// Frees memory that it kept and does not need. Call this before sending: that memory is not accounted for.
+    pub fn release_spare(&mut self) {
+        self.spare = Vec::new();
+    }
+
+    /// Returns its maximum memory once its answers are back.
     pub fn bytes_with_answers(&self, memory: Memory) -> usize {
         self.memory_bytes() + self.lanes.len() * self.lane_answer_bytes(memory)
     }
 
-    /// Takes out what is to be sent in all lanes together. No answer may be long, and all together are short.
+    /// Takes out what is to be sent in all lanes at once. No answer may be long, and all together are short.
     pub fn take_all(&mut self, memory: Memory) -> Vec<(usize, Core, Box<Batch>)> {
         let each = self.lane_answer_bytes(memory);
         let take = |(at, lane): (usize, &mut Lane)| {
@@ -129,7 +137,7 @@ impl Turn {
         self.lanes.iter_mut().enumerate().filter_map(take).collect()
     }
 
-    /// Takes out what is to be sent again in one lane. With ample memory the first answer may be long.
+    /// Takes out what is to be sent again in one lane. With ample memory, the first answer may be long.
     pub fn take_again(&mut self, lane: usize, memory: Memory) -> Option<(Core, Box<Batch>)> {
         let lane = &mut self.lanes[lane];
         let mut batch = lane.batch.take()?;
@@ -140,18 +148,18 @@ impl Turn {
         Some((lane.core, batch))
     }
 
-    /// Whether the batch of a lane brought answers when it was sent last.
+    /// Whether the batch of a lane returned answers when it was last sent.
     pub fn got_on(&self, lane: usize) -> bool {
         self.lanes[lane].batch.as_ref().is_some_and(|batch| batch.got_on())
     }
 
-    /// Bytes of memory it has.
+    /// Returns its bytes of memory.
     pub fn memory_bytes(&self) -> usize {
         let batches = self.lanes.iter().filter_map(|lane| lane.batch.as_ref()).chain(&self.spare);
         self.here.capacity() + batches.map(|batch| batch.memory_bytes()).sum::<usize>()
     }
 
-    /// Puts back what came back.
+    /// Puts back a returned batch.
     pub fn put(&mut self, lane: usize, batch: Box<Batch>) {
         self.lanes[lane].batch = Some(batch);
     }
@@ -184,7 +192,7 @@ impl Turn {
         Merged::All
     }
 
-    /// The next answer, where a merge has stopped before it.
+    /// Returns the next answer, at which a merge has stopped.
     pub fn long_answer(&self) -> &[u8] {
         match self.sources.get(self.merged) {
             Some(Source::Here(end)) => &self.here[self.here_taken..*end],
@@ -196,15 +204,16 @@ impl Turn {
         }
     }
 
-    /// Goes on behind the next answer, which was written.
+    /// Continues after the next answer, which was written.
     pub fn pass(&mut self) {
         match self.sources.get(self.merged) {
             Some(Source::Here(end)) => self.here_taken = *end,
             Some(Source::Lane(at)) => {
                 let lane = &mut self.lanes[*at];
-                // What is short is kept for the next turn.
+                // Small batches are kept for the next turn.
                 let is_long = |batch: &&mut Box<Batch>| batch.memory_bytes() > SPARE_BYTES_MAX;
-                if let Some(batch) = lane.batch.as_mut().filter(is_long).filter(|batch| batch.is_last_answer(lane.next)) {
+                if let Some(batch) = lane.batch.as_mut().filter(is_long).filter(|batch| batch.is_last_answer(lane.next))
+                {
                     batch.forget_answers();
                 }
                 lane.next += 1;
@@ -214,7 +223,7 @@ impl Turn {
         self.merged += 1;
     }
 
-    /// Gives its memory back, and up what a client that is gone was to get.
+    /// Frees its memory, and discards answers for a client that is gone.
     pub fn release(&mut self) {
         *self = Turn::default();
     }

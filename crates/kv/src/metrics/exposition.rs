@@ -1,4 +1,4 @@
-//! Statistics as text for Prometheus, in the format of OpenMetrics, which it asks for.
+//! Statistics as text for Prometheus, in the OpenMetrics format that it requests.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ use super::snapshot::{CoreStats, HandlerSnapshot, OperationStats, ServerStats};
 /// The content type of [`exposition`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// What every name begins with.
+/// The prefix of every name.
 const PREFIX: &str = "dunlin_kv";
 
 const NANOS_PER_SECOND: f64 = 1e9;
@@ -23,7 +23,7 @@ const MICROS_PER_SECOND: f64 = 1e6;
 
 type Labels<'a> = [(&'static str, &'a str)];
 
-/// The text of a scrape.
+/// Returns the text of a scrape.
 pub fn exposition(stats: ServerStats) -> String {
     let mut registry = Registry::with_prefix(PREFIX);
     registry.register_collector(Box::new(Scrape(stats)));
@@ -51,21 +51,24 @@ impl Collector for Scrape {
 struct Text<'a, 'e> {
     encoder: DescriptorEncoder<'e>,
     stats: &'a ServerStats,
-    /// Numbers of the cores, as labels.
+    /// The numbers of the cores, as labels.
     cores: &'a [String],
 }
 
 impl<'a> Text<'a, '_> {
     fn process(&mut self) -> fmt::Result {
         let stats = self.stats;
-        let mut info = self.encoder.encode_descriptor("build", "Version and mode of the server.", None, MetricType::Info)?;
+        let mut info =
+            self.encoder.encode_descriptor("build", "Version and mode of the server.", None, MetricType::Info)?;
         info.encode_info(&vec![("version", stats.server_version.as_str()), ("mode", stats.mode.as_str())])?;
         let uptime = stats.uptime_micros as f64 / MICROS_PER_SECOND;
         for (name, help, value) in [
             ("start_time", "When the server was started, since 1970. Counters begin then.", stats.started as f64),
             ("uptime", "For how long the server has run.", uptime),
         ] {
-            self.encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?.encode_gauge(&value)?;
+            self.encoder
+                .encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?
+                .encode_gauge(&value)?;
         }
         Ok(())
     }
@@ -92,13 +95,18 @@ impl<'a> Text<'a, '_> {
             }
         }
         let help = "Time from when requests were received until their responses were written.";
-        // The unit is in the name only: not every parser takes a line of its own for that of a histogram.
+        // The unit is only in the name: not every parser accepts a separate unit line for a histogram.
         let name = "operation_duration_seconds";
         let mut metric = self.encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
         for (core, operation, OperationStats { latency, .. }) in &kinds {
             let labels = vec![("core", *core), ("operation", operation.name())];
             let sum = latency.sum_nanos() / NANOS_PER_SECOND;
-            metric.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, latency.count(), &buckets(latency), None)?;
+            metric.encode_family(&labels)?.encode_histogram::<NoLabelSet>(
+                sum,
+                latency.count(),
+                &buckets(latency),
+                None,
+            )?;
         }
         Ok(())
     }
@@ -107,7 +115,9 @@ impl<'a> Text<'a, '_> {
         self.gauge("items", "Items that can be found.", None, |core| core.store.items)?;
         self.gauge("item", "Bytes of keys and values.", Some(Unit::Bytes), |core| core.store.item_bytes)?;
         self.gauge("memory", "Memory in use for items.", Some(Unit::Bytes), |core| core.store.memory_bytes)?;
-        self.gauge("memory_limit", "Memory that may be in use for items.", Some(Unit::Bytes), |c| c.store.memory_bytes_max)?;
+        self.gauge("memory_limit", "Memory that may be in use for items.", Some(Unit::Bytes), |c| {
+            c.store.memory_bytes_max
+        })?;
         self.counter("items_stored", "Items stored.", None, |core| core.store.stored)?;
         self.counter("items_expired", "Items that were met after their time.", None, |core| core.store.expired)?;
         let help = "Live items lost because the log or the index needed their place.";
@@ -135,7 +145,9 @@ impl<'a> Text<'a, '_> {
                 ("out_of_memory".into(), connections.memory_kicks),
             ]
         })?;
-        self.counter("connections_read", "Received on memcached connections.", bytes.clone(), |c| c.connections.read_bytes)?;
+        self.counter("connections_read", "Received on memcached connections.", bytes.clone(), |c| {
+            c.connections.read_bytes
+        })?;
         self.counter("connections_written", "Sent on memcached connections.", bytes, |c| c.connections.written_bytes)
     }
 
@@ -154,7 +166,7 @@ impl<'a> Text<'a, '_> {
             "event",
             |core| core.endpoint.counters.iter().map(|(name, value)| (name.clone(), *value)).collect(),
         )?;
-        // Counts and bytes are different units, and so different metrics.
+        // Counts and bytes have different units, so they are different metrics.
         let of_unit = |core: &CoreStats, is_bytes: bool| -> Vec<(String, u64)> {
             let counts = core.endpoint.transport.iter().filter(|(name, _)| name.ends_with("_bytes") == is_bytes);
             counts.map(|(name, value)| (name.clone(), *value)).collect()
@@ -180,7 +192,7 @@ impl<'a> Text<'a, '_> {
             // A metric without a value is malformed.
             return Ok(());
         }
-        let help = "Requests that arrived whole, by request type.";
+        let help = "Requests that arrived whole or were rejected before, by request type.";
         let mut metric = self.encoder.encode_descriptor("handler_requests", help, None, MetricType::Counter)?;
         for (core, req_type, handler) in &handlers {
             let labels: &Labels<'_> = &[("core", core), ("type", req_type)];
@@ -195,11 +207,12 @@ impl<'a> Text<'a, '_> {
             }
         }
         let help = "Time from a request to its answer. Of those answered in their receive burst, one in 16 is timed.";
-        let mut metric = self.encoder.encode_descriptor("handler_duration_seconds", help, None, MetricType::Histogram)?;
+        let mut metric =
+            self.encoder.encode_descriptor("handler_duration_seconds", help, None, MetricType::Histogram)?;
         for (core, req_type, HandlerSnapshot { duration_counts, duration_sum_nanos, .. }) in &handlers {
             let labels: &Labels<'_> = &[("core", core), ("type", req_type)];
             let bounds = BOUNDS_NANOS.iter().map(|bound| *bound as f64 / NANOS_PER_SECOND).chain([f64::INFINITY]);
-            // What a server of another version counts in other buckets is not told.
+            // Counts from a server of another version with different buckets are left out.
             let counted = duration_counts.iter().copied().chain(std::iter::repeat(0));
             let counts: Vec<(f64, u64)> = bounds.zip(counted).collect();
             let count = counts.iter().map(|(_, count)| count).fold(0, |sum: u64, count| sum.saturating_add(*count));
@@ -218,7 +231,13 @@ impl<'a> Text<'a, '_> {
         Ok(())
     }
 
-    fn counter(&mut self, name: &str, help: &str, unit: Option<Unit>, value: impl Fn(&CoreStats) -> u64) -> fmt::Result {
+    fn counter(
+        &mut self,
+        name: &str,
+        help: &str,
+        unit: Option<Unit>,
+        value: impl Fn(&CoreStats) -> u64,
+    ) -> fmt::Result {
         let mut metric = self.encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
         for (core, number) in self.stats.cores.iter().zip(self.cores) {
             let labels: &Labels<'_> = &[("core", number)];
@@ -227,7 +246,7 @@ impl<'a> Text<'a, '_> {
         Ok(())
     }
 
-    /// Several counters of each core, told apart by one more label.
+    /// Writes several counters of each core, distinguished by one more label.
     fn counters(
         &mut self,
         name: &str,
@@ -246,7 +265,7 @@ impl<'a> Text<'a, '_> {
     }
 }
 
-/// A gauge of up to 2^64: the library has a signed one and a rounded one.
+/// A gauge of up to 2^64: the library has only a signed and a floating-point one.
 struct Whole(u64);
 
 impl EncodeGaugeValue for Whole {
@@ -258,7 +277,7 @@ impl EncodeGaugeValue for Whole {
     }
 }
 
-/// Counts of the buckets, not cumulated, with their bounds in seconds.
+/// Returns the counts of the buckets, not cumulative, with their bounds in seconds.
 fn buckets(latency: &LatencyHistogram) -> Vec<(f64, u64)> {
     let mut counts = [0u64; BOUNDS_NANOS.len() + 1];
     for (nanos, count) in latency.buckets() {

@@ -1,23 +1,25 @@
-//! How long operations took.
+//! Latencies of operations.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Longest time that is told apart, in nanoseconds: one minute. Longer ones count as this.
+/// Longest distinguishable time, in nanoseconds: one minute. Longer times count as this.
 const NANOS_MAX: u64 = 60_000_000_000;
 
-/// Significant digits that are kept: times are right within 1 %.
+/// Significant digits: times are accurate to 1 %.
 const DIGITS: u8 = 2;
 
-/// Times from nanoseconds to a minute, within 1 %. Some 30 KiB.
+/// Times from nanoseconds to a minute, accurate to 1 %. About 30 KiB.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LatencyHistogram(hdrhistogram::Histogram<u64>);
 
 impl Default for LatencyHistogram {
     fn default() -> Self {
         // The bounds are constants that the library accepts: low >= 1, high >= 2 * low, at most 5 digits.
-        LatencyHistogram(hdrhistogram::Histogram::new_with_bounds(1, NANOS_MAX, DIGITS).expect("constant bounds are valid"))
+        LatencyHistogram(
+            hdrhistogram::Histogram::new_with_bounds(1, NANOS_MAX, DIGITS).expect("constant bounds are valid"),
+        )
     }
 }
 
@@ -28,13 +30,14 @@ impl LatencyHistogram {
         self.0.saturating_record_n(nanos.max(1), operations);
     }
 
-    /// Adds those of another.
+    /// Adds the counts of another histogram.
     pub fn add(&mut self, other: &LatencyHistogram) {
-        // It fails for times beyond this one's bounds, and all have the same.
+        // This fails only for times out of bounds, and all histograms have the same bounds.
         self.0.add(&other.0).expect("all histograms of latency have the same bounds");
     }
 
-    /// Those that were added since `earlier`, an older state of this one. What was lost meanwhile, by a restart, counts as nothing.
+    /// Returns the operations added since `earlier`, an older state of this one. Counts lost by a restart in between
+    /// are taken as zero.
     pub fn since(&self, earlier: &LatencyHistogram) -> LatencyHistogram {
         let mut since = LatencyHistogram::default();
         for (nanos, count) in self.buckets() {
@@ -43,28 +46,28 @@ impl LatencyHistogram {
         since
     }
 
-    /// Operations counted.
+    /// Returns the number of operations.
     pub fn count(&self) -> u64 {
         self.0.len()
     }
 
-    /// Their total time in nanoseconds, within 1 %.
+    /// Returns their total time in nanoseconds, accurate to 1 %.
     pub fn sum_nanos(&self) -> f64 {
         self.buckets().map(|(nanos, count)| nanos as f64 * count as f64).sum()
     }
 
-    /// The time that `percent` of them did not exceed; zero without any.
+    /// Returns the time that `percent` of them did not exceed; zero if there are none.
     pub fn percentile(&self, percent: f64) -> Duration {
         Duration::from_nanos(if self.0.is_empty() { 0 } else { self.0.value_at_percentile(percent) })
     }
 
-    /// Times, in nanoseconds, and how many took so long; only where there are any, from short to long.
+    /// Returns the non-empty buckets, in ascending order: time in nanoseconds, and count.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.0.iter_recorded().map(|at| (at.value_iterated_to().min(NANOS_MAX), at.count_at_value()))
     }
 }
 
-/// As pairs of time and count.
+/// Serialized as pairs of time and count.
 impl Serialize for LatencyHistogram {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.buckets())

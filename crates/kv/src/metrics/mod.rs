@@ -1,8 +1,9 @@
-//! What a server counts, and how it is read.
+//! A server's counters, and how they are read.
 //!
-//! Each core owns one [`CoreMetrics`]: plain numbers, no locks, no atomics. An operation costs one addition; its latency is taken per burst.
-//! Whoever wants to know asks the core, by its mailbox, for a [`CoreStats`], and puts those of all cores into a [`ServerStats`]. That is
-//! what travels to `dunlin kv stats` and `dunlin top`, and what the Prometheus text is made of; neither is made on a core.
+//! Each core owns one [`CoreMetrics`]: plain numbers, no locks, no atomics. An operation costs one addition; its
+//! latency is recorded per burst. A reader asks each core through its mailbox for a [`CoreStats`], and combines them in
+//! a [`ServerStats`], which is sent to `dunlin kv stats` and `dunlin top` and converted to the Prometheus text. Neither
+//! conversion runs on a core.
 
 mod exposition;
 mod latency;
@@ -17,5 +18,7 @@ pub use exposition::{CONTENT_TYPE, exposition};
 pub use latency::LatencyHistogram;
 pub use operation::{Operation, Outcome};
 pub use recorder::{ConnectionCounts, CoreMetrics};
-pub use snapshot::{CoreStats, EndpointSnapshot, HandlerSnapshot, OperationStats, ServerStats, StatsError, StoreSnapshot};
+pub use snapshot::{
+    CoreStats, EndpointSnapshot, HandlerSnapshot, OperationStats, ServerStats, StatsError, StoreSnapshot,
+};
 pub(crate) use timing::{Begun, Timing};

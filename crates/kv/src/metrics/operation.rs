@@ -1,4 +1,4 @@
-//! What is counted: kinds of operations, and what may become of one.
+//! Kinds of operations, and their outcomes.
 
 use dunlin_store::Refused;
 use serde::{Deserialize, Serialize};
@@ -13,10 +13,10 @@ macro_rules! named {
         }
 
         impl $name {
-            /// All of them, in the order in which they are shown.
+            /// All of them, in display order.
             pub const ALL: [$name; [$($text),*].len()] = [$($name::$variant),*];
 
-            /// Its name, as in labels and reports.
+            /// Returns its name in labels and reports.
             pub fn name(self) -> &'static str {
                 match self {
                     $($name::$variant => $text,)*
@@ -31,25 +31,25 @@ named! {
     Operation {
         /// Reads an item.
         Get = "get",
-        /// Reads an item and gives it another expiry.
+        /// Reads an item and sets its expiry.
         GetAndTouch = "gat",
-        /// Stores in any case.
+        /// Stores always.
         Set = "set",
-        /// Stores if there is no such item.
+        /// Stores if the key has no item.
         Add = "add",
-        /// Stores if there is one.
+        /// Stores if the key has an item.
         Replace = "replace",
-        /// Stores if it did not change.
+        /// Stores if the item is unchanged.
         CompareAndSwap = "cas",
-        /// Adds bytes behind a value.
+        /// Appends bytes to a value.
         Append = "append",
-        /// Adds bytes in front of a value.
+        /// Prepends bytes to a value.
         Prepend = "prepend",
         /// Adds to a number.
         Increment = "incr",
         /// Subtracts from a number.
         Decrement = "decr",
-        /// Gives an item another expiry, or other marks.
+        /// Sets an item's expiry or marks.
         Touch = "touch",
         /// Deletes an item.
         Delete = "delete",
@@ -59,21 +59,21 @@ named! {
 }
 
 named! {
-    /// What became of an operation.
+    /// The outcome of an operation.
     Outcome {
         /// Done: the item was found, or is stored.
         Hit = "hit",
-        /// There is no such item, and the operation needs one.
+        /// The item does not exist, and the operation needs one.
         Miss = "miss",
-        /// There is an item where none may be, or it changed since its token was given.
+        /// The item exists but must not, or has changed since its token was returned.
         Conflict = "conflict",
-        /// Refused: too large, no memory, not a number, or a key that none can have.
+        /// Rejected: too large, no memory, not a number, or an invalid key.
         Refused = "refused",
     }
 }
 
 impl Outcome {
-    /// Of an operation that may be refused.
+    /// Returns the outcome of an operation that may be rejected.
     pub fn of<T>(result: &Result<T, Refused>) -> Outcome {
         match result {
             Ok(_) => Outcome::Hit,
@@ -83,7 +83,7 @@ impl Outcome {
         }
     }
 
-    /// Of an operation that finds an item or does not.
+    /// Returns the outcome of an operation that finds an item or not.
     pub fn found(is_found: bool) -> Outcome {
         if is_found { Outcome::Hit } else { Outcome::Miss }
     }

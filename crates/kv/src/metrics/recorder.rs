@@ -1,4 +1,4 @@
-//! What one core counts while it works.
+//! The counters of one core.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,12 +6,12 @@ use super::latency::LatencyHistogram;
 use super::operation::{Operation, Outcome};
 use super::snapshot::OperationStats;
 
-/// Counters of one core, owned by it alone.
+/// Counters of one core, owned exclusively by it.
 #[derive(Debug)]
 pub struct CoreMetrics {
     counts: [[u64; Outcome::ALL.len()]; Operation::ALL.len()],
     latency: Vec<LatencyHistogram>,
-    /// Connections of the memcached protocol that this core runs.
+    /// The core's memcached connections.
     pub connections: ConnectionCounts,
 }
 
@@ -26,31 +26,32 @@ impl Default for CoreMetrics {
 }
 
 impl CoreMetrics {
-    /// Counts one operation, where it was done: by the core that owns the key.
+    /// Counts one operation, where it was executed: on the core that owns the key.
     #[inline]
     pub fn count(&mut self, operation: Operation, outcome: Outcome) {
         self.counts[operation as usize][outcome as usize] += 1;
     }
 
-    /// Counts several at once.
+    /// Counts several operations at once.
     #[inline]
     pub fn count_many(&mut self, operation: Operation, outcome: Outcome, operations: u64) {
         self.counts[operation as usize][outcome as usize] += operations;
     }
 
-    /// Notes how long operations took, from when their requests were received until their responses were written. Once for each kind in a
-    /// burst, not for each operation: all of a burst wait for the whole of it.
+    /// Records the latency of operations, from the arrival of their requests until their responses were written. Once
+    /// for each kind in a burst, not for each operation: all operations of a burst wait for the whole of it.
     #[inline]
     pub fn latency(&mut self, operation: Operation, nanos: u64, operations: u64) {
         self.latency[operation as usize].record(nanos, operations);
     }
 
-    /// How many operations of a kind came to this.
+    /// Returns the number of operations of a kind with this outcome.
     pub fn counted(&self, operation: Operation, outcome: Outcome) -> u64 {
         self.counts[operation as usize][outcome as usize]
     }
 
-    /// The kinds of operations that there were. Copies the histograms that are not empty, some microseconds each.
+    /// Returns the kinds of operations that occurred. Copies the histograms that are not empty, which takes some
+    /// microseconds each.
     pub fn operations(&self) -> impl Iterator<Item = (Operation, OperationStats)> + '_ {
         Operation::ALL.into_iter().filter_map(|operation| {
             let [hits, misses, conflicts, refused] = Outcome::ALL.map(|outcome| self.counted(operation, outcome));
@@ -61,7 +62,7 @@ impl CoreMetrics {
     }
 }
 
-/// Connections of the memcached protocol.
+/// Counters of memcached connections.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -70,17 +71,17 @@ pub struct ConnectionCounts {
     pub open: u64,
     /// Accepted so far.
     pub accepted: u64,
-    /// Turned away because there were too many.
+    /// Rejected because of the limit.
     pub rejected: u64,
-    /// Closed because nothing came from them for too long.
+    /// Closed because they were idle for too long.
     pub timed_out: u64,
     /// Bytes of memory that they hold while they wait.
     pub memory_bytes: u64,
     /// Bytes of memory that they may hold.
     pub memory_bytes_max: u64,
-    /// Times one waited for memory that others held.
+    /// Times that one waited for memory held by others.
     pub memory_waits: u64,
-    /// Closed because they held memory for too long that others waited for.
+    /// Closed because they held memory for too long while others waited for it.
     pub memory_kicks: u64,
     /// Bytes received.
     pub read_bytes: u64,
@@ -89,7 +90,7 @@ pub struct ConnectionCounts {
 }
 
 impl ConnectionCounts {
-    /// Adds those of another core.
+    /// Adds the counts of another core.
     pub fn add(&mut self, other: &ConnectionCounts) {
         self.open = self.open.saturating_add(other.open);
         self.accepted = self.accepted.saturating_add(other.accepted);

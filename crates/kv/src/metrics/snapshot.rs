@@ -1,4 +1,4 @@
-//! What a server tells of itself: the counts of every core at one moment, and how they travel.
+//! A server's statistics: the counters of every core at one moment, and their encoding.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,18 +14,20 @@ use super::latency::LatencyHistogram;
 use super::operation::Operation;
 use super::recorder::{ConnectionCounts, CoreMetrics};
 
-/// Version of the encoding. A reader takes its own and older ones; fields that are missing are zero.
+/// Version of the encoding. A reader accepts its own version and older ones; missing fields are zero.
 const VERSION: u32 = 1;
 
-/// Longest encoding that is read, in bytes: a message of an endpoint is no longer.
+/// Longest encoding accepted, in bytes: no message of an endpoint is longer.
 pub(super) const BYTES_MAX: usize = 8 << 20;
 
-/// Most cores that are read. Histograms unfold to far more memory than their encoding, so the length alone is no bound.
+/// Maximum number of cores accepted. Decoded histograms are far larger than their encoding, so a limit of the length
+/// alone is not enough.
 pub(super) const CORES_MAX: usize = 256;
 
-/// A server at one moment.
+/// The statistics of a server at one moment.
 ///
-/// It travels as JSON: what a tool of another version does not know it ignores, and `dunlin kv stats --json` shows it as it is.
+/// The encoding is JSON: a tool of another version ignores unknown fields, and `dunlin kv stats --json` prints it
+/// unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -34,11 +36,11 @@ pub struct ServerStats {
     pub version: u32,
     /// Version of the program.
     pub server_version: String,
-    /// Number of the process.
+    /// Process id.
     pub process: u32,
-    /// When it was started, in seconds since 1970. Counts begin then.
+    /// When it was started, in seconds since 1970. Counters start then.
     pub started: u64,
-    /// For how long it has run, in microseconds: what rates are computed with, since no clock of another machine comes in.
+    /// Uptime in microseconds: rates are computed from it, without another machine's clock.
     pub uptime_micros: u64,
     /// `cache` or `store`.
     pub mode: String,
@@ -47,12 +49,12 @@ pub struct ServerStats {
     pub cores: Vec<CoreStats>,
 }
 
-/// One core of a server.
+/// The statistics of one core.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct CoreStats {
-    /// The kinds of operations that there were.
+    /// The kinds of operations that occurred.
     pub operations: BTreeMap<Operation, OperationStats>,
     /// Its partition.
     pub store: StoreSnapshot,
@@ -62,24 +64,24 @@ pub struct CoreStats {
     pub endpoint: EndpointSnapshot,
 }
 
-/// Operations of one kind.
+/// Statistics of operations of one kind.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OperationStats {
-    /// Done.
+    /// Operations done.
     pub hits: u64,
-    /// Without the item they need.
+    /// Operations without the item that they need.
     pub misses: u64,
-    /// With an item that they exclude.
+    /// Operations with an item that they exclude.
     pub conflicts: u64,
-    /// Not possible.
+    /// Operations rejected.
     pub refused: u64,
-    /// How long they took in this server, in nanoseconds.
+    /// Their latency in this server, in nanoseconds.
     pub latency: LatencyHistogram,
 }
 
 impl OperationStats {
-    /// All of them.
+    /// Returns their number.
     pub fn total(&self) -> u64 {
         self.hits.saturating_add(self.misses).saturating_add(self.conflicts).saturating_add(self.refused)
     }
@@ -93,7 +95,7 @@ impl OperationStats {
         self.latency.add(&other.latency);
     }
 
-    /// Those since an earlier moment.
+    /// Returns those since an earlier moment.
     pub fn since(&self, earlier: &OperationStats) -> OperationStats {
         OperationStats {
             hits: self.hits.saturating_sub(earlier.hits),
@@ -105,12 +107,12 @@ impl OperationStats {
     }
 }
 
-/// What a partition tells of itself: [`StoreStats`].
+/// Statistics of a partition: [`StoreStats`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct StoreSnapshot {
-    /// Items that can be found.
+    /// Existing items.
     pub items: u64,
     /// Bytes of their keys and values.
     pub item_bytes: u64,
@@ -122,16 +124,16 @@ pub struct StoreSnapshot {
     pub value_bytes_max: u64,
     /// Items stored since the start.
     pub stored: u64,
-    /// Live items lost because the log needed their place.
+    /// Live items lost because the log needed their room.
     pub evicted_log: u64,
     /// Live items lost because their place in the index was needed.
     pub evicted_index: u64,
-    /// Items that were met after their time.
+    /// Expired items that were found and dropped.
     pub expired: u64,
 }
 
 impl StoreSnapshot {
-    /// Adds those of another core. The longest value is the shorter of both.
+    /// Adds those of another core. For the longest value, takes the smaller one.
     pub fn add(&mut self, other: &StoreSnapshot) {
         self.items = self.items.saturating_add(other.items);
         self.item_bytes = self.item_bytes.saturating_add(other.item_bytes);
@@ -144,7 +146,7 @@ impl StoreSnapshot {
         self.expired = self.expired.saturating_add(other.expired);
     }
 
-    /// Live items that were lost.
+    /// Returns the number of live items lost.
     pub fn evicted(&self) -> u64 {
         self.evicted_log.saturating_add(self.evicted_index)
     }
@@ -166,22 +168,22 @@ impl From<StoreStats> for StoreSnapshot {
     }
 }
 
-/// What an endpoint tells of itself: [`EndpointStats`].
+/// Statistics of an endpoint: [`EndpointStats`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct EndpointSnapshot {
-    /// Counts of the protocol, by the names of [`dunlin_rpc::Counters`].
+    /// Counters of the protocol, by the names of [`dunlin_rpc::Counters`].
     pub counters: BTreeMap<String, u64>,
-    /// Counts of the transport, by the names of [`dunlin_net::TransportCounters`].
+    /// Counters of the transport, by the names of [`dunlin_net::TransportCounters`].
     pub transport: BTreeMap<String, u64>,
     /// Sessions now.
     pub sessions: u64,
     /// Calls in progress or queued now.
     pub calls_pending: u64,
-    /// Requests that handlers have in progress, or whose responses are kept.
+    /// Requests that handlers are processing, or whose responses are kept.
     pub requests_held: u64,
-    /// Receive-queue places reserved for credits now.
+    /// Receive-queue slots reserved for credits now.
     pub credits_reserved: u64,
     /// Tasks of its executor now.
     pub tasks: u64,
@@ -189,16 +191,16 @@ pub struct EndpointSnapshot {
     pub handlers: BTreeMap<u8, HandlerSnapshot>,
 }
 
-/// What an endpoint tells of a handler: [`HandlerStats`].
+/// Statistics of a handler: [`HandlerStats`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct HandlerSnapshot {
-    /// Requests that arrived whole.
+    /// Complete requests received.
     pub requests: u64,
-    /// Answers by the names of [`dunlin_rpc::wire::Status`].
+    /// Responses by status, by the names of [`dunlin_rpc::wire::Status`].
     pub answers: BTreeMap<String, u64>,
-    /// Time from a request to its answer, of a sample, as counts of the buckets of [`dunlin_rpc::handler_stats::BOUNDS_NANOS`].
+    /// Sampled times from request to response, as counts of the buckets of [`dunlin_rpc::handler_stats::BOUNDS_NANOS`].
     pub duration_counts: Vec<u64>,
     /// The sum of these times.
     pub duration_sum_nanos: u64,
@@ -251,7 +253,7 @@ impl From<&EndpointStats> for EndpointSnapshot {
 }
 
 impl CoreStats {
-    /// Reads everything off a core. Takes some microseconds for each kind of operation that there was.
+    /// Reads all counters of a core. Takes some microseconds for each kind of operation that occurred.
     pub fn take(metrics: &CoreMetrics, store: StoreStats, endpoint: &EndpointStats) -> CoreStats {
         CoreStats {
             operations: metrics.operations().collect(),
@@ -261,14 +263,14 @@ impl CoreStats {
         }
     }
 
-    /// Operations of one kind; none if there were none.
+    /// Returns the operations of one kind; zero if there were none.
     pub fn operation(&self, operation: Operation) -> OperationStats {
         self.operations.get(&operation).cloned().unwrap_or_default()
     }
 }
 
 impl ServerStats {
-    /// Those of a process that has run for `uptime_micros` since `started` (seconds since 1970).
+    /// Creates the statistics of a process that has run for `uptime_micros` since `started` (seconds since 1970).
     pub fn new(mode: &str, started: u64, uptime_micros: u64, cores: Vec<CoreStats>) -> ServerStats {
         ServerStats {
             version: VERSION,
@@ -281,19 +283,19 @@ impl ServerStats {
         }
     }
 
-    /// Whether both are of one process: else counts began again between them.
+    /// Whether both are of one process: otherwise counters were reset in between.
     pub fn is_same_process(&self, other: &ServerStats) -> bool {
         (self.process, self.started) == (other.process, other.started)
     }
 
-    /// Operations of one kind on all cores.
+    /// Returns the operations of one kind on all cores.
     pub fn operation(&self, operation: Operation) -> OperationStats {
         let mut all = OperationStats::default();
         self.cores.iter().filter_map(|core| core.operations.get(&operation)).for_each(|stats| all.add(stats));
         all
     }
 
-    /// All partitions together.
+    /// Returns the sum of all partitions.
     pub fn store(&self) -> StoreSnapshot {
         let mut cores = self.cores.iter().map(|core| &core.store);
         let mut all = cores.next().copied().unwrap_or_default();
@@ -301,32 +303,33 @@ impl ServerStats {
         all
     }
 
-    /// Connections of all cores together.
+    /// Returns the sum of all cores' connections.
     pub fn connections(&self) -> ConnectionCounts {
         let mut all = ConnectionCounts::default();
         self.cores.iter().for_each(|core| all.add(&core.connections));
         all
     }
 
-    /// Sessions of all endpoints together.
+    /// Returns the number of sessions of all endpoints.
     pub fn sessions(&self) -> u64 {
         self.cores.iter().fold(0, |all, core| all.saturating_add(core.endpoint.sessions))
     }
 
-    /// As bytes, for a message.
+    /// Encodes them for a message.
     pub fn encode(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("maps with text for keys and finite numbers, which JSON can hold")
     }
 
-    /// From the bytes of a message.
+    /// Decodes the bytes of a message.
     ///
     /// # Errors
-    /// [`StatsError`] for anything that [`ServerStats::encode`] does not make.
+    /// [`StatsError`] for anything that [`ServerStats::encode`] does not produce.
     pub fn decode(bytes: &[u8]) -> Result<ServerStats, StatsError> {
         if bytes.len() > BYTES_MAX {
             return Err(StatsError::TooLong { len: bytes.len() });
         }
-        let stats: ServerStats = serde_json::from_slice(bytes).map_err(|error| StatsError::Malformed(error.to_string()))?;
+        let stats: ServerStats =
+            serde_json::from_slice(bytes).map_err(|error| StatsError::Malformed(error.to_string()))?;
         if stats.version == 0 || stats.version > VERSION {
             return Err(StatsError::Version { theirs: stats.version });
         }
@@ -334,7 +337,7 @@ impl ServerStats {
     }
 }
 
-/// Reads at most [`CORES_MAX`] cores.
+/// Accepts at most [`CORES_MAX`] cores.
 fn cores<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<CoreStats>, D::Error> {
     struct Cores;
 
@@ -360,20 +363,20 @@ fn cores<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<CoreStats>, D
     deserializer.deserialize_seq(Cores)
 }
 
-/// Why statistics cannot be read.
+/// Why statistics cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum StatsError {
-    /// Longer than any server's.
+    /// They are longer than any server's.
     #[error("statistics of {len} bytes are longer than {BYTES_MAX}")]
     TooLong {
         /// Their length.
         len: usize,
     },
-    /// Not what a server sends.
+    /// They are malformed.
     #[error("statistics that cannot be read: {0}")]
     Malformed(String),
-    /// Of a newer program.
+    /// They are from a newer program.
     #[error("the server sends statistics of version {theirs}, newer than {VERSION}: use the dunlin that it runs")]
     Version {
         /// Its version.

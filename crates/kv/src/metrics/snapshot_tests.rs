@@ -1,4 +1,4 @@
-//! Statistics travel whole, and nothing else is taken for some.
+//! Statistics survive encoding, and nothing else is accepted.
 
 use super::snapshot::{BYTES_MAX, CORES_MAX};
 use super::*;

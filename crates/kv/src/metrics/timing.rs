@@ -1,4 +1,5 @@
-//! How long bursts take, by sample: reading a clock twice for each would cost the smallest of them a tenth of their time.
+//! Measures the duration of bursts by sampling: reading a clock twice for each would add a tenth to the cost of the
+//! smallest.
 
 use std::cell::Cell;
 
@@ -6,21 +7,23 @@ use dunlin_net::Clock;
 
 use super::{CoreMetrics, Operation};
 
-/// One burst of so many is timed, and counts for all of them.
+/// One in this many bursts is timed, and counts for all of them.
 const SAMPLE: u64 = 16;
-/// But each of the first ones is, so that a server that has done little has something to show of every kind.
+/// Until this many bursts, each one is timed, so that a server that has done little has data of every kind.
 const EACH_UNTIL: u64 = 1024;
 
-/// Times some of the bursts that come one way.
+/// Times a sample of the bursts from one source.
 #[derive(Debug, Default)]
 pub(crate) struct Timing {
     clock: Clock,
     bursts: Cell<u64>,
 }
 
-/// When a burst that is timed began, and for how many it counts.
+/// The start of a timed burst, and the number of bursts that it counts for.
 pub(crate) struct Begun {
     at: u64,
+    /// How long its operations had waited by then.
+    waited: u64,
     bursts: u64,
 }
 
@@ -31,23 +34,37 @@ impl Timing {
         let bursts = self.bursts.get();
         self.bursts.set(bursts + 1);
         if bursts < EACH_UNTIL {
-            return Some(Begun { at: self.clock.now(), bursts: 1 });
+            return Some(Begun { at: self.clock.now(), waited: 0, bursts: 1 });
         }
-        bursts.is_multiple_of(SAMPLE).then(|| Begun { at: self.clock.now(), bursts: SAMPLE })
+        bursts.is_multiple_of(SAMPLE).then(|| Begun { at: self.clock.now(), waited: 0, bursts: SAMPLE })
     }
 
-    /// Ends a burst that is timed; `operations` says of which kinds it was.
+    /// Begins a burst whose operations have already waited for this long, in nanoseconds. Bursts that waited are rare,
+    /// and all timed.
+    #[inline]
+    pub fn begin_after(&self, waited: u64) -> Option<Begun> {
+        if waited == 0 {
+            return self.begin();
+        }
+        Some(Begun { at: self.clock.now(), waited, bursts: 1 })
+    }
+
+    fn nanos(&self, begun: &Begun) -> u64 {
+        (self.clock.now() - begun.at).saturating_add(begun.waited)
+    }
+
+    /// Ends a timed burst; `operations` are the kinds of its operations.
     pub fn end(&self, begun: &Begun, metrics: &mut CoreMetrics, operations: impl Iterator<Item = Operation>) {
-        let nanos = self.clock.now() - begun.at;
-        // All of a burst take as long, so one entry for each kind will do.
+        let nanos = self.nanos(begun);
+        // All operations of a burst take equally long, so one entry for each kind suffices.
         let mut counts = [0; Operation::ALL.len()];
         operations.for_each(|operation| counts[operation as usize] += begun.bursts);
         let counted = Operation::ALL.into_iter().zip(counts).filter(|(_, count)| *count > 0);
         counted.for_each(|(operation, count)| metrics.latency(operation, nanos, count));
     }
 
-    /// Ends a burst of so many operations of one kind.
+    /// Ends a burst of `operations` operations of one kind.
     pub fn end_alike(&self, begun: &Begun, metrics: &mut CoreMetrics, operation: Operation, operations: u64) {
-        metrics.latency(operation, self.clock.now() - begun.at, operations * begun.bursts);
+        metrics.latency(operation, self.nanos(begun), operations * begun.bursts);
     }
 }

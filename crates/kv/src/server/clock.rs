@@ -1,8 +1,8 @@
-//! The time that partitions are told.
+//! The time of partitions.
 //!
-//! It begins with the wall clock when the process first asks, and passes with the boot-time clock from then on: that one counts while the machine
-//! sleeps, and nobody sets it. So a step of the wall clock expires nothing, and keeps nothing alive (memcached does the same). How far the wall
-//! clock is ahead after a step converts times of day that clients say, and those in snapshots.
+//! It starts at the wall clock's value when the process first asks, and then follows the boot-time clock, which runs
+//! while the machine sleeps and cannot be set. So a step of the wall clock neither expires items nor keeps them alive
+//! (as in memcached). The difference to the wall clock is used to convert the times of day of clients and of snapshots.
 
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,12 +11,12 @@ use dunlin_store::{Moment, UnixSeconds};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-/// No server runs so long: 30 years.
+/// Longer than any server runs: 30 years.
 const PERIOD_MAX: Duration = Duration::from_secs(30 * 365 * 86_400);
 
-/// Ticks from now on, one in each period. Those that a process missed while it was stopped are left out.
+/// Returns ticks from now on, one in each period. Ticks missed while the process was stopped are skipped.
 pub(super) fn ticks(period: Duration) -> Interval {
-    // A time that the clock cannot count would be a panic.
+    // A time that the clock cannot represent would panic.
     ticks_from(Instant::now(), period.min(PERIOD_MAX))
 }
 
@@ -29,9 +29,9 @@ fn ticks_from(start: Instant, period: Duration) -> Interval {
 /// Two clocks, read together.
 #[derive(Debug, Clone, Copy)]
 struct Reading {
-    /// Since 1970, by the wall clock.
+    /// The wall clock, since 1970.
     wall: Duration,
-    /// Since the machine was started.
+    /// The boot-time clock, since the machine was started.
     boot: Duration,
 }
 
@@ -45,11 +45,11 @@ impl Reading {
         }
     }
 
-    /// The moment of this reading, if the time began at that one.
+    /// Returns the moment of this reading, if the time began at `began`.
     fn since(self, began: Reading) -> Moment {
         let now = began.wall.saturating_add(self.boot.saturating_sub(began.boot));
         let difference = self.wall.as_millis() as i128 - now.as_millis() as i128;
-        // To the nearest second, so that what is read between two seconds makes no difference. Until 2106.
+        // Rounded to seconds, so that a reading between two seconds makes no difference. Valid until 2106.
         let wall_ahead = (difference + 500).div_euclid(1000);
         Moment {
             now: now.as_secs().try_into().unwrap_or(UnixSeconds::MAX),
@@ -58,14 +58,14 @@ impl Reading {
     }
 }
 
-/// The time, and how far the wall clock is ahead of it.
+/// Returns the time, and how far the wall clock is ahead of it.
 pub(super) fn moment() -> Moment {
     static BEGAN: OnceLock<Reading> = OnceLock::new();
     let reading = Reading::now();
     reading.since(*BEGAN.get_or_init(|| reading))
 }
 
-/// The time alone.
+/// Returns the time alone.
 pub(super) fn unix_seconds() -> UnixSeconds {
     moment().now
 }
@@ -85,7 +85,8 @@ mod tests {
         let moment = |wall, boot| reading(wall, boot).since(began);
         assert_eq!(moment(1_800_000_000.9, 50.0), Moment { now: 1_800_000_000, wall_ahead: 0 });
         assert_eq!(moment(1_800_000_010.9, 60.0), Moment { now: 1_800_000_010, wall_ahead: 0 });
-        // An hour back and a day ahead, ten seconds after the start; and a clock that was in 1970.
+        // The wall clock steps an hour back and a day ahead, ten seconds after the start; and a clock that started in
+        // 1970.
         assert_eq!(moment(1_799_996_410.9, 60.0), Moment { now: 1_800_000_010, wall_ahead: -3600 });
         assert_eq!(moment(1_800_086_410.9, 60.0), Moment { now: 1_800_000_010, wall_ahead: 86_400 });
         let unset = reading(5.0, 5.0);
@@ -101,7 +102,7 @@ mod tests {
         }
     }
 
-    /// A process that was stopped does not make up for the ticks that it missed.
+    /// A process that was stopped does not catch up on missed ticks.
     #[test]
     fn missed_ticks_are_left_out() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();

@@ -24,24 +24,24 @@ use crate::service::{Identity, KvService};
 use crate::shard::Shard;
 use crate::wire::{ServerMap, Status};
 
-/// How long a core waits for the disk before it looks again.
+/// How long a core waits for the disk before it checks again.
 const SNAPSHOT_WAIT: Duration = Duration::from_millis(1);
 
-/// What a core tells when it is built: its partition is filled, and it listens.
+/// What a core reports when it is built: its partition is filled, and it listens.
 pub(super) struct Ready {
     pub addresses: Vec<Addr>,
     pub memcached: Vec<String>,
     pub value_bytes_max: u64,
 }
 
-/// What all cores begin with.
+/// What all cores are built from.
 pub(super) struct Plan {
     pub map: ServerMap,
-    /// Where memcached clients connect.
+    /// The addresses for memcached clients.
     pub memcached: Vec<String>,
 }
 
-/// A core at work.
+/// A running core.
 pub(super) struct KvCore<T: Transport, P> {
     pub endpoint: Rc<Endpoint<T>>,
     pub shard: Rc<Shard<P>>,
@@ -51,7 +51,7 @@ pub(super) struct KvCore<T: Transport, P> {
     pub saving: Saving,
     pub mailboxes: Mailboxes,
     pub health: Health,
-    /// The task that tells the partition the time.
+    /// The task that updates the partition's time.
     pub ticking: Option<AbortHandle>,
 }
 
@@ -78,13 +78,14 @@ impl<T: Transport + 'static, P: Sweep + 'static> Core for KvCore<T, P> {
             Mail::Snapshot(part) => self.take_part(part),
             Mail::Stats(answer) => {
                 let endpoint = self.endpoint.stats();
-                let mut stats = CoreStats::take(&self.shard.metrics.borrow(), self.shard.store.borrow().stats(), &endpoint);
+                let mut stats =
+                    CoreStats::take(&self.shard.metrics.borrow(), self.shard.store.borrow().stats(), &endpoint);
                 self.memcached.stats()(&mut stats);
                 let _ = answer.send(stats);
             }
             Mail::Adopt(socket) => self.memcached.adopt(socket),
             Mail::Run(mut batch, answer) => match self.memcached.run(&mut batch) {
-                // Whoever asked may have gone away.
+                // The sender may be gone.
                 Ran::Over => drop(answer.send(batch)),
                 Ran::More => {
                     self.memcached.run_rest(batch, answer);
@@ -97,7 +98,7 @@ impl<T: Transport + 'static, P: Sweep + 'static> Core for KvCore<T, P> {
             }
             Mail::Ask(inquiry, answer) => {
                 if let Some(report) = self.memcached.report(inquiry) {
-                    // Whoever asked may have gone away.
+                    // The sender may be gone.
                     let _ = answer.send(report);
                 }
             }
@@ -105,7 +106,7 @@ impl<T: Transport + 'static, P: Sweep + 'static> Core for KvCore<T, P> {
         Pace::Go
     }
 
-    /// What can be read is saved. Whoever waits for another answer learns that there is none.
+    /// Serves what only reads: snapshots. Senders of other letters learn that there is no answer.
     fn read_after_failure(&mut self, letter: Mail) {
         if let Mail::Snapshot(part) = letter {
             self.take_part(part);
@@ -117,7 +118,7 @@ impl<T: Transport + 'static, P: Sweep + 'static> Core for KvCore<T, P> {
     }
 
     fn drained(&mut self) {
-        // What falls due from now on, such as a planned flush, would spoil the last snapshot.
+        // Work that falls due from now on, such as a scheduled flush, would spoil the last snapshot.
         if let Some(ticking) = self.ticking.take() {
             ticking.abort();
         }
@@ -129,7 +130,7 @@ impl<T: Transport + 'static, P: Sweep + 'static> KvCore<T, P> {
         spawn_local(take_part(self.shard.clone(), part, self.health.clone()));
     }
 
-    /// Begins to tell the partition the time. Returns what ends that.
+    /// Begins to update the partition's time. Returns a handle that ends it.
     fn tick(&self) -> AbortHandle {
         let (shard, flush, health) = (self.shard.clone(), self.memcached.flush_if_due(), self.health.clone());
         let tick = self.config.tick;
@@ -152,7 +153,7 @@ impl<T: Transport + 'static, P: Sweep + 'static> KvCore<T, P> {
     }
 }
 
-/// Drops items that have expired, as many as the partition asks for, and lets the other tasks of the core run in between.
+/// Drops expired items, as many as the partition asks for, and lets the other tasks of the core run in between.
 async fn expire<P: Sweep>(shard: &Shard<P>) {
     let mut calls = 1;
     while shard.store.borrow_mut().expire_some() > calls {
@@ -179,20 +180,20 @@ fn answer_snapshot(saver: &Saver, request: DeferredRequest) {
                 Err(_) => Status::Failed,
             },
         };
-        // Whoever asked may have gone away.
+        // The caller may be gone.
         let _ = request.enqueue_response(vec![status as u8]);
     });
 }
 
-/// Takes part in a snapshot: a little between two bursts, as tasks of one thread do. Also after the core failed: what
-/// can be read is saved.
+/// Takes part in a snapshot, a little between two bursts, as tasks of one thread do. Continues even if the core failed:
+/// what can be read is saved.
 async fn take_part<P: Sweep>(shard: Rc<Shard<P>>, mut part: Part, health: Health) {
     loop {
         let turn = guarded_now(|| part.turn(&mut *shard.store.borrow_mut()), |why| health.fail(why));
         match turn {
             Some(Turn::Again) => yield_now().await,
             Some(Turn::Wait) => tokio::time::sleep(SNAPSHOT_WAIT).await,
-            // A part that is dropped before it is over ends the snapshot.
+            // Dropping a part before it is over ends the snapshot.
             Some(Turn::Over) | None => return,
         }
     }

@@ -1,4 +1,4 @@
-//! What the cores of a server have in common: how they are built, and what is done at their end.
+//! What the cores of a server share: how they are built, and what is done when they end.
 
 use std::sync::Arc;
 
@@ -24,11 +24,11 @@ use crate::wire::{Limits, ServerMap};
 pub(super) struct Cores<P> {
     pub config: Arc<ServerConfig>,
     pub make: Box<MakePartition<P>>,
-    /// What the snapshot was taken from, if there is one and it says so.
+    /// The origin recorded in the snapshot, if there is one.
     pub origin: Option<Origin>,
     /// Whether there is a snapshot to load.
     pub has_snapshot: bool,
-    /// Is told how far a snapshot is loaded.
+    /// Is told the progress of loading a snapshot.
     pub loading: Box<dyn Fn(Progress) + Send + Sync>,
     pub routing: Routing,
     pub incarnation: u64,
@@ -74,7 +74,7 @@ impl<T: Transport + 'static, P: Sweep + 'static> Service<T> for Cores<P> {
         Ok(Plan { map, memcached: cores.into_iter().flat_map(|core| core.memcached).collect() })
     }
 
-    /// Each core knows what it has no room for: all of it is told.
+    /// Each core knows what does not fit in it: all of that is reported.
     fn join_errors(&self, before: Option<ServerError>, error: ServerError) -> Result<ServerError, ServerError> {
         let ServerError::Load { path, source: SnapshotError::NoRoom(more) } = error else { return Err(error) };
         let joined = match before {
@@ -98,7 +98,7 @@ impl<T: Transport + 'static, P: Sweep + 'static> Service<T> for Cores<P> {
 }
 
 impl<P: Sweep + 'static> Cores<P> {
-    /// Makes the partition of a core and loads what it had.
+    /// Creates the partition of a core, and loads its items.
     fn fill(&self, core: u16) -> Result<P, ServerError> {
         let memory = self.config.memory_bytes / usize::from(self.routing.cores());
         let mut config = PartitionConfig::new(self.config.mode, memory);
@@ -109,7 +109,7 @@ impl<P: Sweep + 'static> Cores<P> {
         let misfit = if self.config.mode == Mode::Cache { Misfit::Count } else { Misfit::Refuse };
         let route = |key: &[u8]| (self.routing.owner(key) == core).then_some(0);
         let progress = |progress| {
-            // Every core reads the whole file; one of them tells.
+            // Every core reads the whole file; one of them reports.
             if core == 0 {
                 (self.loading)(progress);
             }
@@ -123,8 +123,8 @@ impl<P: Sweep + 'static> Cores<P> {
         Ok(partition)
     }
 
-    /// What the partition of a core was like when the snapshot was taken: with the same again, all of its items have
-    /// place. Of other cores it has other items.
+    /// Returns the shape of a core's partition when the snapshot was taken: a partition of the same shape has room for
+    /// all of its items. With another number of cores, a core has other items.
     fn shape(&self, core: u16) -> Option<&Shape> {
         let origin = self.origin.as_ref()?;
         let is_same = origin.partitions.len() == usize::from(self.routing.cores());
@@ -132,7 +132,7 @@ impl<P: Sweep + 'static> Cores<P> {
     }
 }
 
-/// What two cores have no room for.
+/// Adds up what does not fit in two cores.
 fn together(one: &NoRoom, other: &NoRoom) -> NoRoom {
     NoRoom {
         items: one.items + other.items,

@@ -1,4 +1,4 @@
-//! Why a server did not start, or not end as it should.
+//! Errors of starting and stopping a server.
 
 use std::path::PathBuf;
 
@@ -10,36 +10,36 @@ use thiserror::Error;
 use crate::memcached::Listen;
 use crate::routing::CORES_MAX;
 
-/// Why a server did not start, or could not do what it was asked.
+/// Why a server did not start, or could not do what was requested.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ServerError {
     /// No cores, or too many.
     #[error("a server of {cores} cores: choose 1 to {CORES_MAX}")]
     Cores {
-        /// How many.
+        /// The number of cores.
         cores: u16,
     },
-    /// The threads, endpoints or the metrics port could not be had.
+    /// Threads, endpoints or the metrics port are unavailable.
     #[error(transparent)]
     Serve(ServeError),
-    /// A core of several could not start.
+    /// One of several cores could not start.
     #[error("core {core} cannot start")]
     Core {
-        /// Which.
+        /// The core.
         core: u16,
-        /// Why.
+        /// The cause.
         source: Box<ServerError>,
     },
-    /// An address for memcached clients could not be listened at.
+    /// Listening at an address for memcached clients failed.
     #[error("cannot listen at {listen}: {why}")]
     Memcached {
         /// The address.
         listen: Listen,
-        /// What the system said.
+        /// The system's error.
         why: std::io::Error,
     },
-    /// The memory could not be had.
+    /// The memory is unavailable.
     #[error(transparent)]
     Memory(#[from] PartitionError),
     /// The snapshot could not be loaded.
@@ -47,13 +47,13 @@ pub enum ServerError {
     Load {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: SnapshotError,
     },
-    /// The snapshot is another server's, or cannot be kept from others.
+    /// The snapshot is in use by another server, or cannot be locked.
     #[error(transparent)]
     Lock(SaveError),
-    /// The snapshot could not be saved. The file that was there before is there still.
+    /// The snapshot could not be saved. The previous file is still there.
     #[error("cannot save the snapshot")]
     Save(#[from] SaveError),
     /// The server was started without a snapshot file.
@@ -67,9 +67,9 @@ pub enum ServerError {
     CoreFailed {
         /// The core that failed first.
         core: u16,
-        /// Why.
+        /// The cause.
         why: String,
-        /// What became of its items and those of the other cores.
+        /// What was saved of its items and those of the other cores.
         saved: String,
     },
 }

@@ -1,4 +1,4 @@
-//! What the threads of a server tell each other.
+//! Messages between the threads of a server.
 
 use dunlin_store::snapshot::Part;
 use tokio::sync::oneshot;
@@ -12,7 +12,7 @@ pub(super) type Mailboxes = dunlin_serve::Mailboxes<Mail>;
 /// A letter to a core.
 #[derive(Debug)]
 pub(super) enum Mail {
-    /// Tell what you count.
+    /// Report your statistics.
     Stats(oneshot::Sender<CoreStats>),
     /// Take part in a snapshot.
     Snapshot(Part),
@@ -22,6 +22,6 @@ pub(super) enum Mail {
     Run(Box<Batch>, oneshot::Sender<Box<Batch>>),
     /// Delete everything, now or at a time.
     Flush(FlushTime, oneshot::Sender<()>),
-    /// Tell memcached's counts.
+    /// Report memcached's counters.
     Ask(Inquiry, oneshot::Sender<Report>),
 }

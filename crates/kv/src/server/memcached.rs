@@ -1,4 +1,4 @@
-//! The memcached side of a core: its backend, and on core 0 the sockets that are listened at.
+//! The memcached side of a core: its backend, and on core 0 the listening sockets.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -16,8 +16,8 @@ use super::config::ServerConfig;
 use super::error::ServerError;
 use super::mail::{Mail, Mailboxes};
 use crate::memcached::{
-    Acceptor, Backend, Batch, ConnectionLimit, CoreState, Count, FlushTime, Inquiry, Listen, Ran, Report, Service, Settings,
-    Socket, Unavailable, has_stalled, wait_for_turn,
+    Acceptor, Backend, Batch, ConnectionLimit, CoreState, Count, FlushTime, Inquiry, Listen, Ran, Report, Service,
+    Settings, Socket, Unavailable, has_stalled, wait_for_turn,
 };
 use crate::metrics::{ConnectionCounts, CoreMetrics, CoreStats, Operation, Outcome};
 use crate::routing::Core;
@@ -28,13 +28,14 @@ pub(super) struct CoreBackend<P> {
     shard: Rc<Shard<P>>,
     mailboxes: Mailboxes,
     state: CoreState,
-    /// When everything is to be deleted.
+    /// When a scheduled flush is due.
     flush_at: Cell<Option<UnixSeconds>>,
     health: Health,
 }
 
 impl<P: Sweep + 'static> CoreBackend<P> {
-    /// Adds its memcached connections to the statistics of the core. Their operations are counted with those of other clients.
+    /// Adds the core's memcached connections to its statistics. Their operations are counted with those of other
+    /// clients.
     pub fn add_stats(&self, stats: &mut CoreStats) {
         let counts = self.state.counters.snapshot();
         let get = |count| counts.get(count);
@@ -58,15 +59,15 @@ impl<P: Sweep + 'static> CoreBackend<P> {
         self.shard.metrics.borrow_mut().count(Operation::Flush, Outcome::Hit);
     }
 
-    /// Deletes everything when the time has come. Called whenever the core is told the time.
+    /// Deletes everything when the scheduled time has come. Called with each update of the core's time.
     fn flush_if_due(&self) {
         if self.flush_at.get().is_some_and(|at| at <= self.shard.now()) {
             self.flush_now();
         }
     }
 
-    /// Deletes everything now, or remembers one time to do so. The times of two cores differ by some milliseconds: what another core decided to
-    /// do now is not compared with the time here.
+    /// Deletes everything now, or schedules that for one time. The clocks of two cores differ by some milliseconds, so
+    /// another core's decision to delete now is not checked against the time here.
     fn plan_flush(&self, at: FlushTime) {
         match at {
             FlushTime::Now => self.flush_now(),
@@ -155,12 +156,12 @@ impl<P: Sweep + 'static> Memcached<P> {
         Ok(Memcached { acceptors, limit: Some(limit), ..Memcached::default() })
     }
 
-    /// Where it listens.
+    /// Returns the addresses that it listens at.
     pub fn addresses(&self) -> Vec<String> {
         self.acceptors.iter().map(|acceptor| acceptor.listen().to_string()).collect()
     }
 
-    /// Begins to serve, and on core 0 to accept: connections are dealt to the cores in turn.
+    /// Begins to serve, and on core 0 to accept: connections are distributed to the cores in turn.
     pub fn begin(&mut self, shard: &Rc<Shard<P>>, config: &Arc<ServerConfig>, mailboxes: &Mailboxes, health: &Health) {
         let backend = Rc::new(CoreBackend {
             shard: shard.clone(),
@@ -184,18 +185,20 @@ impl<P: Sweep + 'static> Memcached<P> {
             let accepting = async move {
                 loop {
                     let socket = acceptor.accept().await;
-                    // A core that hangs must not keep connections from the others. One that is gone takes its server with it.
+                    // A hung core must not block connections to the others. A core that is gone takes its server with
+                    // it.
                     let Ok(core) = mailboxes.send_any(next.get(), Mail::Adopt(socket)).await else { return };
                     next.set((core + 1) % mailboxes.len());
                 }
             };
-            let accepting = spawn_local(async move { guarded(accepting, |why| failing.fail(why)).await }).abort_handle();
+            let accepting =
+                spawn_local(async move { guarded(accepting, |why| failing.fail(why)).await }).abort_handle();
             self.accepting.push(accepting.clone());
             health.on_failure(move || accepting.abort());
         }
     }
 
-    /// What adds this core's memcached side to its statistics.
+    /// Returns a function that adds this core's memcached side to its statistics.
     pub fn stats(&self) -> impl Fn(&mut CoreStats) + 'static + use<P> {
         let backend = self.core.as_ref().map(|(backend, _)| backend.clone());
         move |stats| {
@@ -212,32 +215,33 @@ impl<P: Sweep + 'static> Memcached<P> {
         }
     }
 
-    /// Runs some commands of another core's connections.
+    /// Runs commands of another core's connections.
     pub fn run(&self, batch: &mut Batch) -> Ran {
         let Some((backend, _)) = &self.core else { return Ran::Over };
         if has_stalled(&**backend) { Ran::More } else { batch.run(&**backend) }
     }
 
-    /// Runs the rest of them in a task, so that other tasks have their turn in between, and gives them back.
+    /// Runs the rest of a batch in a task, so that other tasks have their turn in between, and returns the batch.
     pub fn run_rest(&self, mut batch: Box<Batch>, answer: oneshot::Sender<Box<Batch>>) {
         let Some((backend, _)) = &self.core else { return };
         let (backend, health) = (backend.clone(), backend.health.clone());
         let rest = async move {
-            yield_now().await;
-            wait_for_turn(&*backend).await;
-            while !backend.health.has_failed() && batch.run(&*backend) == Ran::More {
+            loop {
                 yield_now().await;
-                wait_for_turn(&*backend).await;
+                batch.add_waited(wait_for_turn(&*backend).await);
+                if backend.health.has_failed() || batch.run(&*backend) == Ran::Over {
+                    break;
+                }
             }
             if !backend.health.has_failed() {
-                // Whoever asked may have gone away.
+                // The sender may be gone.
                 let _ = answer.send(batch);
             }
         };
         spawn_local(async move { guarded(rest, |why| health.fail(why)).await });
     }
 
-    /// What deletes everything when a time has come that it was to be deleted at.
+    /// Returns a function that deletes everything when a scheduled time has come.
     pub fn flush_if_due(&self) -> impl Fn() + 'static + use<P> {
         let backend = self.core.as_ref().map(|(backend, _)| backend.clone());
         move || backend.iter().for_each(|backend| backend.flush_if_due())
@@ -250,13 +254,13 @@ impl<P: Sweep + 'static> Memcached<P> {
         }
     }
 
-    /// Tells what is counted.
+    /// Returns the statistics.
     pub fn report(&self, inquiry: Inquiry) -> Option<Report> {
         let (backend, _) = self.core.as_ref()?;
         Some(backend.state.report(inquiry, &*backend.shard.store.borrow(), backend.shard.now()))
     }
 
-    /// Accepts nothing more, and ends the connections.
+    /// Stops accepting, and ends the connections.
     pub fn stop(&mut self, patience: Duration) -> impl Future<Output = ()> + use<P> {
         self.accepting.drain(..).for_each(|accepting| accepting.abort());
         let service = self.core.as_ref().map(|(_, service)| service.clone());
@@ -299,7 +303,7 @@ mod tests {
         backend.with_store(|store| store.stats().items)
     }
 
-    /// Cores are told the time one after the other.
+    /// Cores get the time one after the other.
     #[test]
     fn a_flush_is_over_on_all_cores_before_its_answer_whatever_their_clocks_say() {
         let (mailboxes, receivers) = mailbox::mailboxes(2, 8);
@@ -318,7 +322,7 @@ mod tests {
             cores[0].flush(FlushTime::Now).await.unwrap();
         });
         assert_eq!(cores.each_ref().map(|core| items(core)), [0, 0]);
-        // What is stored after the answer stays.
+        // Items stored after the answer stay.
         cores.iter().for_each(|core| store(core));
         for core in &cores {
             core.shard.set_now(NOW + 2);

@@ -1,14 +1,14 @@
 //! The server: one thread for each core, each with an endpoint, a partition and its memcached connections in one event
-//! loop. The threads, their mailboxes and their end are `dunlin-serve`'s.
+//! loop. `dunlin-serve` provides the threads and their mailboxes, and ends them.
 //!
 //! | File | What it holds |
 //! |---|---|
-//! | `cores` | how cores are built, and what is done at their end |
-//! | `core` | a core at work |
-//! | `mail` | what threads tell each other |
-//! | `memcached` | its memcached connections, and commands for keys of other cores |
+//! | `cores` | how cores are built, and what is done when they end |
+//! | `core` | a running core |
+//! | `mail` | messages between threads |
+//! | `memcached` | a core's memcached connections, and commands for keys of other cores |
 //! | `saving` | snapshots |
-//! | `partitions` | what a core keeps its items in |
+//! | `partitions` | what a core stores its items in |
 
 mod clock;
 mod config;
@@ -44,7 +44,7 @@ use cores::Cores;
 use mail::{Mail, Mailboxes};
 use saving::Saving;
 
-/// A running server. Dropped, it ends in order, without a snapshot.
+/// A running server. Dropping it stops it gracefully, without a snapshot.
 ///
 /// ```
 /// use dunlin_kv::server::{Server, ServerConfig};
@@ -65,20 +65,23 @@ pub struct Server<P: Sweep + 'static = Partition> {
 }
 
 impl Server {
-    /// Starts a server, and returns when all of it listens. `loading` is told how far a snapshot is loaded, on the
-    /// thread of a core.
+    /// Starts a server, and returns when all of it listens. `loading` is told the progress of loading a snapshot, on
+    /// the thread of a core.
     ///
     /// # Errors
     /// [`ServerError`]: a setting is wrong, an address is in use, memory is not available, or the snapshot cannot be
     /// loaded or belongs to another server.
-    pub fn start(config: ServerConfig, loading: impl Fn(Progress) + Send + Sync + 'static) -> Result<Server, ServerError> {
+    pub fn start(
+        config: ServerConfig,
+        loading: impl Fn(Progress) + Send + Sync + 'static,
+    ) -> Result<Server, ServerError> {
         Server::start_with(config, partitions::make, loading)
     }
 }
 
 impl<P: Sweep + 'static> Server<P> {
-    /// Starts a server whose cores keep their items in what `make` makes, each in one of its own: of the shape that it
-    /// had when the snapshot was taken, if that is known. As [`Server::start`] else.
+    /// As [`Server::start`], but `make` creates the store of each core: with the shape that it had when the snapshot
+    /// was taken, if that is known.
     ///
     /// # Errors
     /// [`ServerError`], as [`Server::start`].
@@ -89,17 +92,19 @@ impl<P: Sweep + 'static> Server<P> {
     ) -> Result<Server<P>, ServerError> {
         let cores = config.cores;
         let mut random = [0; 24];
-        getrandom::fill(&mut random).map_err(|why| ServeError::System { what: "random numbers", why: why.to_string() })?;
+        getrandom::fill(&mut random)
+            .map_err(|why| ServeError::System { what: "random numbers", why: why.to_string() })?;
         let (seed, incarnation) = random.split_at(16);
-        // Of 24 bytes, 16 and 8.
+        // Split from 24 bytes: 16 and 8.
         let drawn: [u8; 16] = seed.try_into().expect("16 bytes");
         let incarnation = u64::from_le_bytes(incarnation.try_into().expect("8 bytes"));
         let mode = if config.mode == Mode::Cache { "cache" } else { "store" };
         let identity = Identity { mode: mode.into(), started: clock::unix_seconds().into() };
-        // Locked before it is looked at.
+        // Locked before it is read.
         let saving = Saving::new(config.snapshot.as_deref(), config.hang_max)?;
         let (has_snapshot, origin) = partitions::look_at(config.snapshot.as_deref())?;
-        // Another seed would divide the keys otherwise: what a full store saved would not fit its cores again.
+        // Another seed would divide the keys differently, and the snapshot of a full store would not fit its cores
+        // again.
         let seed = partitions::seed_of(origin.as_ref()).unwrap_or(drawn);
         let routing = Routing::new(seed, cores).ok_or(ServerError::Cores { cores })?;
         let serving = serving(&config);
@@ -119,23 +124,23 @@ impl<P: Sweep + 'static> Server<P> {
         Ok(Server { cores, identity, begun, metrics: None })
     }
 
-    /// Where Dunlin clients reach core 0, with the ports that the system chose.
+    /// Returns core 0's addresses for Dunlin clients, with the ports that the system chose.
     pub fn addresses(&self) -> &[Addr] {
         self.cores.addresses()
     }
 
-    /// Where memcached clients connect, as text, with the ports that the system chose.
+    /// Returns the addresses for memcached clients, as text, with the ports that the system chose.
     pub fn memcached_addresses(&self) -> &[String] {
         &self.cores.plan().memcached
     }
 
-    /// What an operator could change to let it serve more, a sentence each.
+    /// Returns what an operator could change to let it serve more, one sentence each.
     pub fn advice(&self) -> &[String] {
         self.cores.advice()
     }
 
-    /// Serves metrics for Prometheus at `http://ADDRESS/metrics` and health at `/healthz` from now on, on a thread of
-    /// its own. Gives the address, with the port that the system chose.
+    /// Serves metrics for Prometheus at `http://ADDRESS/metrics` and health at `/healthz` from now on, on a separate
+    /// thread. Returns the address, with the port that the system chose.
     ///
     /// # Errors
     /// [`ServeError::Port`].
@@ -149,23 +154,23 @@ impl<P: Sweep + 'static> Server<P> {
         Ok(address)
     }
 
-    /// How many cores it has.
+    /// Returns the number of cores.
     pub fn cores(&self) -> Core {
         self.cores.cores()
     }
 
-    /// What it counts. Waits for every core. Not to be called from within an event loop of tokio.
+    /// Returns the statistics. Waits for every core. Must not be called within an event loop of tokio.
     pub fn stats(&self) -> ServerStats {
         self.source().stats()
     }
 
-    /// What asks a running server for its counts, from any thread.
+    /// Returns a handle to get a running server's statistics from any thread.
     pub fn source(&self) -> StatsSource {
         let mailboxes = self.cores.mailboxes().clone();
         StatsSource { mailboxes, identity: self.identity.clone(), begun: self.begun }
     }
 
-    /// Saves a snapshot, and waits until it is on the disk. The server serves meanwhile.
+    /// Saves a snapshot, and waits until it is on the disk. The server keeps serving.
     ///
     /// # Errors
     /// [`ServerError::NoSnapshot`], [`ServerError::Saving`], [`ServerError::Save`].
@@ -173,7 +178,7 @@ impl<P: Sweep + 'static> Server<P> {
         self.begin()?.blocking_recv().map_err(|_| ServeError::Ended)?
     }
 
-    /// Begins to save a snapshot, for a thread that has other things to do than to wait for the disk.
+    /// Begins to save a snapshot, for a thread that cannot wait for the disk.
     ///
     /// # Errors
     /// [`ServerError::NoSnapshot`], [`ServerError::Saving`], [`ServerError::Serve`].
@@ -185,24 +190,25 @@ impl<P: Sweep + 'static> Server<P> {
         self.cores.service().saving.of(self.cores.mailboxes()).begin()
     }
 
-    /// Whether all its cores serve. Once one has failed, the others serve on until [`Server::stop`] ends the server and
-    /// says why.
+    /// Whether all its cores serve. After one has failed, the others keep serving until [`Server::stop`] ends the
+    /// server and returns the cause.
     pub fn is_running(&self) -> bool {
         self.cores.is_running()
     }
 
-    /// Ends gracefully: what is in progress is answered, peers are told, and the snapshot is saved if there is a file
-    /// for it; its report is given then. A snapshot that is being saved is waited for, and another one saved after it.
+    /// Stops gracefully: operations in progress are answered, peers are told, and the snapshot is saved if there is a
+    /// file for it; its report is then returned. If a snapshot is being saved, waits for it, and then saves another
+    /// one.
     ///
     /// # Errors
     /// [`ServerError::Save`]; [`ServerError::CoreFailed`] if a core panicked or hangs, with what was saved of its items
-    /// and those of the other cores. The server has ended all the same.
+    /// and those of the other cores. The server has ended in either case.
     pub fn stop(self) -> Result<Option<Report>, ServerError> {
         self.cores.stop()
     }
 }
 
-/// How the cores of a server are served.
+/// Returns the settings for serving a server's cores.
 fn serving(config: &ServerConfig) -> ServeConfig {
     ServeConfig {
         listen: config.listen.clone(),
@@ -210,7 +216,7 @@ fn serving(config: &ServerConfig) -> ServeConfig {
         pin: config.pin.clone(),
         event_loop: EventLoop::Tokio,
         patience: config.patience,
-        // Connections have the patience twice, and the endpoint has it once more.
+        // Connections take up to twice the patience, and the endpoint takes it once more.
         drain_max: config.patience.saturating_mul(3).saturating_add(config.hang_max),
         answer_max: config.hang_max,
         interrupt: config.interrupt.clone(),
@@ -223,7 +229,7 @@ fn serving(config: &ServerConfig) -> ServeConfig {
 pub struct SnapshotSaving(saving::Outcome);
 
 impl SnapshotSaving {
-    /// What came of it; `None` while it goes on.
+    /// Returns its result; `None` while it is being saved.
     pub fn poll(&mut self) -> Option<Result<Report, ServerError>> {
         match self.0.try_recv() {
             Ok(result) => Some(result),
@@ -233,7 +239,7 @@ impl SnapshotSaving {
     }
 }
 
-/// Asks a running server for its counts.
+/// A handle to get a running server's statistics.
 #[derive(Debug, Clone)]
 pub struct StatsSource {
     mailboxes: Mailboxes,
@@ -242,7 +248,7 @@ pub struct StatsSource {
 }
 
 impl StatsSource {
-    /// The counts of every core that runs. Waits for them: not to be called from within an event loop of tokio.
+    /// Returns the statistics of every running core. Waits for them: must not be called within an event loop of tokio.
     pub fn stats(&self) -> ServerStats {
         self.with_cores(self.mailboxes.ask_all_blocking(Mail::Stats))
     }
@@ -258,8 +264,8 @@ impl StatsSource {
     }
 }
 
-/// The addresses of a configuration that others than processes of this host may reach. Traffic is neither encrypted nor
-/// authenticated.
+/// Returns the addresses of a configuration that may be reachable from outside of this host. Traffic is neither
+/// encrypted nor authenticated.
 pub fn exposed_addresses(config: &ServerConfig) -> Vec<String> {
     let native = config.listen.iter().filter(|addr| is_exposed(addr)).map(Addr::to_string);
     let is_open = |listen: &&Listen| matches!(listen, Listen::Tcp(addr) if !addr.ip().is_loopback());

@@ -1,9 +1,10 @@
 //! The service of one core: handlers on an rpc endpoint of any transport, over one shard.
 //!
-//! All operations on one key share a request type, so that a whole receive burst is handed over at once, GETs and PUTs together, and its
-//! cache misses overlap (`single`). A multi-get is a burst by itself (`multiget`).
+//! All operations on one key share a request type, so that a whole receive burst, GETs and PUTs together, is handed
+//! over at once and its cache misses overlap (`single`). A multi-get is a burst of its own (`multiget`).
 
 mod multiget;
+mod postponed;
 mod scan;
 mod single;
 mod wall;
@@ -15,25 +16,27 @@ use dunlin_net::Transport;
 use dunlin_rpc::{DeferredRequest, Endpoint, RegisterError};
 use dunlin_store::{Store, Visit};
 
+use self::postponed::Postponed;
 use crate::metrics::{CoreStats, Operation, Outcome, ServerStats, Timing};
 use crate::shard::Shard;
 use crate::wire::{FLUSH, MAP, MULTI_GET, OPERATE, SCAN, SNAPSHOT, STATS, ServerMap, Status};
 
-/// Takes on a request to save a snapshot, to be answered with a status byte.
+/// Takes a request to save a snapshot, and answers it with a status byte.
 type SnapshotTaker = Box<dyn FnMut(DeferredRequest)>;
-/// Adds to the statistics of a core what else is counted there.
+/// Adds other counters of a core to its statistics.
 type MoreStats = Box<dyn Fn(&mut CoreStats)>;
 
-/// What a server says of itself beside its counts.
+/// What a server reports about itself besides its statistics.
 #[derive(Debug, Clone, Default)]
 pub struct Identity {
-    /// What kind of store it has: `cache` or `store`.
+    /// The mode of its store: `cache` or `store`.
     pub mode: String,
     /// When it was started, in seconds since 1970.
     pub started: u64,
 }
 
-/// The service of one core. Needs no thread and no clock: tell its shard the time ([`Shard::set_now`]) and run the endpoint.
+/// The service of one core. Needs no thread and no clock: set its shard's time ([`Shard::set_now`]) and run the
+/// endpoint.
 ///
 /// ```
 /// use std::rc::Rc;
@@ -67,7 +70,7 @@ pub struct KvService<S> {
 }
 
 impl<S: Store + Visit + 'static> KvService<S> {
-    /// A service of `shard` in the server that `map` describes.
+    /// Creates the service of `shard` in the server that `map` describes.
     pub fn new(shard: Rc<Shard<S>>, map: ServerMap) -> KvService<S> {
         let mut encoded = vec![0; map.encoded_len()];
         map.encode(&mut encoded);
@@ -80,32 +83,34 @@ impl<S: Store + Visit + 'static> KvService<S> {
         }
     }
 
-    /// Has statistics say this of the server.
+    /// Sets what statistics report about the server.
     #[must_use]
     pub fn with_identity(self, identity: Identity) -> KvService<S> {
         KvService { identity, ..self }
     }
 
-    /// Has `add` add to the statistics of this core what other protocols count there.
+    /// Has `add` add the counters of other protocols to this core's statistics.
     pub fn add_stats(&self, add: impl Fn(&mut CoreStats) + 'static) {
         self.more_stats.borrow_mut().push(Box::new(add));
     }
 
-    /// Has requests for a snapshot ([`SNAPSHOT`]) given to `taker`, which answers each with a byte, a [`Status`]. Without one they are answered
-    /// with [`Status::Unsupported`].
+    /// Passes requests for a snapshot ([`SNAPSHOT`]) to `taker`, which answers each with a byte, a [`Status`]. Without
+    /// this they are answered with [`Status::Unsupported`].
     pub fn on_snapshot(&self, taker: impl FnMut(DeferredRequest) + 'static) {
         *self.snapshot_taker.borrow_mut() = Some(Box::new(taker));
     }
 
-    /// Registers the handlers. From then on the endpoint propagates panics: a partition that one left half changed shall serve no more.
+    /// Registers the handlers. From then on the endpoint propagates panics: a partition that a panic left half changed
+    /// must not serve any more.
     ///
     /// # Errors
-    /// [`RegisterError`] if one of the request types has a handler already.
+    /// [`RegisterError`] if one of the request types already has a handler.
     pub fn register<T: Transport + 'static>(&self, endpoint: &Rc<Endpoint<T>>) -> Result<(), RegisterError> {
         endpoint.propagate_panics();
         let shard = self.shard.clone();
         let timing = Timing::default();
-        endpoint.register_burst(OPERATE, move |burst| single::operate(&shard, &timing, burst))?;
+        let postponed = Postponed::new(&self.shard, endpoint);
+        endpoint.register_burst(OPERATE, move |burst| single::operate(&shard, &timing, &postponed, burst))?;
         let shard = self.shard.clone();
         let timing = Timing::default();
         endpoint.register(MULTI_GET, move |request| multiget::multi_get(&shard, &timing, request))?;

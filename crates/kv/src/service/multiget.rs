@@ -1,4 +1,4 @@
-//! Many keys in one request: a burst by itself.
+//! Many keys in one request: a burst of its own.
 
 use arrayvec::ArrayVec;
 use dunlin_rpc::msgbuf::AllocError;
@@ -9,9 +9,10 @@ use crate::metrics::{CoreMetrics, Operation, Outcome, Timing};
 use crate::shard::Shard;
 use crate::wire::{MultiGet, MultiGetAnswerWriter, Status};
 
-/// Keys that are prefetched together: enough to keep every outstanding miss of a core busy, few enough to stay in its first cache.
+/// Keys prefetched together: enough to use all outstanding misses of a core, few enough to stay in its first-level
+/// cache.
 const PREFETCH_KEYS: usize = 32;
-/// Bytes of response that are made room for at first, for each key.
+/// Initial room in the response for each key, in bytes.
 const FIRST_BYTES_PER_KEY: usize = 48;
 
 /// Answers a multi-get.
@@ -30,14 +31,19 @@ pub(super) fn multi_get<S: Store>(shard: &Shard<S>, timing: &Timing, request: Re
     drop(metrics);
     match collected {
         Ok(response) => {
-            // A caller that gave up is not an error of the server's, and one whose response is too long has been told.
+            // That the caller gave up is not an error of the server, and a caller whose response is too long has been
+            // told.
             let _ = request.respond_from(response);
         }
         Err(_) => request.respond(&[Status::Failed as u8]),
     }
 }
 
-fn collect<S: Store>(shard: &Shard<S>, metrics: &mut CoreMetrics, mut keys: MultiGet<'_>) -> Result<MsgBuf, AllocError> {
+fn collect<S: Store>(
+    shard: &Shard<S>,
+    metrics: &mut CoreMetrics,
+    mut keys: MultiGet<'_>,
+) -> Result<MsgBuf, AllocError> {
     let mut store = shard.store.borrow_mut();
     let mut response = Response::new(keys.clone().count() * FIRST_BYTES_PER_KEY)?;
     loop {
@@ -80,7 +86,7 @@ fn collect<S: Store>(shard: &Shard<S>, metrics: &mut CoreMetrics, mut keys: Mult
     }
 }
 
-/// A response that grows.
+/// A growing response.
 struct Response {
     buffer: MsgBuf,
     writer: MultiGetAnswerWriter,

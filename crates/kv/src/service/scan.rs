@@ -1,4 +1,4 @@
-//! Going through all items of a core while it serves: a few ranges of hashes for each request, and no state between them.
+//! Scans all items of a core while it serves: a few ranges of hashes for each request, without state in between.
 
 use dunlin_rpc::Request;
 use dunlin_store::{Moment, Store, Visit};
@@ -22,11 +22,12 @@ pub(super) fn scan<S: Store + Visit>(shard: &Shard<S>, request: Request<'_>) {
     request.respond(&answer.finish(next));
 }
 
-/// Visits ranges from the one that begins at `from`, and gives the hash that the next one begins at.
+/// Visits ranges from the one that contains `from`, and returns the hash at which the next one begins.
 fn visit(store: &impl Visit, from: u64, moment: Moment, answer: &mut ScanAnswerWriter) -> Option<u64> {
-    // One range has all hashes if there are no bits.
+    // Without bits, one range has all hashes.
     let last = u64::MAX.checked_shr(store.range_bits()).unwrap_or(0);
-    // Ranges begin where the store's do, whatever the client asks for: it learns the range of a key, and no more of its hash.
+    // Ranges are aligned to the store's, whatever the client asks for: it learns the range of a key, and no more of its
+    // hash.
     let mut start = from & !last;
     for _ in 0..RANGES_MAX {
         let end = start | last;

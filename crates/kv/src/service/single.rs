@@ -1,18 +1,22 @@
 //! Operations on one key, a receive burst at a time: HERD's two-stage pipeline (thesis, section 4.4.1).
 
-use arrayvec::ArrayVec;
-use dunlin_rpc::RequestBurst;
-use dunlin_store::{Condition, Delta, Key, Moment, Refused, Side, Store, Stored};
+use std::time::Duration;
 
+use arrayvec::ArrayVec;
+use dunlin_net::Transport;
+use dunlin_rpc::{DeferredRequest, MsgBuf, RequestBurst};
+use dunlin_store::{Condition, Delta, Key, Refused, Side, Store, Stored, Visit};
+
+use super::postponed::Postponed;
 use super::wall;
 use crate::metrics::{CoreMetrics, Operation as Kind, Outcome, Timing};
 use crate::shard::Shard;
 use crate::wire::{Answer, Operation, Status};
 
-/// Requests that the rpc library hands over at most.
+/// Requests that the rpc library hands over at once, at most.
 const BURST_MAX: usize = 64;
 
-/// What is to be done for one request.
+/// The work for one request.
 enum Work<'a> {
     Operation(Operation<'a>, Key<'a>),
     Refuse(Status),
@@ -22,17 +26,35 @@ impl Work<'_> {
     fn kind(&self) -> Option<Kind> {
         if let Work::Operation(operation, _) = self { Some(kind(operation)) } else { None }
     }
+
+    /// Whether it may change an item, and so wait for a snapshot's disk.
+    #[inline]
+    fn changes(&self) -> bool {
+        match self {
+            Work::Operation(Operation::Get { .. } | Operation::Read { touch: None, .. }, _) | Work::Refuse(_) => false,
+            Work::Operation(..) => true,
+        }
+    }
 }
 
-/// Answers every request of a burst: first the index lines of all are fetched, then their items, then they are executed in order.
-pub(super) fn operate<S: Store>(shard: &Shard<S>, timing: &Timing, burst: &mut RequestBurst<'_>) {
+/// Answers every request of a burst: first prefetches the index lines of all, then their items, then executes them in
+/// order. Changes that would block the core for a disk for too long are postponed.
+pub(super) fn operate<S: Store + Visit + 'static, T: Transport + 'static>(
+    shard: &Shard<S>,
+    timing: &Timing,
+    postponed: &Postponed<S, T>,
+    burst: &mut RequestBurst<'_>,
+) {
     let begun = timing.begin();
     let mut store = shard.store.borrow_mut();
     let mut metrics = shard.metrics.borrow_mut();
     if burst.len() == 1 {
         // Nothing to overlap with.
         let work = prepare(shard, &*store, burst.payload(0));
-        run(&mut *store, &mut metrics, shard.moment(), burst, 0, &work);
+        if work.changes() && postponed.is_due(&store) {
+            return postponed.push(burst, 0);
+        }
+        run(shard, &mut *store, &mut metrics, burst, 0, &work);
         if let Some(begun) = begun {
             timing.end(&begun, &mut metrics, work.kind().into_iter());
         }
@@ -51,12 +73,48 @@ pub(super) fn operate<S: Store>(shard: &Shard<S>, timing: &Timing, burst: &mut R
             store.prefetch_item(key);
         }
     }
+    // While no snapshot is taken and nothing was postponed before, no change of this burst need be looked at.
+    let may_postpone = store.may_stall() || postponed.is_due(&store);
+    // A bit for each work that was not executed here.
+    let mut is_postponed = 0u64;
     for (i, work) in works.iter().enumerate() {
-        run(&mut *store, &mut metrics, shard.moment(), burst, i, work);
+        if may_postpone && work.changes() && postponed.is_due(&store) {
+            postponed.push(burst, i);
+            is_postponed |= 1 << i;
+        } else {
+            run(shard, &mut *store, &mut metrics, burst, i, work);
+        }
     }
     if let Some(begun) = begun {
-        timing.end(&begun, &mut metrics, works.iter().filter_map(Work::kind));
+        let executed = works.iter().enumerate().filter(|(i, _)| is_postponed & 1 << i == 0);
+        timing.end(&begun, &mut metrics, executed.filter_map(|(_, work)| work.kind()));
     }
+}
+
+/// Executes a request that was postponed, if its caller waits for longer than `least`; else pushes it back, so that a
+/// caller that still hears of it knows that nothing was done. Returns what it was counted as.
+pub(super) fn operate_late<S: Store>(shard: &Shard<S>, request: DeferredRequest, least: Duration) -> Option<Kind> {
+    if request.request().time_left().is_some_and(|left| left <= least) {
+        request.push_back();
+        return None;
+    }
+    let mut store = shard.store.borrow_mut();
+    let work = prepare(shard, &*store, request.request().payload());
+    let kind = work.kind();
+    let answer = match work {
+        Work::Operation(operation, key) => {
+            execute(shard, &mut *store, &mut shard.metrics.borrow_mut(), &key, &operation)
+        }
+        Work::Refuse(status) => Answer::Plain(status),
+    };
+    let response = MsgBuf::written(answer.encoded_len(), |out| answer.encode(out));
+    drop(store);
+    // Without memory for the response, the caller is told that the handler failed.
+    if let Ok(response) = response {
+        // The caller may have given up.
+        let _ = request.enqueue_response(response);
+    }
+    kind
 }
 
 #[inline]
@@ -75,23 +133,24 @@ fn stray<'a, S: Store>(shard: &Shard<S>, status: Status) -> Work<'a> {
     Work::Refuse(status)
 }
 
-#[inline]
+/// Executes one work and answers its request. Once in the code for all bursts, and small enough to be.
+#[inline(never)]
 fn run<S: Store>(
+    shard: &Shard<S>,
     store: &mut S,
     metrics: &mut CoreMetrics,
-    moment: Moment,
     burst: &mut RequestBurst<'_>,
     i: usize,
     work: &Work<'_>,
 ) {
     let answer = match work {
-        Work::Operation(operation, key) => execute(store, metrics, moment, key, operation),
+        Work::Operation(operation, key) => execute(shard, store, metrics, key, operation),
         Work::Refuse(status) => Answer::Plain(*status),
     };
     burst.respond_written(i, answer.encoded_len(), |out| answer.encode(out));
 }
 
-/// The kind that an operation is counted as.
+/// Returns the kind that an operation is counted as.
 #[inline]
 fn kind(operation: &Operation<'_>) -> Kind {
     match operation {
@@ -112,25 +171,17 @@ fn kind(operation: &Operation<'_>) -> Kind {
     }
 }
 
-/// Does one operation.
-#[inline]
+/// Does one operation. Inlined in what answers a request at once: an answer is many words, which a call would write to
+/// memory and read again.
+#[inline(always)]
 fn execute<'s, S: Store>(
+    shard: &Shard<S>,
     store: &'s mut S,
     metrics: &mut CoreMetrics,
-    moment: Moment,
     key: &Key<'_>,
     operation: &Operation<'_>,
 ) -> Answer<'s> {
     let kind = kind(operation);
-    // Here, where it is only read: a copy of each operation would cost more than the comparison.
-    let in_partition_time;
-    let operation = match moment.wall_ahead {
-        0 => operation,
-        _ => {
-            in_partition_time = wall::in_partition_time(*operation, moment);
-            &in_partition_time
-        }
-    };
     match *operation {
         Operation::Get { .. } => {
             let found = store.get(key);
@@ -139,17 +190,27 @@ fn execute<'s, S: Store>(
         }
         Operation::Read { touch, .. } => {
             // A touch of nothing finds nothing here either.
-            let touched = touch.map_or(Ok(()), |expires| store.touch(key, expires));
+            let touched =
+                touch.map_or(Ok(()), |expires| store.touch(key, wall::in_partition_time(expires, shard.moment())));
             if let Err(refused @ Refused::Full) = touched {
                 metrics.count(kind, Outcome::of(&touched));
                 return Answer::Refused(refused);
             }
             let found = store.get(key);
             metrics.count(kind, Outcome::found(found.is_some()));
-            found.map_or(Answer::Plain(Status::NotFound), |item| Answer::Item(wall::in_wall_time(&item, moment)))
+            found
+                .map_or(Answer::Plain(Status::NotFound), |item| Answer::Item(wall::in_wall_time(&item, shard.moment())))
         }
-        Operation::Put { value, put, .. } => stored(metrics, kind, store.put(key, value, put)),
-        Operation::Extend { bytes, side, unchanged, .. } => stored(metrics, kind, store.extend(key, bytes, side, unchanged)),
+        Operation::Put { value, put, .. } => {
+            let mut put = put;
+            if put.expires.is_some() {
+                put.expires = wall::in_partition_time(put.expires, shard.moment());
+            }
+            stored(metrics, kind, store.put(key, value, put))
+        }
+        Operation::Extend { bytes, side, unchanged, .. } => {
+            stored(metrics, kind, store.extend(key, bytes, side, unchanged))
+        }
         Operation::Delete { unchanged, .. } => {
             let result = store.delete(key, unchanged);
             metrics.count(kind, Outcome::of(&result));
@@ -161,7 +222,7 @@ fn execute<'s, S: Store>(
             result.map_or_else(Answer::Refused, |(value, stored)| Answer::Number(value, stored))
         }
         Operation::Touch { expires, .. } => {
-            let result = store.touch(key, expires);
+            let result = store.touch(key, wall::in_partition_time(expires, shard.moment()));
             metrics.count(kind, Outcome::of(&result));
             result.map_or_else(Answer::Refused, |()| Answer::Plain(Status::Done))
         }

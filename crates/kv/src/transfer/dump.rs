@@ -1,4 +1,4 @@
-//! Records out of a server or out of a snapshot.
+//! Dumps the records of a server or of a snapshot.
 
 use std::io::{self, Read, Write};
 use std::ops::ControlFlow;
@@ -10,11 +10,11 @@ use thiserror::Error;
 
 use crate::client::{KvClient, KvError};
 
-/// Why a dump is not complete.
+/// Why a dump is incomplete.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DumpError {
-    /// The server gave no more.
+    /// Reading from the server failed.
     #[error(transparent)]
     Server(#[from] KvError),
     /// The snapshot cannot be read.
@@ -23,12 +23,13 @@ pub enum DumpError {
     /// The records cannot be written.
     #[error("cannot write the records: {0}")]
     Write(io::Error),
-    /// It was ended from outside.
+    /// The caller ended it.
     #[error("interrupted")]
     Interrupted,
 }
 
-/// Writes every record of a server, as [`KvClient::scan`] shows them, and gives their number. `watch` is told it after each; false ends it.
+/// Writes every record of a server, as [`KvClient::scan`] returns them, and returns their number. `watch` gets the
+/// number so far after each; if it returns false, the dump ends.
 ///
 /// # Errors
 /// [`DumpError`].
@@ -49,10 +50,11 @@ pub async fn dump_server<T: Transport, W: Write>(
     failure.map_or(Ok(records), Err)
 }
 
-/// Writes every record of a snapshot, and gives their number. `watch` is told it after each; false ends it.
+/// Writes every record of a snapshot, and returns their number. `watch` gets the number so far after each; if it
+/// returns false, the dump ends.
 ///
 /// # Errors
-/// [`DumpError`]. What was written until then is right; the rest is missing.
+/// [`DumpError`]. The records written until then are correct; the rest is missing.
 pub fn dump_snapshot<W: Write>(
     snapshot: &mut Reader<impl Read>,
     writer: &mut Writer<W>,

@@ -1,4 +1,4 @@
-//! Records from a thread that reads them, so that a slow file or pipe keeps no session waiting.
+//! Reads records on a separate thread, so that a slow file or pipe does not block sessions.
 
 use std::thread;
 use std::time::Duration;
@@ -7,23 +7,23 @@ use dunlin_records::{Numbered, RecordError};
 use dunlin_serve::{ServeError, side};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-/// Records that wait between the file and the network.
+/// Records that may wait between the file and the network.
 const RECORDS_WAITING_MAX: usize = 64;
-/// How often whoever waits for records is woken without one.
+/// How often the receiver is woken without a record.
 const TICK: Duration = Duration::from_millis(100);
 
 /// What comes from the file.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// A record, or what is wrong with it.
+    /// A record, or its error.
     Record(Result<Numbered, RecordError>),
     /// Time has passed.
     Tick,
-    /// There is no more.
+    /// The end of the records.
     End,
 }
 
-/// Reads records on a thread of its own until there are no more, or nobody wants them.
+/// Reads records on a separate thread until there are no more, or the receiver is gone.
 ///
 /// # Errors
 /// [`ServeError::System`].
@@ -44,13 +44,13 @@ fn read(records: impl Iterator<Item = Result<Numbered, RecordError>>, sender: &S
             return;
         }
     }
-    // Whoever has gone needs no end.
+    // A receiver that is gone needs no end.
     let _ = sender.blocking_send(Event::End);
 }
 
 fn tick(sender: &Sender<Event>) {
     while !sender.is_closed() {
-        // Where records wait nobody needs to be woken.
+        // If records are waiting, nobody needs to be woken.
         let _ = sender.try_send(Event::Tick);
         thread::sleep(TICK);
     }

@@ -1,4 +1,4 @@
-//! Records into a server.
+//! Loads records into a server.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -16,7 +16,7 @@ use tokio::sync::mpsc::error::TryRecvError;
 use super::feed::{Event, feed};
 use crate::client::{KvClient, KvError};
 
-/// Bytes of keys and values on their way at a time. One record more may be.
+/// Bytes of keys and values in flight, plus one record.
 const BYTES_IN_FLIGHT_MAX: usize = 32 << 20;
 
 /// How records are loaded.
@@ -27,22 +27,22 @@ pub struct Loading {
 }
 
 impl Loading {
-    /// With at most `in_flight` records on their way at a time, at least one; those that do not fit are left out.
+    /// At most `in_flight` records in flight, at least one; records that the server rejects are left out.
     pub fn new(in_flight: usize) -> Loading {
         Loading { in_flight: in_flight.max(1), is_strict: false }
     }
 
-    /// The same, ending at the first record that does not fit.
+    /// The same, but ends at the first record that is rejected.
     #[must_use]
     pub fn strict(self) -> Loading {
         Loading { is_strict: true, ..self }
     }
 }
 
-/// What came of it.
+/// The result of loading.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Loaded {
-    /// Records that the server has.
+    /// Records loaded.
     pub records: u64,
     /// Bytes of their keys and values.
     pub bytes: u64,
@@ -53,9 +53,9 @@ pub struct Loaded {
 /// A record that was left out.
 #[derive(Debug)]
 pub struct Skipped {
-    /// Its line, from 1.
+    /// Its line, counted from 1.
     pub line: u64,
-    /// Why.
+    /// The reason.
     pub why: Misfit,
 }
 
@@ -72,54 +72,56 @@ impl fmt::Display for Skipped {
 /// Why a record cannot be loaded.
 #[derive(Debug)]
 pub enum Misfit {
-    /// It cannot be read.
+    /// It is malformed.
     Record(RecordError),
-    /// The server does not take it: a key or a value that is too long.
+    /// The server rejects it: its key or value is too long.
     Server {
         /// The beginning of its key.
         key: String,
-        /// Why.
+        /// The server's error.
         error: KvError,
     },
 }
 
-/// Why loading ended before the records did. What was loaded stays.
+/// Why loading ended early. Records already loaded stay.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// A record that does not fit, where that ends it all.
+    /// A record was rejected, in strict mode.
     #[error("{0}")]
     Skipped(Skipped),
-    /// The file cannot be read on.
+    /// The rest of the file cannot be read.
     #[error(transparent)]
     File(RecordError),
     /// The server failed, is full, or is gone.
     #[error("line {line}: {error}; {loaded} records were loaded before")]
     Server {
-        /// The line of the record that it failed with.
+        /// The line of the record at which it failed.
         line: u64,
-        /// Why.
+        /// The cause.
         error: KvError,
         /// Records loaded before.
         loaded: u64,
     },
-    /// No thread could be started.
+    /// A thread could not be started.
     #[error("cannot read records: {0}")]
     Thread(ServeError),
 }
 
-/// Is told how loading goes on.
+/// Receives the progress of loading.
 pub trait Watch {
-    /// So many records are loaded. Called for every record and ten times a second. False ends it: records on their way are waited for.
+    /// Reports the number of records loaded. Called for every record, and ten times a second. Returning false ends
+    /// loading, after the records in flight.
     fn loaded(&mut self, records: u64) -> bool;
 
-    /// A record was left out.
+    /// Reports that a record was left out.
     fn skipped(&mut self, skipped: &Skipped);
 }
 
-/// Stores every record, many at a time. Of records with the same key the last one stays.
+/// Stores every record, many concurrently. Of records with the same key, the last one wins.
 ///
-/// The records are read on another thread, which ends when they do; if they come from a pipe that stays open, not before the next one.
+/// Another thread reads the records, and ends when they do; if they come from a pipe that stays open, it ends only with
+/// the next record.
 ///
 /// # Errors
 /// [`LoadError`].
@@ -142,7 +144,7 @@ where
             load.begin(&numbered.record);
             in_flight.push(store(client, numbered));
         } else if next.is_some() {
-            // Without room there is something on its way.
+            // Without room, there is something in flight.
             if let Some(done) = in_flight.next().await {
                 load.end(done)?;
             }
@@ -177,7 +179,7 @@ where
     }
 }
 
-/// An event that is there already.
+/// Returns an event that has already arrived.
 fn waiting(events: &mut Receiver<Event>) -> Option<Event> {
     match events.try_recv() {
         Ok(event) => Some(event),
@@ -196,9 +198,9 @@ async fn store<T: Transport + 'static>(client: &KvClient<T>, numbered: Numbered)
 struct Load<'w, W> {
     loading: Loading,
     loaded: Loaded,
-    /// Keys on their way: the next value of one waits for the last, so that the last wins.
+    /// Keys in flight: a later value of a key waits for the earlier one, so that the last wins.
     keys: HashSet<Vec<u8>>,
-    /// Bytes on their way.
+    /// Bytes in flight.
     bytes: usize,
     watch: &'w mut W,
 }
@@ -244,12 +246,12 @@ fn len(record: &Record) -> usize {
     record.key.len() + record.value.len()
 }
 
-/// Whether the record is what is wrong.
+/// Whether the error is the record's fault.
 fn is_misfit(error: &KvError) -> bool {
     matches!(error, KvError::Key(_) | KvError::ValueTooLarge { .. } | KvError::Refused(Refused::TooLarge { .. }))
 }
 
-/// As much of a key as a line of text has room for.
+/// Returns as much of a key as fits in a line of text.
 fn beginning(key: &[u8]) -> String {
     const CHARS_MAX: usize = 60;
     String::from_utf8_lossy(&key[..key.len().min(4 * CHARS_MAX)]).chars().take(CHARS_MAX).collect()

@@ -1,4 +1,4 @@
-//! Records of files into a server, and back: what `dunlin kv load` and `dunlin kv dump` do.
+//! Transfers records from files into a server, and back: `dunlin kv load` and `dunlin kv dump`.
 
 mod dump;
 mod feed;

@@ -10,27 +10,27 @@ use super::bytes::{Reader, Writer};
 pub enum Status {
     /// Done.
     Done = 0,
-    /// Done, and the value has flags, which stand before it.
+    /// Done, and the value has flags, which precede it.
     Flagged = 1,
-    /// There is no such item.
+    /// The item does not exist.
     NotFound = 2,
-    /// There is an item already.
+    /// The item already exists.
     Exists = 3,
-    /// The item was changed since its token was given.
+    /// The item has changed since its token was returned.
     Changed = 4,
-    /// The value would be too long. Its length and the greatest allowed follow.
+    /// The value would be too long. Its length and the maximum follow.
     TooLarge = 5,
     /// The value is not a number.
     NotANumber = 6,
     /// No memory is left.
     Full = 7,
-    /// Another core owns the key: fetch the map anew. Nothing was done.
+    /// Another core owns the key: fetch the map again. Nothing was done.
     NotOwned = 8,
-    /// The request is malformed, or its key empty or too long. Nothing was done.
+    /// The request is malformed, or its key is empty or too long. Nothing was done.
     Malformed = 9,
-    /// The response to a multi-get is full: ask for this key again.
+    /// The response to a multi-get is full: request this key again.
     Later = 10,
-    /// The server does not do this, for example save a snapshot without a file to save it to.
+    /// The server does not support this, for example saving a snapshot without a snapshot file.
     Unsupported = 11,
     /// The server tried, and failed.
     Failed = 12,
@@ -57,14 +57,14 @@ impl Status {
         })
     }
 
-    /// The status at the front of a response; `None` if it is empty or of another protocol.
+    /// Returns the status of a response; `None` if it is empty or of another protocol.
     #[inline]
     pub fn of(response: &[u8]) -> Option<Status> {
         Self::parse(*response.first()?)
     }
 }
 
-/// What a response says of why nothing was changed.
+/// Returns why nothing was changed, if the response says so.
 fn refusal(status: Status, rest: &mut Reader<'_>) -> Option<Refused> {
     Some(match status {
         Status::NotFound => Refused::NotFound,
@@ -77,16 +77,16 @@ fn refusal(status: Status, rest: &mut Reader<'_>) -> Option<Refused> {
     })
 }
 
-/// A response to be written: its length is known before its place is.
+/// A response to write; its length is known in advance.
 #[derive(Debug, Clone, Copy)]
 pub enum Answer<'a> {
     /// Only a status.
     Plain(Status),
     /// To [`super::Operation::Get`]: an item's flags and value.
     Value(Item<'a>),
-    /// To [`super::Operation::Read`]: all of an item.
+    /// To [`super::Operation::Read`]: the whole item.
     Item(Item<'a>),
-    /// To whatever gave an item a new token.
+    /// To any operation that gave an item a new token.
     Stored(Stored),
     /// To [`super::Operation::Count`].
     Number(u64, Stored),
@@ -95,7 +95,7 @@ pub enum Answer<'a> {
 }
 
 impl Answer<'_> {
-    /// Bytes of the response.
+    /// Returns the length of the response.
     #[inline]
     pub fn encoded_len(&self) -> usize {
         match self {
@@ -109,11 +109,11 @@ impl Answer<'_> {
         }
     }
 
-    /// Writes the response; gives its bytes.
+    /// Writes the response; returns its bytes.
     ///
     /// # Panics
     /// If `out` is shorter than [`Answer::encoded_len`].
-    #[inline]
+    #[inline(always)]
     pub fn encode(&self, out: &mut [u8]) -> usize {
         let room = out.len();
         let mut out = Writer(out);
@@ -137,7 +137,7 @@ impl Answer<'_> {
         room - out.0.len()
     }
 
-    /// Parses a response that is a status and no more.
+    /// Parses a response that is only a status.
     pub fn parse_plain(response: &[u8]) -> Option<Result<(), Refused>> {
         let mut rest = Reader(response);
         let status = Status::parse(rest.u8()?)?;
@@ -145,12 +145,13 @@ impl Answer<'_> {
         rest.end().map(|()| parsed)
     }
 
-    /// Parses a response to an operation that gives an item a new token; `None` if it is none.
+    /// Parses a response to an operation that gives an item a new token; `None` if it is malformed.
     #[inline]
     pub fn parse_stored(response: &[u8]) -> Option<Result<Stored, Refused>> {
         let mut rest = Reader(response);
         let status = Status::parse(rest.u8()?)?;
-        let parsed = if status == Status::Done { Ok(Stored { cas: rest.u64()? }) } else { Err(refusal(status, &mut rest)?) };
+        let parsed =
+            if status == Status::Done { Ok(Stored { cas: rest.u64()? }) } else { Err(refusal(status, &mut rest)?) };
         rest.end().map(|()| parsed)
     }
 }
@@ -179,15 +180,15 @@ pub enum ValueAnswer {
     Found {
         /// Its flags.
         flags: u32,
-        /// Where in the response its value begins; it ends with the response.
+        /// The offset of its value in the response; it extends to the end.
         start: usize,
     },
-    /// There is none.
+    /// The item does not exist.
     NotFound,
 }
 
 impl ValueAnswer {
-    /// Parses a response; `None` if it is none to a GET.
+    /// Parses a response; `None` if it is not one to a GET.
     #[inline]
     pub fn parse(response: &[u8]) -> Option<ValueAnswer> {
         Some(match Status::of(response)? {
@@ -199,23 +200,23 @@ impl ValueAnswer {
     }
 }
 
-/// Everything about an item but its value: the parsed response to [`super::Operation::Read`].
+/// The metadata of an item: the parsed response to [`super::Operation::Read`], without the value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ItemFacts {
-    /// 32 bits of the client's own.
+    /// 32 bits for the client's own use.
     pub flags: u32,
     /// Its CAS token.
     pub cas: u64,
-    /// When it expires; `None` for never.
+    /// When it expires; `None` if never.
     pub expires: Option<UnixSeconds>,
-    /// When it was last read, or else stored.
+    /// When it was last read, or stored if it never was.
     pub last_access: UnixSeconds,
     /// Its marks before this read.
     pub marks: Marks,
 }
 
 impl ItemFacts {
-    /// Parses a response: the facts, and where in it the value begins; `None` if the response is none to a read.
+    /// Parses a response: the metadata, and the offset of the value; `None` if the response is not one to a read.
     pub fn parse(response: &[u8]) -> Option<Result<(ItemFacts, usize), Refused>> {
         let mut rest = Reader(response);
         let status = Status::parse(rest.u8()?)?;
@@ -238,14 +239,14 @@ impl ItemFacts {
 /// The parsed response to [`super::Operation::Count`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NumberAnswer {
-    /// The number now.
+    /// The new number.
     pub value: u64,
     /// The item's new token.
     pub cas: u64,
 }
 
 impl NumberAnswer {
-    /// Parses a response; `None` if it is none to a COUNT.
+    /// Parses a response; `None` if it is not one to a COUNT.
     pub fn parse(response: &[u8]) -> Option<Result<NumberAnswer, Refused>> {
         let mut rest = Reader(response);
         let status = Status::parse(rest.u8()?)?;

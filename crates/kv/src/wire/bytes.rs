@@ -1,6 +1,6 @@
-//! Reading and writing fields.
+//! Reads and writes fields.
 
-/// Reads fields from the front of some bytes; `None` where they end too early.
+/// Reads fields from the front of some bytes; `None` if they end too early.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reader<'a>(pub &'a [u8]);
 
@@ -39,7 +39,7 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// Outer `None` if the field is there by `is_there` and too short.
+    /// Reads a field if `is_there`; the outer `None` means that it is too short.
     #[inline]
     pub fn optional<R>(&mut self, is_there: bool, read: impl FnOnce(&mut Self) -> Option<R>) -> Option<Option<R>> {
         if is_there { read(self).map(Some) } else { Some(None) }
@@ -50,7 +50,7 @@ impl<'a> Reader<'a> {
         std::mem::take(&mut self.0)
     }
 
-    /// `None` if bytes are left.
+    /// `None` if bytes remain.
     #[inline]
     pub fn end(self) -> Option<()> {
         self.0.is_empty().then_some(())
@@ -63,7 +63,7 @@ pub(super) struct Writer<'b>(pub &'b mut [u8]);
 
 impl Writer<'_> {
     /// # Panics
-    /// If the buffer is too short: whoever made it counted wrongly.
+    /// If the buffer is too short: its length was computed wrongly.
     #[inline]
     pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         let (place, rest) = std::mem::take(&mut self.0).split_at_mut(bytes.len());

@@ -1,10 +1,10 @@
-//! The map of a server: how keys are divided over its cores, where each is reached, and the limits.
+//! The map of a server: how keys are divided among its cores, the cores' addresses, and the limits.
 
 use super::VERSION;
 use super::bytes::{Reader, Writer};
 use crate::routing::{CORES_MAX, Routing};
 
-/// Addresses that one core can be reached at.
+/// Maximum number of addresses of one core.
 pub const ADDRESSES_PER_CORE_MAX: usize = 16;
 
 /// What a server accepts.
@@ -17,19 +17,19 @@ pub struct Limits {
 /// The map of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerMap {
-    /// Drawn when the server started: another number is another server, or the same one restarted.
+    /// Drawn when the server starts: a different number means another server, or a restart.
     pub incarnation: u64,
-    /// Which core owns a key.
+    /// How keys are divided.
     pub routing: Routing,
     /// What the server accepts.
     pub limits: Limits,
-    /// The addresses of each core, as text, in order of the server's preference. An unspecified IP stands for the one that the map was asked
-    /// from.
+    /// The addresses of each core, as text, in order of the server's preference. An unspecified IP address stands for
+    /// the one that the map was requested from.
     pub addresses: Vec<Vec<String>>,
 }
 
 impl ServerMap {
-    /// Bytes of the response.
+    /// Returns the length of the response.
     pub fn encoded_len(&self) -> usize {
         let address = |address: &String| 1 + address.len();
         let core = |addresses: &Vec<String>| 1 + addresses.iter().map(address).sum::<usize>();
@@ -39,8 +39,8 @@ impl ServerMap {
     /// Writes the response.
     ///
     /// # Panics
-    /// If `out` is shorter than [`ServerMap::encoded_len`], an address is longer than 255 bytes, or a core has more than
-    /// [`ADDRESSES_PER_CORE_MAX`] of them.
+    /// If `out` is shorter than [`ServerMap::encoded_len`], an address is longer than 255 bytes, or a core has more
+    /// than [`ADDRESSES_PER_CORE_MAX`] of them.
     pub fn encode(&self, out: &mut [u8]) {
         let mut out = Writer(out);
         out.u8(VERSION).u64(self.incarnation).bytes(&self.routing.seed());
@@ -71,7 +71,7 @@ impl ServerMap {
         Some(ServerMap { incarnation, routing, limits, addresses })
     }
 
-    /// The version of the protocol that a map is of.
+    /// Returns the protocol version of a map.
     pub fn version(response: &[u8]) -> Option<u8> {
         response.first().copied()
     }

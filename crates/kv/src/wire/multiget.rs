@@ -3,15 +3,16 @@
 use super::bytes::{Reader, Writer};
 use super::{MULTI_GET_KEYS_MAX, MULTI_GET_VALUE_BYTES_MAX, Status};
 
-/// Bytes of one answered key besides its value: status, flags, length.
+/// Bytes of one key's answer besides its value: status, flags, length.
 const ANSWER_BYTES_MAX: usize = 9;
 
-/// A request for the values of up to [`MULTI_GET_KEYS_MAX`] keys: an iterator over them. A key that is cut off ends it with an error.
+/// A request for the values of up to [`MULTI_GET_KEYS_MAX`] keys: an iterator over them. A truncated key ends it with
+/// an error.
 #[derive(Debug, Clone)]
 pub struct MultiGet<'a>(Reader<'a>);
 
 impl<'a> MultiGet<'a> {
-    /// Parses a request; `None` if it is malformed or names no key or too many.
+    /// Parses a request; `None` if it is malformed, or has no keys or too many.
     pub fn parse(request: &'a [u8]) -> Option<MultiGet<'a>> {
         let keys = MultiGet(Reader(request));
         let mut rest = keys.0;
@@ -24,12 +25,12 @@ impl<'a> MultiGet<'a> {
         (1..=MULTI_GET_KEYS_MAX).contains(&count).then_some(keys)
     }
 
-    /// Bytes of a request for `keys`.
+    /// Returns the length of a request for `keys`.
     pub fn encoded_len<'k>(keys: impl Iterator<Item = &'k [u8]>) -> usize {
         keys.map(|key| 1 + key.len()).sum()
     }
 
-    /// Writes a request for `keys`, each of at most 250 bytes; gives its bytes.
+    /// Writes a request for `keys`, each of at most 250 bytes; returns its bytes.
     ///
     /// # Panics
     /// If `out` is shorter than [`MultiGet::encoded_len`].
@@ -53,26 +54,26 @@ impl<'a> Iterator for MultiGet<'a> {
     }
 }
 
-/// Writes the response to a [`MultiGet`], key by key, into a buffer that it makes longer as needed.
+/// Writes the response to a [`MultiGet`], key by key, into a buffer that the caller extends as needed.
 #[derive(Debug, Default)]
 pub struct MultiGetAnswerWriter {
     values: usize,
 }
 
 impl MultiGetAnswerWriter {
-    /// Whether another value of `len` bytes may be written; the first may in any case.
+    /// Whether another value of `len` bytes may be written; the first one always may.
     #[inline]
     pub fn has_room(&self, len: usize) -> bool {
         self.values == 0 || self.values + len <= MULTI_GET_VALUE_BYTES_MAX
     }
 
-    /// Bytes that [`MultiGetAnswerWriter::found`] writes at most for a value of `len` bytes.
+    /// Returns the most bytes that [`MultiGetAnswerWriter::found`] writes for a value of `len` bytes.
     #[inline]
     pub fn bytes_max(len: usize) -> usize {
         ANSWER_BYTES_MAX + len
     }
 
-    /// Writes a key's flags and value to the front of `out`, and gives the number of bytes written.
+    /// Writes a key's flags and value to the front of `out`, and returns the number of bytes written.
     ///
     /// # Panics
     /// If `out` is shorter than [`MultiGetAnswerWriter::bytes_max`].
@@ -92,21 +93,22 @@ impl MultiGetAnswerWriter {
     }
 }
 
-/// One key's part of the response.
+/// One key's part of a response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
-    /// Its item.
+    /// The item.
     Item {
         /// The item's flags.
         flags: u32,
-        /// Where in the response its value stands.
+        /// The range of its value in the response.
         value: std::ops::Range<usize>,
     },
-    /// There is no item, or the key was of another core or malformed, or it is to be asked for again.
+    /// No item: there is none, the key is another core's or malformed, or it must be requested again.
     None(Status),
 }
 
-/// The parsed response to a [`MultiGet`]: an iterator over its keys' parts, in order. Ends early if the response is malformed.
+/// The parsed response to a [`MultiGet`]: an iterator over its keys' parts, in order. Ends early if the response is
+/// malformed.
 #[derive(Debug, Clone)]
 pub struct MultiGetAnswer<'a> {
     response: &'a [u8],
@@ -114,7 +116,7 @@ pub struct MultiGetAnswer<'a> {
 }
 
 impl<'a> MultiGetAnswer<'a> {
-    /// Begins to parse.
+    /// Begins to parse a response.
     pub fn new(response: &'a [u8]) -> MultiGetAnswer<'a> {
         MultiGetAnswer { response, rest: Reader(response) }
     }

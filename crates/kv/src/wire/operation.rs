@@ -30,71 +30,71 @@ const PUT_HAS_EXPIRY: u8 = 0x08;
 const PUT_HAS_CAS: u8 = 0x10;
 const PUT_STALE: u8 = 0x20;
 
-/// An expiry that a read gives its item: `None` for never.
+/// An expiry that a read gives its item: `None` if never.
 pub type Touch = Option<UnixSeconds>;
 
-/// One operation on one key. What each does is [`dunlin_store::Store`]'s to say.
+/// One operation on one key. [`dunlin_store::Store`] defines what each does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation<'a> {
-    /// Value and flags.
+    /// Reads value and flags.
     Get {
-        /// Of this key.
+        /// The key.
         key: &'a [u8],
     },
-    /// Everything known of an item, and another expiry for it if wished.
+    /// Reads an item with its metadata, and optionally sets its expiry.
     Read {
-        /// Of this key.
+        /// The key.
         key: &'a [u8],
-        /// The expiry it is to have from now on; `None` leaves it.
+        /// The new expiry; `None` keeps the present one.
         touch: Option<Touch>,
     },
     /// Stores a value.
     Put {
-        /// Under this key.
+        /// The key.
         key: &'a [u8],
         /// The value.
         value: &'a [u8],
-        /// How.
+        /// Flags, expiry and condition.
         put: Put,
     },
     /// Deletes an item.
     Delete {
-        /// Of this key.
+        /// The key.
         key: &'a [u8],
-        /// Only if it has this CAS token.
+        /// Only if the item has this CAS token.
         unchanged: Option<u64>,
     },
     /// Adds bytes to a value.
     Extend {
-        /// Of this key.
+        /// The key.
         key: &'a [u8],
         /// The bytes.
         bytes: &'a [u8],
-        /// Where.
+        /// Where to add them.
         side: Side,
-        /// Only if it has this CAS token.
+        /// Only if the item has this CAS token.
         unchanged: Option<u64>,
     },
-    /// Adds to a number.
+    /// Changes a number.
     Count {
-        /// Of this key.
+        /// The key.
         key: &'a [u8],
-        /// What.
+        /// The change.
         delta: Delta,
-        /// Only if it has this CAS token.
+        /// Only if the item has this CAS token.
         unchanged: Option<u64>,
     },
-    /// Gives an item another expiry.
+    /// Sets an item's expiry.
     Touch {
-        /// Of this key.
+        /// The key.
         key: &'a [u8],
-        /// The expiry; `None` for never.
+        /// The expiry; `None` if never.
         expires: Option<UnixSeconds>,
     },
 }
 
 impl<'a> Operation<'a> {
-    /// Parses a request; `None` if it is malformed. The key's length is not checked: [`dunlin_store::Store::key`] does.
+    /// Parses a request; `None` if it is malformed. Does not check the key's length: [`dunlin_store::Store::key`] does.
     #[inline]
     pub fn parse(request: &'a [u8]) -> Option<Operation<'a>> {
         let (&operation, rest) = request.split_first()?;
@@ -171,7 +171,7 @@ impl<'a> Operation<'a> {
         Some(Operation::Put { key, value: rest.rest(), put })
     }
 
-    /// The key.
+    /// Returns the key.
     #[inline]
     pub fn key(&self) -> &'a [u8] {
         match *self {
@@ -185,12 +185,12 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// Whether doing it twice is the same as doing it once, also if others change the item between.
+    /// Whether executing it twice is the same as once, even if others change the item in between.
     pub fn is_read(&self) -> bool {
         matches!(self, Operation::Get { .. } | Operation::Read { touch: None, .. })
     }
 
-    /// Bytes of the request.
+    /// Returns the length of the request.
     #[inline]
     pub fn encoded_len(&self) -> usize {
         let token = |token: Option<u64>| token.map_or(0, |_| 8);
@@ -210,10 +210,10 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// Writes the request, and gives its bytes. The key is one that a store can have, at most 250 bytes.
+    /// Writes the request, and returns its bytes. The key must be valid: at most 250 bytes.
     ///
     /// # Panics
-    /// If `out` has another length than [`Operation::encoded_len`].
+    /// If the length of `out` differs from [`Operation::encoded_len`].
     #[inline]
     pub fn encode(&self, out: &mut [u8]) -> usize {
         let len = out.len();

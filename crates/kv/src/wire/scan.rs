@@ -1,27 +1,27 @@
-//! Going through all items of a core, a range of hashes at a time.
+//! Scans all items of a core, a range of hashes at a time.
 
 use dunlin_store::{Item, UnixSeconds};
 
 use super::Status;
 use super::bytes::Reader;
 
-/// Longest value that a scan shows; longer ones are read one by one.
+/// Longest value that a scan returns; longer ones are read one by one.
 pub const SCAN_VALUE_BYTES_MAX: usize = 16 << 10;
-/// Bytes of a response beyond which a scan takes no further range: what fits into it a few times over is the limit of one range.
+/// Bytes of a response beyond which a scan visits no further range. A single range may have a few times this much.
 pub const SCAN_BYTES: usize = 256 << 10;
 
-/// Length of a value that is not shown.
+/// The length that stands for a value that is not returned.
 const NOT_SHOWN: u32 = u32::MAX;
 
-/// A request to go on from this hash. 8 bytes.
+/// A request to continue from this hash. 8 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scan {
-    /// The first hash that is of interest; 0 to begin.
+    /// The first hash wanted; 0 to begin.
     pub from: u64,
 }
 
 impl Scan {
-    /// The request.
+    /// Returns the request.
     pub fn encode(self) -> [u8; 8] {
         self.from.to_le_bytes()
     }
@@ -35,24 +35,24 @@ impl Scan {
     }
 }
 
-/// An item that a scan met.
+/// An item found by a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scanned<'a> {
     /// Its key.
     pub key: &'a [u8],
-    /// Its value; `None` if it is longer than a scan shows.
+    /// Its value; `None` if it is longer than a scan returns.
     pub value: Option<&'a [u8]>,
-    /// 32 bits of the client's own.
+    /// 32 bits for the client's own use.
     pub flags: u32,
-    /// When it expires; `None` for never.
+    /// When it expires; `None` if never.
     pub expires: Option<UnixSeconds>,
 }
 
-/// Writes a response: its status, whether there is more, from which hash on, and the items.
+/// Writes a response: its status, whether there is more, the hash to continue from, and the items.
 #[derive(Debug)]
 pub struct ScanAnswerWriter(Vec<u8>);
 
-/// Bytes in front of the items.
+/// Bytes before the items.
 const HEAD_BYTES: usize = 10;
 
 impl ScanAnswerWriter {
@@ -67,7 +67,7 @@ impl ScanAnswerWriter {
     pub fn push(&mut self, key: &[u8], item: &Item<'_>) {
         let ScanAnswerWriter(bytes) = self;
         let is_shown = item.value.len() <= SCAN_VALUE_BYTES_MAX;
-        // Keys have at most 250 bytes, and values that are shown far fewer than 2^32.
+        // Keys have at most 250 bytes, and returned values far fewer than 2^32.
         bytes.push(key.len() as u8);
         bytes.extend_from_slice(&item.flags.to_le_bytes());
         bytes.push(u8::from(item.expires.is_some()));
@@ -79,12 +79,12 @@ impl ScanAnswerWriter {
         }
     }
 
-    /// Whether no further range is to be taken.
+    /// Whether to visit no further range.
     pub fn is_full(&self) -> bool {
         self.0.len() >= SCAN_BYTES
     }
 
-    /// The response; `next` is the hash to go on from, or `None` if that was all.
+    /// Returns the response; `next` is the hash to continue from, or `None` at the end.
     pub fn finish(self, next: Option<u64>) -> Vec<u8> {
         let mut bytes = self.0;
         bytes[0] = Status::Done as u8;
@@ -100,17 +100,17 @@ impl Default for ScanAnswerWriter {
     }
 }
 
-/// A response: the items, and where to go on.
+/// A response: the items, and where to continue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScanAnswer<'a> {
-    /// The hash to go on from; `None` if that was all.
+    /// The hash to continue from; `None` at the end.
     pub next: Option<u64>,
-    /// What was met.
+    /// The items found.
     pub items: Vec<Scanned<'a>>,
 }
 
 impl<'a> ScanAnswer<'a> {
-    /// Parses a response; `None` if it is malformed, or of another status.
+    /// Parses a response; `None` if it is malformed, or has another status.
     pub fn parse(response: &'a [u8]) -> Option<ScanAnswer<'a>> {
         let mut rest = Reader(response);
         if Status::of(response)? != Status::Done {
@@ -171,11 +171,14 @@ mod tests {
         ];
         assert_eq!(answer.items, expected);
         for len in 0..bytes.len() {
-            // Cut where an item ends it is a shorter list.
+            // Truncated at the end of an item, it is a shorter list.
             let cut = ScanAnswer::parse(&bytes[..len]);
             assert!(cut.is_none_or(|cut| cut.items.len() < 3));
         }
-        assert_eq!(ScanAnswer::parse(&ScanAnswerWriter::new().finish(None)), Some(ScanAnswer { next: None, items: vec![] }));
+        assert_eq!(
+            ScanAnswer::parse(&ScanAnswerWriter::new().finish(None)),
+            Some(ScanAnswer { next: None, items: vec![] })
+        );
         assert_eq!(Scan::parse(&Scan { from: 99 }.encode()), Some(Scan { from: 99 }));
         assert_eq!([Scan::parse(b""), Scan::parse(&[0; 9])], [None; 2]);
     }

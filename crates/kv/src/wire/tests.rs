@@ -1,4 +1,4 @@
-//! What is written is read, and nothing else is.
+//! Encoded messages are parsed, and nothing else is.
 
 use dunlin_store::{Condition, Delta, Item, Marks, Put, Refused, Side, Stored};
 use proptest::collection::vec;
@@ -54,7 +54,8 @@ proptest! {
         }
     }
 
-    /// Any bytes give an operation or none, and an operation gives the same bytes again where there is one way to write it.
+    /// Any bytes result in an operation or none, and an operation encodes to the same bytes again if it has only one
+    /// encoding.
     #[test]
     fn parsing_is_total(bytes in vec(prop_oneof![0..8u8, any::<u8>()], 0..64)) {
         if let Some(operation) = Operation::parse(&bytes) {
@@ -78,7 +79,7 @@ proptest! {
 
     #[test]
     fn a_request_that_is_cut_is_refused_or_another(operation in put(), cut in 0..40usize) {
-        // Everything before the value is needed.
+        // Everything before the value is required.
         let bytes = request(&Operation::Put { key: b"0123456789", value: b"", put: operation });
         let cut = cut.min(bytes.len() - 1);
         prop_assert_eq!(Operation::parse(&bytes[..cut]), None);

@@ -1,4 +1,4 @@
-//! Limits, each at its end and one past it.
+//! Each limit, at it and one past it.
 
 use super::script::{check, core, said, settings};
 use dunlin_kv::memcached::{Conversation, limits};
@@ -17,7 +17,7 @@ fn a_value_of_a_mebibyte_is_the_longest() {
     let mut request = set(VALUE_BYTES_MAX);
     request.extend_from_slice(b"mg a s\r\n");
     assert_eq!(said(&[&request]), b"STORED\r\nHD s1048576\r\n");
-    // One byte more: refused, its data swallowed, and the old value gone so that nobody reads it.
+    // One byte more: rejected, its data discarded, and the old value gone so that nobody reads it.
     request.extend(set(VALUE_BYTES_MAX + 1));
     request.extend_from_slice(b"mg a s\r\nadd a 0 0 2000000 noreply\r\n");
     request.resize(request.len() + 2_000_002, b'\n');
@@ -82,7 +82,7 @@ fn a_line_without_an_end_closes_the_connection() {
         assert!(!is_closed_by(&line[1..], cuts));
         assert!(is_closed_by(&line, cuts), "cut every {cuts} bytes");
     }
-    // With its end it is a line of the longest kind, and one past it.
+    // Including its end, it is the longest line allowed, and then one byte more.
     let mut request = vec![b'A'; limits::LINE_BYTES_MAX - 2];
     request.extend_from_slice(b"\r\n");
     assert!(!is_closed_by(&request, 1) && !is_closed_by(&request, 5000));
@@ -103,13 +103,13 @@ fn a_retrieval_may_be_long() {
     assert!(said(&[&request]) == answer);
     let pieces: Vec<&[u8]> = request.chunks(1000).collect();
     assert!(said(&pieces) == answer);
-    // But not for ever.
+    // But not without limit.
     let mut request = b"gets".to_vec();
     request.resize(limits::RETRIEVAL_LINE_BYTES_MAX - 1, b' ');
     assert!(!is_closed_by(&request, 100_000));
     request.push(b' ');
     assert!(is_closed_by(&request, 100_000) && is_closed_by(&request, usize::MAX));
-    // Spaces in front of it are limited too.
+    // Leading spaces are limited too.
     let request = [&b" ".repeat(101)[..], b"get ", &b"k ".repeat(2000)].concat();
     assert!(is_closed_by(&request, 50) && !is_closed_by(&request[1..], 50));
 }
@@ -130,7 +130,7 @@ fn a_client_of_the_binary_protocol_is_told_and_closed() {
     let request = [0x80, 0x0b, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     assert_eq!(said(&[&request]), b"CLIENT_ERROR the binary protocol is not spoken here\r\n");
     assert!(is_closed_by(&request, 1));
-    // Later in a connection the same byte is only an unknown command.
+    // Later in a connection, the same byte is only an unknown command.
     assert_eq!(said(&[b"mn\r\n\x80\x0b\r\n"]), b"MN\r\nERROR\r\n");
 }
 

@@ -1,4 +1,4 @@
-//! Command by command through memcached's protocol document. The answers were compared with memcached 1.6.45.
+//! Command by command through memcached's protocol document. The expected answers were compared with memcached 1.6.45.
 
 use dunlin_kv::memcached::Conversation;
 
@@ -163,7 +163,7 @@ fn bad_storage_lines() {
 
 #[test]
 fn the_data_of_a_refused_command_is_never_run() {
-    // The first line is refused, each for another reason; the second must not be taken for a command.
+    // The first line is rejected, each time for another reason; the second must not be taken for a command.
     for line in [
         "set {k*251} 0 0 9",
         "add {k*251} 0 0 9",
@@ -224,7 +224,7 @@ fn what_a_browser_sends_closes_the_connection() {
             assert_eq!(String::from_utf8_lossy(&answer), "END\r\n", "{request:?} cut at {cut}");
         }
     }
-    // Keys and values may say so.
+    // Keys and values may contain it.
     check(
         "> set HTTP/1.1 0 0 8
          > HTTP/1.1

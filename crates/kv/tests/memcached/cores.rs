@@ -1,9 +1,11 @@
-//! A server of several cores answers as one of one core does, whatever core a connection is on.
+//! A server of several cores answers like one of one core, whatever core a connection is on.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, ready};
 
-use dunlin_kv::memcached::{Backend, Batch, Conversation, CoreState, FlushTime, Inquiry, Ran, Report, Single, Unavailable};
+use dunlin_kv::memcached::{
+    Backend, Batch, Conversation, CoreState, FlushTime, Inquiry, Ran, Report, Single, Unavailable,
+};
 use dunlin_kv::metrics::{CoreMetrics, Operation, Outcome};
 use dunlin_kv::routing::{Core, Routing};
 use dunlin_store::{Model, Store};
@@ -11,13 +13,13 @@ use dunlin_store::{Model, Store};
 use super::script::{START, core, said, settings};
 use super::sockets::TestCore;
 
-/// Several cores on one thread, seen from the first.
+/// Several cores on one thread, as seen from the first.
 pub struct Cores {
     routing: Routing,
     cores: Vec<Single<Model>>,
     /// A core that does not answer.
     dead: Option<Core>,
-    /// How often a batch was run.
+    /// How often any batch was run.
     runs: Cell<usize>,
 }
 
@@ -31,7 +33,7 @@ impl Cores {
         }
     }
 
-    /// The same cores, on each of which connections may hold so many bytes of memory.
+    /// Returns the same cores with another limit of each core's connection memory.
     pub fn with_connection_bytes(self, bytes: usize) -> Cores {
         let cores = self.cores.into_iter().map(|core| core.with_connection_bytes(bytes)).collect();
         Cores { cores, ..self }
@@ -115,7 +117,7 @@ pub fn said_by(cores: &Cores, pieces: &[&[u8]]) -> (Vec<u8>, usize) {
     (answer, most.unwrap_or(0))
 }
 
-/// Many commands over many keys, but none that shows a CAS token: those are each core's own.
+/// Returns many commands with many keys, but none that returns a CAS token: each core has its own tokens.
 fn long_request() -> Vec<u8> {
     let mut request = Vec::new();
     for i in 0..300 {
@@ -153,7 +155,7 @@ fn several_cores_answer_as_one() {
     }
 }
 
-/// What some cores counted together, and how many operations they timed.
+/// Returns the cores' counters together, and the number of timed operations.
 fn counted(cores: &Cores) -> Vec<(Operation, Outcome, u64)> {
     let all = Operation::ALL.into_iter().flat_map(|operation| Outcome::ALL.map(|outcome| (operation, outcome)));
     all.map(|(operation, outcome)| {

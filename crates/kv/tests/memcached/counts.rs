@@ -1,4 +1,4 @@
-//! Commands are counted by what they do and what became of them, and timed, as operations of Dunlin's own clients are.
+//! Commands are counted by kind and outcome, and timed, like operations of Dunlin's own clients.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,15 @@ use dunlin_kv::metrics::{Operation, Outcome};
 
 use super::script::{core, settings};
 
-/// What is counted of a conversation with a new server.
+/// Returns the counters after a conversation with a new server.
 fn counted(request: &str) -> BTreeMap<(&'static str, &'static str), u64> {
     let (core, settings) = (core(), settings());
     let mut answer = Vec::new();
     Conversation::new(&core, &settings).say(request.replace('\n', "\r\n").as_bytes(), &mut answer);
     let metrics = core.metrics().borrow();
     let all = Operation::ALL.into_iter().flat_map(|operation| Outcome::ALL.map(|outcome| (operation, outcome)));
-    let counts = all.map(|(operation, outcome)| ((operation.name(), outcome.name()), metrics.counted(operation, outcome)));
+    let counts =
+        all.map(|(operation, outcome)| ((operation.name(), outcome.name()), metrics.counted(operation, outcome)));
     counts.filter(|(_, count)| *count > 0).collect()
 }
 
@@ -102,7 +103,7 @@ fn bursts_are_timed_for_each_kind_in_them() {
         latency.map_or(0, |latency| latency.count())
     };
     assert_eq!([Operation::Set, Operation::Get, Operation::Append, Operation::Delete].map(timed), [1, 2, 1, 0]);
-    // Not each of many, but those that are count for the others.
+    // Not each of many is timed, but the timed ones count for the others.
     const DELETES: u64 = 10_000;
     for _ in 0..DELETES {
         client.say(b"delete a\r\n", &mut answer);

@@ -1,4 +1,4 @@
-//! Clients that complete small commands slowly do not keep the memory of a large one.
+//! Clients that complete small commands slowly must not keep the memory of a large one.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -9,33 +9,34 @@ use super::memory::{say_some, set_request, starved};
 use super::script::START;
 use super::sockets::{Order, Server, ask, expect};
 
-/// Times of holding memory after which an honest client is served.
+/// Periods of holding memory within which an honest client is served.
 const PERIODS: u32 = 3;
 
-/// A client that completes one command of each period just in time, and begins the next one before.
+/// A client that completes one command in each period, just in time, and begins the next one at once.
 struct Dribbler {
     client: TcpStream,
-    /// What it says in a period, and what it hears for it.
+    /// What it sends in a period, and the answer it gets.
     says: Vec<u8>,
     hears: &'static [u8],
 }
 
 impl Dribbler {
-    /// Says `commands` over and over, and stops behind `begun` bytes of one. What came before it must have been said but for its end.
+    /// Sends `command` over and over, and stops after `begun` bytes of one. Everything before must have been sent
+    /// except `end`.
     fn new(mut client: TcpStream, end: &[u8], command: &[u8], begun: usize, hears: &'static [u8]) -> Dribbler {
-        // At once: a connection that had nothing to do in between would hold nothing.
+        // All at once: a connection without work in between would hold nothing.
         client.write_all(&[end, &command[..begun]].concat()).unwrap();
         Dribbler { client, says: [&command[begun..], &command[..begun]].concat(), hears }
     }
 
-    /// Goes on for a period, unless the server has closed the connection.
+    /// Continues for a period, unless the server has closed the connection.
     fn go_on(&mut self) -> bool {
         let mut heard = vec![0; self.hears.len()];
         self.client.write_all(&self.says).is_ok() && self.client.read_exact(&mut heard).is_ok()
     }
 }
 
-/// Lets the honest one be served while the other goes on.
+/// Has the honest client served while the other continues.
 fn serve(server: &Server, dribbler: &mut Dribbler) {
     let request = set_request("honest", &vec![b'h'; 200_000]);
     let stored = server.report().store.stored;
@@ -84,7 +85,8 @@ fn short_lines_do_not_keep_the_memory_of_the_longest_one() {
     serve(&server, &mut dribbler);
 }
 
-/// A client that has said a long command but for its end, which it says now with short ones behind it that have long answers.
+/// Returns a client that has sent a long command except for its end, and now sends the end with short commands after it
+/// that have long answers.
 fn end_long_with_gets(server: &Server, value_bytes: usize) -> TcpStream {
     const GETS: usize = 200;
     ask(&mut server.connect(), &set_request("v", &vec![b'v'; value_bytes]), b"STORED\r\n");
@@ -100,14 +102,14 @@ fn end_long_with_gets(server: &Server, value_bytes: usize) -> TcpStream {
 #[test]
 fn commands_that_wait_for_memory_do_not_keep_that_of_a_long_one_before_them() {
     let server = Server::with_connection_bytes(CORE_BYTES_MIN);
-    // It has all that its host may have for answers.
+    // It has its host's whole share for answers.
     let mut other = server.connect();
     ask(&mut other, &set_request("big", &vec![b'v'; 1 << 20]), b"STORED\r\n");
     other.write_all(&b"get big\r\n".repeat(8)).unwrap();
     server.wait_until(|report| report.each.iter().any(|connection| connection.activity == Activity::Writing));
     let _client = end_long_with_gets(&server, 65_000);
     server.wait_until(|report| starved(report) == 1);
-    // No time passes, so nobody is closed.
+    // No time passes, so no connection is closed.
     ask(&mut server.connect(), &set_request("honest", &[b'h'; 200_000]), b"STORED\r\n");
 }
 

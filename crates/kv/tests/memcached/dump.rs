@@ -1,4 +1,4 @@
-//! `stats cachedump`: every item is listed once, whatever core it is on, and the list has an end.
+//! `stats cachedump` lists every item once, whatever core it is on, and ends.
 
 use std::collections::BTreeSet;
 
@@ -86,7 +86,7 @@ fn items_of_all_cores_are_listed_once() {
 fn the_list_is_as_long_as_memcacheds_at_most() {
     let (keys, bytes) = listed(&Cores::new(1), 100_000, 0);
     assert!(keys.len() < 100_000, "{} items", keys.len());
-    // 2 MiB, one line more, and its end.
+    // 2 MiB, one more line, and the end.
     assert!((2 << 20..(2 << 20) + 300).contains(&bytes), "{bytes} bytes");
 }
 

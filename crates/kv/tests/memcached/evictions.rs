@@ -1,4 +1,5 @@
-//! What operators see of evictions: how many, of items that nobody read, that would have expired, and how long nobody had asked for them.
+//! What operators see of evictions: their number, how many items were never read, how many had an expiry, and for how
+//! long they had not been accessed.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +8,7 @@ use dunlin_store::{Mode, Partition, PartitionConfig};
 
 use super::script::{START, settings};
 
-/// Items of the first half, which are read, and of the second, which are not.
+/// Items of the first half, which are read, and of the second half, which are not.
 const HALF: u32 = 20_000;
 
 fn say(core: &Single<Partition>, request: &str) -> String {
@@ -37,7 +38,7 @@ fn evictions_are_counted_by_what_was_lost() {
     core.set_now(START + 600);
     for number in 0..HALF {
         if number == HALF / 10 {
-            // So far all that was evicted was of the first half. The store counts minutes.
+            // So far only items of the first half were evicted. The store counts minutes.
             let idle = stats(&core, "stats items\r\n")["items:1:evicted_time"];
             assert!((540..=660).contains(&idle), "evicted after {idle} s");
         }

@@ -1,4 +1,4 @@
-//! Hosts share the memory for connections: one with many connections keeps no other waiting.
+//! Hosts share the memory for connections: a host with many connections does not block others.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -9,12 +9,12 @@ use super::cores::Cores;
 use super::memory::{set_request, starved};
 use super::sockets::{Server, allow_files, ask};
 
-/// Connections of the host that takes what it can get.
+/// Connections of the greedy host.
 const HOSTILE: usize = 2_000;
 const HOSTILE_IP: [u8; 4] = [127, 0, 0, 2];
 const HONEST_IP: [u8; 4] = [127, 0, 0, 3];
 
-/// Opens connections and says the same on each.
+/// Opens connections and sends the same request on each.
 fn crowd(server: &Server, ip: [u8; 4], connections: usize, request: &[u8]) -> Vec<TcpStream> {
     let connect = |_| {
         let mut client = server.connect_from(ip);
@@ -24,7 +24,8 @@ fn crowd(server: &Server, ip: [u8; 4], connections: usize, request: &[u8]) -> Ve
     (0..connections).map(connect).collect()
 }
 
-/// Commands and answers of 1 MiB, which need memory that others hold. No time passes for the server: it closes no connection for want of memory.
+/// Commands and answers of 1 MiB, which need memory that others hold. No time passes for the server, so it closes no
+/// connection to free memory.
 fn ask_large(server: &Server) {
     let mut honest = server.connect_from(HONEST_IP);
     let value = vec![b'h'; 1 << 20];
@@ -40,7 +41,7 @@ fn ask_large(server: &Server) {
 fn a_host_with_thousands_of_unfinished_commands_keeps_no_other_waiting() {
     let Some(()) = allow_files(2 * HOSTILE as u64) else { return };
     let server = Server::with_connection_bytes(CORE_BYTES_MIN);
-    // A long one, and what fills up the share that it leaves.
+    // One long command, and many that fill the rest of the share.
     let mut crowd = Vec::new();
     for (connections, bytes) in [(1, 1 << 20), (HOSTILE, 70_000)] {
         let begin = &set_request("big", &vec![b'v'; bytes])[..5_000];
@@ -65,7 +66,7 @@ fn a_host_with_hundreds_of_unread_answers_keeps_no_other_waiting() {
     server.wait_until(|report| report.connections == 0 && report.connection_bytes == 0);
 }
 
-/// Of each command a client that reads nothing has less than 2 KiB to come, which no budget limits.
+/// For each command, clients that read nothing each have an answer of less than 2 KiB to come, which no budget limits.
 fn check_short_answers(server: &Server, key: &str, connections: usize) {
     let Some(()) = allow_files(2 * connections as u64) else { return };
     ask(&mut server.connect(), &set_request(key, &[b's'; 1_900]), b"STORED\r\n");
@@ -115,7 +116,7 @@ fn long_answers_of_other_cores_are_shared_among_hosts() {
 #[test]
 fn a_host_alone_may_use_most_of_the_memory() {
     const CONNECTIONS: usize = 40;
-    // Nine parts of 32 are for commands: 18 MiB, of which a host may have three quarters.
+    // Nine of 32 parts are for commands: 18 MiB, of which a host may have three quarters.
     const SERVED: usize = 13;
     let server = Server::with_connection_bytes(64 << 20);
     let begin = &set_request("big", &vec![b'v'; 1 << 20])[..100_000];

@@ -1,4 +1,5 @@
-//! Any bytes, in any pieces: never a panic, never more memory than a command may need, and the pieces make no difference.
+//! Any bytes, split in any way: never a panic, never more memory than a command may need, and the same result for any
+//! split.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -6,7 +7,7 @@ use proptest::prelude::*;
 use super::script::{core, settings};
 use dunlin_kv::memcached::Conversation;
 
-/// Words of the protocol, so that some of it makes sense.
+/// Words of the protocol, so that some of the input is meaningful.
 fn word() -> impl Strategy<Value = Vec<u8>> {
     let words = [
         "get ",

@@ -1,4 +1,5 @@
-//! `stats cachedump` and `stats conns` are answered in parts: a long list takes no more memory at once than a long answer.
+//! `stats cachedump` and `stats conns` are answered in parts: a long list takes no more memory at once than a long
+//! answer.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -9,14 +10,14 @@ use dunlin_kv::memcached::{Activity, CORE_BYTES_MIN, Count, Report};
 use super::memory::set_request;
 use super::sockets::{Server, allow_files, ask};
 
-/// Lines up to the end of the list.
+/// Reads lines up to the end of the list.
 fn list(client: &mut TcpStream, request: &str) -> Vec<String> {
     client.write_all(request.as_bytes()).unwrap();
     let lines = BufReader::new(client).lines().map(Result::unwrap);
     lines.take_while(|line| line != "END").collect()
 }
 
-/// Connections whose clients do not read.
+/// Counts the connections whose clients do not read.
 fn writing(report: &Report) -> usize {
     report.each.iter().filter(|connection| connection.activity == Activity::Writing).count()
 }
@@ -42,7 +43,7 @@ fn a_list_keeps_no_other_waiting_while_answers_are_unread() {
 
 #[test]
 fn every_connection_of_a_long_list_is_told_once() {
-    /// More than one part has.
+    /// More than fit in one part.
     const CONNECTIONS: usize = 3_000;
     let Some(()) = allow_files(2 * CONNECTIONS as u64) else { return };
     let server = Server::with_connection_bytes(CORE_BYTES_MIN);
@@ -53,7 +54,7 @@ fn every_connection_of_a_long_list_is_told_once() {
     assert_eq!((told.len(), lines.len()), (CONNECTIONS + 1, 3 * CONNECTIONS + 2));
 }
 
-/// More than one part has, of one core.
+/// More than fit in one part, on one core.
 #[test]
 fn every_item_of_a_long_list_is_told_once() {
     const ITEMS: usize = 7_000;

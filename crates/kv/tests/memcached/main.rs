@@ -1,4 +1,5 @@
-//! The memcached protocol: byte by byte against the answers of memcached 1.6.45, cut everywhere, over several cores, and over sockets.
+//! The memcached protocol: compared byte by byte with the answers of memcached 1.6.45, split everywhere, with several
+//! cores, and over sockets.
 
 mod bytes;
 mod commands;

@@ -1,4 +1,4 @@
-//! What connections hold while they wait stays within the budget of their core, whatever their clients do.
+//! The memory that connections hold while they wait stays within the budget of their core, whatever their clients do.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -9,11 +9,11 @@ use dunlin_kv::memcached::{Activity, CORE_BYTES_MIN, Count, HOLD_SECONDS_MAX, Re
 use super::script::START;
 use super::sockets::{Order, PATIENCE, Server, allow_files, ask, expect, expect_end, resident_bytes};
 
-/// Beside the budget: what each connection may have, and what is in use for a moment.
+/// Beside the budget: what each connection may have, and temporary memory.
 const CONNECTION_BYTES: usize = 8 << 10;
 const BESIDE_BYTES: usize = 16 << 20;
 
-/// Says as much of `bytes` as the server takes.
+/// Sends as much of `bytes` as the server takes.
 pub fn say_some(client: &mut TcpStream, bytes: &[u8]) -> usize {
     client.set_nonblocking(true).unwrap();
     let mut said = 0;
@@ -32,7 +32,7 @@ pub fn set_request(key: &str, value: &[u8]) -> Vec<u8> {
     [format!("set {key} 0 0 {}\r\n", value.len()).as_bytes(), value, b"\r\n"].concat()
 }
 
-/// Small commands, which need no memory of the budget.
+/// Sends small commands, which need no memory of the budget.
 fn ask_small(server: &Server) {
     let mut client = server.connect();
     ask(&mut client, b"set small 0 0 3\r\nabc\r\n", b"STORED\r\n");
@@ -61,7 +61,7 @@ fn unfinished_values_stay_within_the_budget_and_small_commands_are_served() {
     let limit = CORE_BYTES_MIN + CLIENTS * CONNECTION_BYTES;
     assert!(report.connection_bytes as usize <= limit, "{} bytes are held", report.connection_bytes);
     assert!(report.connection_bytes_max as usize <= CORE_BYTES_MIN);
-    // Other tests run in this process: this one alone would take 200 MiB.
+    // Other tests run in this process: this test alone would take 200 MiB.
     let grown = resident_bytes().saturating_sub(before);
     assert!(grown < limit + 8 * BESIDE_BYTES, "{grown} bytes more than before");
     drop(clients);
@@ -78,7 +78,7 @@ fn values_that_come_whole_are_stored_one_after_the_other_when_memory_is_short() 
             std::thread::spawn(move || {
                 let request = set_request(&format!("big{number}"), &vec![b'v'; 1 << 20]);
                 for _ in 0..3 {
-                    // The end by itself: the buffer grows once more for it.
+                    // The end separately: the buffer grows once more for it.
                     let (most, end) = request.split_at(1 << 20);
                     client.write_all(most).unwrap();
                     ask(&mut client, end, b"STORED\r\n");
@@ -101,10 +101,11 @@ fn whoever_holds_memory_for_too_long_that_others_want_is_closed() {
     }
     server.wait_until(|report| report.counts.get(Count::MemoryWaits) > 0);
     let mut honest = server.connect();
-    let sending = std::thread::spawn(move || ask(&mut honest, &set_request("honest", &vec![b'h'; 1 << 20]), b"STORED\r\n"));
+    let sending =
+        std::thread::spawn(move || ask(&mut honest, &set_request("honest", &vec![b'h'; 1 << 20]), b"STORED\r\n"));
     server.wait_until(|report| report.counts.get(Count::MemoryWaits) as usize > holders.len() - 3);
     assert_eq!(server.report().counts.get(Count::MemoryKicks), 0);
-    // Whoever waits in line is not closed for that; its turn comes, and then its time.
+    // A connection that waits in line is not closed for that; its turn comes, and then its time.
     let mut now = START;
     while !sending.is_finished() {
         now += HOLD_SECONDS_MAX;
@@ -148,8 +149,8 @@ fn unread_answers_stay_within_the_budget_and_come_whole_when_they_are_read() {
     server.wait_until(|report| report.connections == 0 && report.connection_bytes == 0);
 }
 
-/// The memory of a long answer goes when its bytes are written, and leaves no holes when memory is short: else each connection that was served
-/// once keeps it, and nothing counts that.
+/// The memory of a long answer is freed when it is written, and leaves no holes when memory is short: otherwise each
+/// connection served once would keep it, uncounted.
 #[test]
 fn connections_that_yield_between_long_answers_keep_no_memory() {
     const CLIENTS: usize = 200;
@@ -164,7 +165,7 @@ fn connections_that_yield_between_long_answers_keep_no_memory() {
     }
     server.wait_until(|report| report.counts.get(Count::MemoryWaits) as usize > CLIENTS - CLIENTS / 10);
     let grown = resident_bytes().saturating_sub(before);
-    // Other tests run in this process: this one alone would take 200 MiB.
+    // Other tests run in this process: this test alone would take 200 MiB.
     let limit = CORE_BYTES_MIN + CLIENTS * (CONNECTION_BYTES + (64 << 10));
     assert!(grown < limit + 6 * BESIDE_BYTES, "{grown} bytes more than before");
     ask_small(&server);
@@ -185,7 +186,7 @@ fn long_lines_stay_within_the_budget() {
     assert!(report.connection_bytes as usize <= limit, "{} bytes are held", report.connection_bytes);
 }
 
-/// Connections that wait in line for memory.
+/// Counts the connections that wait in line for memory.
 pub fn starved(report: &Report) -> usize {
     report.each.iter().filter(|connection| connection.activity == Activity::Starved).count()
 }
@@ -200,7 +201,7 @@ fn uploads_that_pause_at_their_start_are_all_stored_when_they_go_on() {
     for client in &mut clients {
         client.write_all(&request[..START_BYTES]).unwrap();
     }
-    // Each was read to the end of what it sent, or waits in line with the rest of that.
+    // Each connection was read to the end of what its client sent, or waits in line with the rest.
     server.wait_until(|report| {
         report.counts.get(Count::BytesRead) as usize + starved(report) * START_BYTES >= CLIENTS * START_BYTES
     });
@@ -237,7 +238,7 @@ fn many_short_commands_that_pause_do_not_keep_a_long_one_waiting() {
 fn whoever_waited_in_line_has_its_full_time_when_its_turn_comes() {
     let server = Server::with_connection_bytes(CORE_BYTES_MIN);
     let request = set_request("big", &vec![b'v'; 1 << 20]);
-    // Less than the buffers of a socket, so that it is all said.
+    // Less than the buffers of a socket, so that it is all sent.
     let part = 200_000;
     let mut holders: Vec<TcpStream> = (0..2).map(|host| server.connect_from([127, 0, 0, 10 + host])).collect();
     holders.iter_mut().for_each(|holder| holder.write_all(&request[..part]).unwrap());
@@ -248,13 +249,13 @@ fn whoever_waited_in_line_has_its_full_time_when_its_turn_comes() {
     server.wait_until(|report| report.counts.get(Count::BytesRead) as usize == 2 * part + others.len() * 10_000);
     others.iter_mut().for_each(|other| other.write_all(&request[10_000..part]).unwrap());
     server.wait_until(|report| starved(report) == others.len());
-    // Its end tells that the server has looked at the time that is set then.
+    // The end of this shows that the server has used the new time.
     let set_now = |now| assert!(server.orders.send(Order::SetNow(now)).is_ok());
     set_now(START + HOLD_SECONDS_MAX - 1);
     let (read, mut witness) = (server.report().counts.get(Count::BytesRead), server.connect());
     witness.write_all(&set_request("witness", &[b'w'; 20_000])[..10_000]).unwrap();
     server.wait_until(|report| report.counts.get(Count::BytesRead) == read + 10_000);
-    // The time of the first two is over, and two others have their turn.
+    // The time of the first two is over, and two others get their turn.
     set_now(START + HOLD_SECONDS_MAX);
     holders.iter_mut().for_each(expect_end);
     server.wait_until(|report| starved(report) == 1);
@@ -267,8 +268,8 @@ fn whoever_waited_in_line_has_its_full_time_when_its_turn_comes() {
     others.iter_mut().for_each(|other| expect(other, b"STORED\r\n"));
 }
 
-/// The memory that the upload waits for is held by a client that reads slowly, which has its time: the keys of its long line that are still to be
-/// looked up are in it.
+/// The memory that the upload waits for is held by a slow reader that still has time: it contains the keys of its long
+/// line that are yet to be looked up.
 #[test]
 fn a_server_that_stops_does_not_wait_for_an_upload_that_waits_for_memory() {
     const GETS: usize = 20;

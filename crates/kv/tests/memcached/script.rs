@@ -1,11 +1,12 @@
-//! Conversations as text: `> ` what the client sends, `< ` what it must get, line by line; `@ 60` lets a minute pass.
+//! Conversations as text: after `> ` what the client sends, after `< ` what it must get, line by line; `@ 60` lets a
+//! minute pass.
 //!
-//! Each line ends with CR and LF on the wire. `\xHH` is a byte, `{k*250}` is 250 times `k`, and `#` begins a remark.
+//! Each line ends with CR and LF on the wire. `\xHH` is a byte, `{k*250}` is 250 times `k`, and `#` begins a comment.
 
 use dunlin_kv::memcached::{ConnectionLimit, Conversation, Settings, Single};
 use dunlin_store::Model;
 
-/// When scripts begin: a time in 2023.
+/// The time at which scripts begin, in 2023.
 pub const START: u32 = 1_700_000_000;
 
 pub fn settings() -> Settings {
@@ -16,7 +17,7 @@ pub fn core() -> Single<Model> {
     Single::new(Model::new(), START)
 }
 
-/// One request and what it is answered, in bytes.
+/// A request and its answer, as bytes.
 #[derive(Debug, Default)]
 pub struct Exchange {
     pub line: usize,
@@ -71,7 +72,7 @@ pub fn parse(script: &str) -> Vec<Exchange> {
     exchanges
 }
 
-/// Runs a script and compares every answer; then, if no time passes in it, once more in pieces cut at every byte.
+/// Runs a script and compares every answer; then, if no time passes in it, runs it again split at every byte.
 pub fn check(script: &str) {
     let exchanges = parse(script);
     let (core, settings) = (core(), settings());
@@ -98,9 +99,9 @@ pub fn check(script: &str) {
     }
 }
 
-/// The same bytes in one piece, in two pieces cut at every place, and byte by byte must be answered the same.
+/// The same bytes in one piece, in two pieces split at every place, and byte by byte must get the same answer.
 fn check_cuts(request: &[u8], answer: &[u8]) {
-    /// So many cuts of a long script: the places between are skipped evenly.
+    /// Maximum number of splits of a long script, spread evenly.
     const CUTS_MAX: usize = 600;
     let step = request.len().div_ceil(CUTS_MAX).max(1);
     for cut in (0..request.len()).step_by(step) {
@@ -110,7 +111,7 @@ fn check_cuts(request: &[u8], answer: &[u8]) {
     assert_eq!(said(&bytes), answer, "byte by byte");
 }
 
-/// What a new server answers to these pieces.
+/// Returns a new server's answer to these pieces.
 pub fn said(pieces: &[&[u8]]) -> Vec<u8> {
     let (core, settings) = (core(), settings());
     let mut client = Conversation::new(&core, &settings);

@@ -1,4 +1,4 @@
-//! Real sockets: limits of connections, clients that are slow, die or are idle, and a server that stops.
+//! Real sockets: connection limits, clients that are slow, dead or idle, and a server that stops.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -21,17 +21,19 @@ use tokio::task::{LocalSet, spawn_local};
 use super::cores::Cores;
 use super::script::START;
 
-/// Long enough for a machine that does much else; what takes longer hangs.
+/// Long enough for a busy machine; anything longer counts as hung.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub enum Order {
     SetNow(u32),
     Report(oneshot::Sender<Report>),
-    /// Within this time, if clients read what they asked for.
+    /// Get the longest time of any operation.
+    Longest(oneshot::Sender<Duration>),
+    /// Stop within this time, provided that clients read their answers.
     Stop(Duration),
 }
 
-/// A core whose clock a test moves.
+/// A core whose clock a test controls.
 pub trait TestCore: Backend {
     fn set_now(&self, now: UnixSeconds);
 }
@@ -42,7 +44,7 @@ impl TestCore for Single<Model> {
     }
 }
 
-/// A server on a thread of its own.
+/// A server on a separate thread.
 pub struct Server {
     listens: Vec<Listen>,
     pub orders: mpsc::UnboundedSender<Order>,
@@ -54,7 +56,12 @@ impl Server {
         Server::start_looking(connections_max, idle_seconds_max, LOOK_DEFAULT, listens)
     }
 
-    fn start_looking(connections_max: usize, idle_seconds_max: Option<u32>, look: Duration, listens: Vec<Listen>) -> Server {
+    fn start_looking(
+        connections_max: usize,
+        idle_seconds_max: Option<u32>,
+        look: Duration,
+        listens: Vec<Listen>,
+    ) -> Server {
         Server::start_core(|| Single::new(Model::new(), START), connections_max, idle_seconds_max, look, listens)
     }
 
@@ -90,10 +97,15 @@ impl Server {
             while let Some(order) = received.recv().await {
                 match order {
                     Order::SetNow(now) => core.set_now(now),
-                    // The one who asked may be gone.
+                    // The sender may be gone.
                     Order::Report(to) => {
                         let all = Inquiry::Connections { first: 0, count: usize::MAX };
                         drop(to.send(core.ask(all).await.remove(0)));
+                    }
+                    Order::Longest(to) => {
+                        let metrics = core.metrics().borrow();
+                        let longest = metrics.operations().map(|(_, stats)| stats.latency.percentile(100.0)).max();
+                        let _ = to.send(longest.unwrap_or_default());
                     }
                     Order::Stop(within) => {
                         grace = within;
@@ -115,7 +127,7 @@ impl Server {
         Server::start(connections_max, None, vec!["tcp://127.0.0.1:0".parse().unwrap()])
     }
 
-    /// Any number of connections, which may hold so many bytes of memory.
+    /// Starts a server with any number of connections and this limit of their memory.
     pub fn with_connection_bytes(bytes: usize) -> Server {
         Server::with_core(move || Single::new(Model::new(), START).with_connection_bytes(bytes))
     }
@@ -125,7 +137,7 @@ impl Server {
         Server::with_core(move || Cores::new(2).with_connection_bytes(bytes))
     }
 
-    fn with_core<C: TestCore>(core: impl FnOnce() -> C + Send + 'static) -> Server {
+    pub fn with_core<C: TestCore>(core: impl FnOnce() -> C + Send + 'static) -> Server {
         Server::start_core(core, 10_000, None, LOOK_DEFAULT, vec!["tcp://127.0.0.1:0".parse().unwrap()])
     }
 
@@ -140,12 +152,12 @@ impl Server {
         connect(self.addr())
     }
 
-    /// From another host, as far as the server can tell: each address of 127.0.0.0/8 is one.
+    /// Connects from another host, as far as the server can tell: each address of 127.0.0.0/8 is one.
     pub fn connect_from(&self, ip: [u8; 4]) -> TcpStream {
         self.connect_socket(ip, Socket::new(Domain::IPV4, Type::STREAM, None).unwrap())
     }
 
-    /// The same, for a client that will read nothing: the system keeps little for it.
+    /// The same, for a client that will read nothing: the system buffers little for it.
     pub fn connect_deaf_from(&self, ip: [u8; 4]) -> TcpStream {
         const KEPT_BYTES: usize = 4 << 10;
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
@@ -159,13 +171,21 @@ impl Server {
         configured(socket.into())
     }
 
+    /// Returns the longest time of any operation.
+    pub fn longest(&self) -> Duration {
+        let (to, told) = oneshot::channel();
+        assert!(self.orders.send(Order::Longest(to)).is_ok());
+        told.blocking_recv().unwrap()
+    }
+
     pub fn report(&self) -> Report {
         let (to, told) = oneshot::channel();
         assert!(self.orders.send(Order::Report(to)).is_ok());
         told.blocking_recv().unwrap()
     }
 
-    /// Waits until the server's report is as wanted. Each look goes through the server's own queue, so this does not spin for nothing.
+    /// Waits until the server's report satisfies a condition. Each check passes through the server's own queue, so this
+    /// is not a busy loop.
     pub fn wait_until(&self, is_so: impl Fn(&Report) -> bool) {
         let start = std::time::Instant::now();
         while !is_so(&self.report()) {
@@ -214,7 +234,7 @@ pub fn expect_end(stream: &mut impl Read) {
     let mut rest = Vec::new();
     match stream.read_to_end(&mut rest) {
         Ok(_) => assert_eq!(rest, b""),
-        // It was closed with something unread in it.
+        // It was closed with unread data.
         Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
     }
 }
@@ -228,7 +248,7 @@ fn tcp_and_unix_sockets_serve_the_same_items() {
     let mut unix = UnixStream::connect(&path).unwrap();
     ask(&mut unix, b"get a\r\nquit\r\n", b"VALUE a 0 1\r\nx\r\nEND\r\n");
     expect_end(&mut unix);
-    // As memcached writes addresses.
+    // In memcached's address format.
     let (mut told, mut client) = (String::new(), server.connect());
     client.write_all(b"stats conns\r\nquit\r\n").unwrap();
     client.read_to_string(&mut told).unwrap();
@@ -249,7 +269,7 @@ fn a_socket_left_over_is_used_again_and_one_in_use_is_not() {
     drop(server);
 }
 
-/// Tries to listen at `path`, for a moment.
+/// Tries to listen at `path`, briefly.
 fn bind(path: &Path) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { Acceptor::bind(&Listen::Unix(path.to_owned()), ConnectionLimit::new(1)).map(drop) })
@@ -300,7 +320,10 @@ fn connections_above_the_limit_are_told_so() {
     two.write_all(b"stats\r\nquit\r\n").unwrap();
     two.read_to_end(&mut stats).unwrap();
     let stats = String::from_utf8(stats).unwrap();
-    assert!(stats.contains("STAT rejected_connections 1\r\n") && stats.contains("STAT max_connections 2\r\n"), "{stats}");
+    assert!(
+        stats.contains("STAT rejected_connections 1\r\n") && stats.contains("STAT max_connections 2\r\n"),
+        "{stats}"
+    );
 }
 
 #[test]
@@ -323,7 +346,7 @@ fn a_slow_reader_is_not_read_from_and_others_are_served() {
     slow.write_all(b"set big 0 0 1048576\r\n").unwrap();
     slow.write_all(&value).unwrap();
     ask(&mut slow, b"\r\n", b"STORED\r\n");
-    // More than all buffers between the two can hold.
+    // More than all buffers in between can hold.
     let gets = 64;
     slow.write_all(&b"get big\r\n".repeat(gets)).unwrap();
     server.wait_until(|report| report.counts.get(Count::Backpressure) > 0);
@@ -369,7 +392,7 @@ fn a_server_that_stops_answers_what_it_received() {
     ask(&mut half, b"mn\r\nset a 0 0 5\r\nab", b"MN\r\n");
     let mut busy = server.connect();
     busy.write_all(&b"mg a\r\n".repeat(1000)).unwrap();
-    // Not sooner than the server knows of all three.
+    // Only after the server knows of all three.
     server.wait_until(|report| report.connections == 3);
     server.stop();
     expect(&mut busy, &b"EN\r\n".repeat(1000));
@@ -398,13 +421,14 @@ pub fn resident_bytes() -> usize {
     line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
 }
 
-/// Where the process of clients finds its server, and how many connections it is to open.
+/// The client process's server address, and the number of connections that it must open.
 const SERVER: &str = "DUNLIN_TEST_SERVER";
 const CONNECTIONS: &str = "DUNLIN_TEST_CONNECTIONS";
 
-/// Allows this process so many open files beside those of other tests. `None`, with a word why, if this user may not have them.
+/// Allows this process this many open files, beyond those of other tests. `None`, with a message, if this user is not
+/// permitted to.
 pub fn allow_files(wanted: u64) -> Option<()> {
-    /// What the tests beside this one and the process itself may have open.
+    /// Open files of concurrent tests and of the process itself.
     const FILES_BESIDE: u64 = 500;
     let (limit, files) = (getrlimit(Resource::Nofile), wanted + FILES_BESIDE);
     if let Some(maximum) = limit.maximum.filter(|&maximum| maximum < files) {
@@ -428,7 +452,7 @@ fn clients() {
     for _ in 0..connections {
         clients.push(connect(server));
         let client = clients.last_mut().unwrap();
-        // Not more at once than may wait to be accepted.
+        // No more at once than may wait to be accepted.
         ask(client, b"mn\r\n", b"MN\r\n");
     }
     println!("open");
@@ -453,7 +477,7 @@ fn ten_thousand_idle_connections() {
     let mut lines = BufReader::new(clients.stdout.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap().ends_with("open")), "the clients ended by themselves");
     assert_eq!(server.report().connections, CONNECTIONS_WANTED as u64);
-    // One more is one too many.
+    // One more exceeds the limit.
     let mut refused = server.connect();
     expect(&mut refused, b"ERROR Too many open connections\r\n");
     let each = resident_bytes().saturating_sub(before) / CONNECTIONS_WANTED;
@@ -465,14 +489,14 @@ fn ten_thousand_idle_connections() {
     server.wait_until(|report| report.connections == 0);
 }
 
-/// One that looks for an hour once it began to, and one that never does: either serves every connection, closes those that are idle, and stops
-/// when it is told to.
+/// One server polls for an hour once it begins, and one never polls: both serve every connection, close idle ones, and
+/// stop when told to.
 #[test]
 fn a_server_does_the_same_whether_or_not_it_looks_at_its_sockets() {
     for look in [Duration::from_secs(3600), Duration::ZERO] {
         let mut server = Server::start_looking(8, Some(100), look, vec!["tcp://127.0.0.1:0".parse().unwrap()]);
         let mut first = server.connect();
-        // More than make it look.
+        // More than are needed to make it poll.
         for number in 0..20 {
             ask(&mut first, format!("set k{number} 0 0 1\r\n{}\r\n", number % 10).as_bytes(), b"STORED\r\n");
         }

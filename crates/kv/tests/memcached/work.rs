@@ -1,5 +1,7 @@
-//! Commands that move many bytes make way for the other tasks of their core.
+//! Commands that move many bytes yield to the other tasks of their core.
 
+use std::io::{Read, Write};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use dunlin_kv::memcached::limits::{STALL_TURN_MAX, WORK_BYTES_MAX};
@@ -8,11 +10,12 @@ use dunlin_store::{KeyHash, Store as _, Sweep as _, VALUE_BYTES_MAX, Visit, Watc
 
 use super::cores::Cores;
 use super::script::core;
+use super::sockets::Server;
 
 const VALUE_BYTES: usize = 1 << 20;
 const COMMANDS: usize = 200;
 
-/// Two commands move more than may be moved at once.
+/// Returns commands, two of which move more than may be moved at once.
 fn appends(key: &str, verb: &str) -> Vec<u8> {
     let value = vec![b'v'; VALUE_BYTES - COMMANDS];
     let mut request = [format!("set {key} 0 0 {}\r\n", value.len()).as_bytes(), &value, b"\r\n"].concat();
@@ -50,7 +53,7 @@ fn a_batch_that_moves_much_makes_way_for_others() {
     assert!(cores.runs() >= COMMANDS, "{COMMANDS} commands in {} runs", cores.runs());
 }
 
-/// A snapshot whose disk holds each change up.
+/// A snapshot whose disk delays each change.
 #[derive(Debug)]
 struct SlowDisk(Duration);
 
@@ -88,4 +91,36 @@ fn a_connection_whose_changes_wait_for_the_disk_makes_way_for_others() {
     }
     assert_eq!(out, b"STORED\r\n".repeat(CHANGES as usize));
     assert!(stalled() >= CHANGES * SlowDisk::STALL);
+}
+
+/// A snapshot that has delayed its core, until it was checked this often.
+#[derive(Debug)]
+struct Looks(AtomicU32);
+
+impl Watch for Looks {
+    fn before_change(&mut self, _items: &dyn Visit, _hash: KeyHash) {}
+
+    fn before_flush(&mut self, _items: &dyn Visit) {}
+
+    fn stalled(&self) -> Duration {
+        let left = self.0.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
+        if left.is_ok() { STALL_TURN_MAX } else { Duration::ZERO }
+    }
+}
+
+#[test]
+fn the_time_of_a_command_is_that_which_it_has_waited_for_the_disk() {
+    // A millisecond passes between two checks.
+    const LOOKS: u32 = 20;
+    let server = Server::with_core(|| {
+        let core = core();
+        core.with_store(|store| store.watch(Box::new(Looks(AtomicU32::new(LOOKS)))));
+        core
+    });
+    let mut client = server.connect();
+    client.write_all(b"set key 0 0 1\r\nx\r\n").unwrap();
+    let mut answer = [0; b"STORED\r\n".len()];
+    client.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"STORED\r\n");
+    assert!(server.longest() >= Duration::from_millis(u64::from(LOOKS / 2)), "{:?}", server.longest());
 }

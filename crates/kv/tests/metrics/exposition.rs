@@ -1,4 +1,4 @@
-//! The text.
+//! The Prometheus text.
 
 use std::collections::HashSet;
 
@@ -65,7 +65,7 @@ fn a_parser_of_the_format_accepts_it() {
 
 #[test]
 fn the_parser_refuses_what_is_wrong() {
-    // So that the test above can fail.
+    // This shows that the test above can fail.
     let text = exposition(stats());
     assert!(parse_openmetrics(&text.replace("# EOF", "")).is_err());
     assert!(parse_openmetrics(&text.replace("dunlin_kv_operations_total{", "dunlin_kv_operations{")).is_err());

@@ -1,10 +1,10 @@
-//! The metrics as a scraper sees them, judged by a parser of the format that somebody else wrote.
+//! The metrics as a scraper sees them, checked by a third-party parser of the format.
 
 mod exposition;
 
 use dunlin_kv::metrics::{CoreMetrics, CoreStats, HandlerSnapshot, Operation, Outcome, ServerStats};
 
-/// A server of two cores that has done some work.
+/// Returns the statistics of a server of two cores that has done some work.
 fn stats() -> ServerStats {
     let core = |gets: u64| {
         let mut metrics = CoreMetrics::default();

@@ -1,4 +1,4 @@
-//! Servers in this process, and memcached clients of them.
+//! Servers in this process, and memcached clients for them.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -9,15 +9,15 @@ use dunlin_kv::memcached::Listen;
 use dunlin_kv::server::{Server, ServerConfig};
 use dunlin_store::Sweep;
 
-/// Long enough for a machine that does much else; what takes longer hangs.
+/// Long enough for a busy machine; anything longer counts as hung.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A path that no other test and no other run uses.
+/// Returns a path that no other test or test run uses.
 pub fn path(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("dunlin-kv-{name}-{}", std::process::id()))
 }
 
-/// Settings of a server with this name, small, with a Unix socket for memcached clients.
+/// Returns settings of a small server with this name, with a Unix socket for memcached clients.
 pub fn config(name: &str, cores: u16) -> ServerConfig {
     let mut config = ServerConfig::default();
     config.listen = vec![format!("shm:test-kv-server-{name}-{}", std::process::id()).parse().unwrap()];
@@ -27,7 +27,7 @@ pub fn config(name: &str, cores: u16) -> ServerConfig {
     config
 }
 
-/// Waits until a server says that it no longer runs.
+/// Waits until a server reports that it no longer runs.
 pub fn wait_for_the_end<P: Sweep>(server: &Server<P>) {
     let begun = Instant::now();
     while server.is_running() {
@@ -62,7 +62,7 @@ impl Client {
         self.expect(answer);
     }
 
-    /// Reads until an answer that ends so is there.
+    /// Reads until an answer with this end has arrived.
     pub fn until(&mut self, end: &[u8]) -> Vec<u8> {
         let mut answer = Vec::new();
         while !answer.ends_with(end) {
@@ -92,7 +92,7 @@ impl Client {
         }
     }
 
-    /// How many of them there are.
+    /// Returns how many of them exist.
     pub fn count(&mut self, name: &str, count: u32) -> u32 {
         let mut found = 0;
         for i in 0..count {

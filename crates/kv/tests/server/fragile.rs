@@ -10,16 +10,16 @@ use dunlin_store::{
     Token, UnixSeconds, Visit, Watch,
 };
 
-/// Keys that begin so make [`Fragile`] panic when they are stored.
+/// Keys with this prefix make [`Fragile`] panic when they are stored.
 pub const PANIC: &[u8] = b"panic";
 
-/// Keys that begin so make [`Fragile`] panic when it is asked for its counts from then on.
+/// Storing a key with this prefix makes [`Fragile`] panic from then on when it is asked for its statistics.
 pub const PANIC_AT_STATS: &[u8] = b"stats";
 
-/// Keys that begin so make [`Fragile`] wait at its gate whenever it is visited from then on.
+/// Storing a key with this prefix makes [`Fragile`] wait at its gate from then on whenever it is visited.
 pub const HANG: &[u8] = b"hang";
 
-/// What holds up whoever comes, until it is opened.
+/// Blocks all callers until it is opened.
 #[derive(Debug, Default)]
 pub struct Gate {
     is_open: Mutex<bool>,
@@ -33,7 +33,7 @@ impl Gate {
         self.opened.notify_all();
     }
 
-    /// Whether somebody has come.
+    /// Whether any caller has arrived.
     pub fn has_comers(&self) -> bool {
         self.comers.load(Ordering::Relaxed) > 0
     }
@@ -44,8 +44,8 @@ impl Gate {
     }
 }
 
-/// A partition that panics when a key that begins with [`PANIC`] is stored. If it is to be `unreadable`, it panics from then on also when
-/// it is visited.
+/// A partition that panics when a key that begins with [`PANIC`] is stored. If it is `unreadable`, from then on it also
+/// panics when it is visited.
 #[derive(Debug)]
 pub struct Fragile {
     pub partition: Partition,
@@ -57,16 +57,16 @@ pub struct Fragile {
     pub gate: Arc<Gate>,
 }
 
-/// How often a partition is told the time after it was visited first, which takes long.
+/// Counts updates of a partition's time since its first visit began; a visit takes long.
 #[derive(Debug, Default)]
 pub struct Ticks {
     pub is_visited: AtomicBool,
     pub since: AtomicU32,
 }
 
-/// How often a server is to tell its partitions the time that is not to do so during a visit.
+/// The interval at which a server updates its partitions' time, which must not happen during a visit.
 pub const TICK: Duration = Duration::from_millis(1);
-/// After so long at least it would be time.
+/// Long enough for several updates to fall due.
 const VISIT: Duration = TICK.saturating_mul(5);
 
 impl Store for Fragile {

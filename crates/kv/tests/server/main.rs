@@ -1,4 +1,4 @@
-//! Whole servers, with threads, sockets and snapshots: what happens when something in them fails or runs out.
+//! Whole servers, with threads, sockets and snapshots: the effects of failures and of exhausted resources.
 
 mod client;
 mod fragile;

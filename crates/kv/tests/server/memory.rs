@@ -1,4 +1,4 @@
-//! What memcached connections of several cores hold.
+//! The memory held by memcached connections of several cores.
 
 use std::io::{Read, Write};
 use std::process::Command;
@@ -33,7 +33,7 @@ fn an_unread_get_of_a_long_value_holds_it_once_also_when_another_core_has_it() {
     let server = Server::start(config.clone(), |_| {}).unwrap();
     let value = vec![b'v'; VALUE_BYTES];
     let mut first = Client::connect(&config);
-    // Some are of the core that has the connection, some of the other one.
+    // Some are owned by the core that has the connection, some by the other one.
     for key in 0..CLIENTS {
         first.say(format!("set {key} 0 0 {VALUE_BYTES}\r\n").as_bytes());
         first.say(&value);
@@ -60,18 +60,19 @@ fn an_unread_get_of_a_long_value_holds_it_once_also_when_another_core_has_it() {
     server.stop().unwrap();
 }
 
-/// Bytes of memory that this process has.
+/// Returns the resident memory of this process.
 fn resident_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
 }
 
-/// In a process of its own: what other tests have must not count.
+/// In a process of its own: the memory of other tests must not count.
 #[test]
 fn many_cores_and_long_values_stay_within_the_budget() {
     let mut alone = Command::new(std::env::current_exe().unwrap());
-    let output = alone.args(["--exact", "memory::in_a_process_of_its_own", "--ignored", "--nocapture"]).output().unwrap();
+    let output =
+        alone.args(["--exact", "memory::in_a_process_of_its_own", "--ignored", "--nocapture"]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.contains("1 passed"), "{said}");
 }
@@ -81,12 +82,12 @@ fn many_cores_and_long_values_stay_within_the_budget() {
 fn in_a_process_of_its_own() {
     const CLIENTS: usize = 400;
     const CORES: u16 = 3;
-    /// What each connection may have beside the budget, with its buffers while it runs, and what is in use for a moment.
+    /// What each connection may have beside the budget, including its buffers while it runs, and temporary memory.
     const CONNECTION_BYTES: usize = 80 << 10;
     const BESIDE_BYTES: usize = 48 << 20;
     let mut config = config("budget", CORES);
     config.memory_bytes = 128 << 20;
-    // The least there may be.
+    // The minimum is used instead.
     config.connection_memory_bytes = 0;
     let server = Server::start(config.clone(), |_| {}).unwrap();
     let value = vec![b'v'; VALUE_BYTES];
@@ -110,7 +111,7 @@ fn in_a_process_of_its_own() {
     let connections = connections_until(&server, |connections| connections.memory_waits as usize > CLIENTS / 4);
     let limit = usize::from(CORES) * CORE_BYTES_MIN + CLIENTS * CONNECTION_BYTES;
     assert!(connections.memory_bytes as usize <= limit, "{connections:?}");
-    // Each answer that nobody reads would take more than 1 MiB without a limit.
+    // Without a limit, each unread answer would take more than 1 MiB.
     let grown = resident_bytes().saturating_sub(before);
     assert!(grown < limit + BESIDE_BYTES, "{grown} bytes more than before: {connections:?}");
     println!("{grown} bytes more than before, and {} are counted", connections.memory_bytes);

@@ -19,7 +19,7 @@ use super::fragile::{Fragile, Gate};
 
 const ITEMS: u32 = 200;
 
-/// A server of two cores that is to save to a file, and whose cores panic when they are asked to.
+/// Starts a server of two cores that saves to a file, and whose cores panic on request.
 fn fragile(name: &str, unreadable: bool) -> (Server<Fragile>, ServerConfig, PathBuf) {
     let (server, config, file, _) = gated(unreadable, config(name, 2));
     (server, config, file)
@@ -43,7 +43,7 @@ fn gated(unreadable: bool, mut config: ServerConfig) -> (Server<Fragile>, Server
     (server, config, file, gate)
 }
 
-/// How many of the items a server has that starts with this snapshot.
+/// Returns how many of the items a server has that starts with this snapshot.
 fn loaded(config: &ServerConfig, snapshot: &Path) -> u32 {
     let mut config = config.clone();
     config.snapshot = Some(snapshot.to_owned());
@@ -60,13 +60,13 @@ fn remove(file: &Path) {
     rescues(file).iter().for_each(|rescue| drop(std::fs::remove_file(rescue)));
 }
 
-/// The names that rescues get.
+/// Returns the names of rescues.
 fn rescues(file: &Path) -> Vec<PathBuf> {
     let numbered = (1..8).map(|number| file.with_extension(format!("snapshot.rescue.{number}")));
     std::iter::once(file.with_extension("snapshot.rescue")).chain(numbered).collect()
 }
 
-/// The reason, with all causes.
+/// Returns the reason, with all causes.
 fn told(error: &ServerError) -> String {
     let mut told = error.to_string();
     let mut source = std::error::Error::source(error);
@@ -79,7 +79,7 @@ fn told(error: &ServerError) -> String {
 
 #[test]
 fn a_core_that_panics_for_a_memcached_client_ends_the_server_and_saves_all() {
-    // Whichever core has the connection, and whichever the key.
+    // Whichever core has the connection, and whichever owns the key.
     for (at, key) in ["panic1", "panic2", "panic3", "panic4"].into_iter().enumerate() {
         let (server, config, file) = fragile(&format!("mc-panic{at}"), false);
         Client::connect(&config).fill("key", ITEMS);
@@ -92,7 +92,7 @@ fn a_core_that_panics_for_a_memcached_client_ends_the_server_and_saves_all() {
         let told = told(&error);
         assert!(told.contains("a fault on purpose") && told.contains("panicked"), "{told}");
         assert!(told.contains(&format!("all {ITEMS} items")), "{told}");
-        // Both ends of it are closed; nothing waits for an answer that will not come.
+        // Both connections are closed; nothing waits for an answer that will never come.
         client.rest();
         idle.rest();
         assert_eq!(loaded(&config, &file), ITEMS);
@@ -109,7 +109,7 @@ fn a_core_that_panics_for_a_native_client_ends_the_server_and_saves_all() {
     let endpoint = Rc::new(endpoint);
     let client = KvClient::new(&endpoint, &address, ClientConfig::default());
     let client = client.with_deadline(Some(Duration::from_secs(1)));
-    // Not answered, or told that the server goes away.
+    // Unanswered, or told that the server is going away.
     assert!(endpoint.block_on(client.set(b"panic", b"x")).is_err());
     wait_for_the_end(&server);
     let told = told(&server.stop().unwrap_err());
@@ -172,7 +172,7 @@ fn what_an_earlier_rescue_set_aside_is_never_replaced() {
     remove(&file);
 }
 
-/// Has a core fail whose items cannot be read, and gives what the server says.
+/// Makes a core fail so that its items cannot be read, and returns the server's report.
 fn fail_unreadable(name: &str, write_before: impl FnOnce(&Path)) -> (String, ServerConfig, PathBuf) {
     let (server, config, file) = fragile(name, true);
     write_before(&file);
@@ -199,13 +199,16 @@ fn a_rescue_takes_a_name_that_no_earlier_rescue_has() {
 
 #[test]
 fn a_server_whose_rescues_nobody_looked_at_replaces_none_of_them_and_says_what_to_do() {
+    // The last one is of all cores, for which no name was free.
+    let all = |file: &Path| [rescues(file), vec![file.with_extension("snapshot.rescue.part")]].concat();
     let earlier =
-        |file: &Path| rescues(file).iter().for_each(|rescue| std::fs::write(rescue, b"an earlier rescue").unwrap());
+        |file: &Path| all(file).iter().for_each(|rescue| std::fs::write(rescue, b"an earlier rescue").unwrap());
     let (told, _, file) = fail_unreadable("rescue-full", earlier);
     let names = format!("{0}.rescue to {0}.rescue.7", file.display());
     assert!(told.contains("nothing was saved") && told.contains(&names) && told.contains("move away"), "{told}");
-    assert!(rescues(&file).iter().all(|rescue| std::fs::read(rescue).unwrap() == b"an earlier rescue"));
-    assert!(!file.exists());
+    let kept = |rescue: &PathBuf| std::fs::read(rescue).is_ok_and(|bytes| bytes == b"an earlier rescue");
+    assert!(all(&file).iter().all(kept), "{told}");
+    assert!(!file.exists() && !file.with_extension("snapshot.rescue.scratch").exists());
     remove(&file);
 }
 
@@ -228,7 +231,7 @@ fn what_all_cores_have_is_saved_however_many_rescues_nobody_looked_at() {
 
 #[test]
 fn what_all_cores_have_is_kept_when_every_name_for_it_is_taken() {
-    // The first failure takes the last name, and the second leaves that.
+    // The first failure takes the last name; the second leaves that alone.
     for (at, extension) in ["snapshot.rescue.new", "snapshot.rescue.part"].into_iter().enumerate() {
         let (server, config, file) = fragile(&format!("rescue-full-before{at}"), false);
         let mut client = Client::connect(&config);
@@ -273,7 +276,7 @@ fn a_core_that_hangs_in_the_middle_of_a_snapshot_does_not_keep_the_server_from_e
     drop(saving);
     let rescue = file.with_extension("snapshot.rescue");
     assert!(told.contains("has not answered") && told.contains(rescue.to_str().unwrap()), "{told}");
-    // Elsewhere: the core that hung has yet to give its addresses back.
+    // At other addresses: the hung core has not released its own yet.
     let mut other = super::client::config("hang-other", config.cores);
     other.mode = Mode::Store;
     let rescued = loaded(&other, &rescue);

@@ -1,4 +1,4 @@
-//! What a server saved another one loads, or says what it lacks.
+//! Another server loads a saved snapshot, or reports what does not fit.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use dunlin_store::{MEMORY_BYTES_MIN, Mode, Partition, Shape};
 use super::client::{Client, config, path};
 use super::fragile::{Fragile, TICK, Ticks};
 
-/// Refusals in a row after which every core is full.
+/// Rejections in a row after which every core counts as full.
 const REFUSED_MAX: u32 = 300;
 
 fn settings(name: &str, cores: u16, snapshot: &Path) -> ServerConfig {
@@ -23,7 +23,7 @@ fn settings(name: &str, cores: u16, snapshot: &Path) -> ServerConfig {
     config
 }
 
-/// Fills a store until it takes no more, and gives how many items it took.
+/// Fills a store until it accepts nothing more, and returns the number of items stored.
 fn fill(client: &mut Client, key: &str) -> u64 {
     let (mut number, mut stored, mut refused) = (0, 0, 0);
     while refused < REFUSED_MAX {
@@ -51,7 +51,7 @@ fn a_full_store_of_several_cores_loads_what_it_saved_again_and_again() {
         assert_eq!(items(&server), stored, "round {round}");
         server.stop().unwrap();
         server = Server::start(config.clone(), |_| {}).unwrap_or_else(|error| panic!("round {round}: {error:?}"));
-        // Full up to the last byte of another order, too.
+        // Full to the last byte of another order, too.
         if round == 3 {
             let mut client = Client::connect(&config);
             (0..40).for_each(|number| client.ask(format!("delete k{number}\r\n").as_bytes(), b"DELETED\r\n"));
@@ -103,7 +103,7 @@ fn a_store_with_too_little_memory_says_how_much_has_no_room_on_all_cores() {
     fs::remove_file(&file).unwrap();
 }
 
-/// A flush that is planned would spoil the last snapshot.
+/// A scheduled flush would spoil the last snapshot.
 #[test]
 fn nothing_falls_due_while_the_last_snapshot_is_saved() {
     let file = path("due").with_extension("snapshot");

@@ -50,17 +50,18 @@ fn a_multi_get_of_more_than_fits_is_asked_again() {
             assert!(found.unwrap()[..] == value(key[0])[..]);
         }
     });
-    // More keys than one request may name.
+    // More keys than one request may have.
     let keys: Vec<[u8; 4]> = (0..2500u32).map(u32::to_be_bytes).collect();
     assert_eq!(world.run(client.multi_get(&keys)).unwrap().iter().flatten().count(), 0);
 }
 
 #[test]
 fn a_full_store_refuses_what_it_has_no_memory_for() {
-    let world =
-        World::with_stores(1, || Partition::with_secret(PartitionConfig::new(Mode::Store, 1 << 20), [1, 2]).expect("1 MiB"));
+    let world = World::with_stores(1, || {
+        Partition::with_secret(PartitionConfig::new(Mode::Store, 1 << 20), [1, 2]).expect("1 MiB")
+    });
     let client = world.connect(ClientConfig::default());
-    // Key and value fill a line of the index: an expiry has no place there.
+    // Key and value fill a line of the index, which then has no room for an expiry.
     let (key, value) = (|number: u32| format!("{number:016}"), [5; 36]);
     let is_full = |error: &KvError| matches!(error, KvError::Refused(Refused::Full));
     world.run(async {

@@ -1,5 +1,6 @@
-//! Client and service through the whole stack, on fake time.
+//! Client and service through the whole stack, on simulated time.
 
+mod disks;
 mod limits;
 mod operations;
 mod random;

@@ -1,12 +1,18 @@
 //! Each operation, once.
 
+use dunlin_kv::KvClient;
 use dunlin_kv::client::{ClientConfig, KvError, Pipeline};
 use dunlin_kv::metrics::Operation;
-use dunlin_kv::wire::{self, Status};
+use dunlin_kv::routing::Routing;
+use dunlin_kv::wire::{self, Limits, ServerMap, Status};
+use dunlin_net::Addr;
+use dunlin_rpc::{Endpoint, EndpointConfig, Request};
 use dunlin_store::{Condition, Moment, Put, Refused};
 use futures::future::join_all;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::pin::pin;
 use std::rc::Rc;
+use std::time::Duration;
 
 use crate::world::World;
 
@@ -15,6 +21,38 @@ fn refused<R: std::fmt::Debug>(result: Result<R, KvError>) -> Refused {
         KvError::Refused(refused) => refused,
         error => panic!("not refused: {error}"),
     }
+}
+
+#[test]
+fn a_multi_get_that_a_busy_core_pushes_back_is_tried_again() {
+    const NODE: u32 = 50;
+    let world = World::new(1);
+    let server = Endpoint::new(world.network.endpoint(NODE).unwrap(), EndpointConfig::default()).unwrap();
+    let map = ServerMap {
+        incarnation: 1,
+        routing: Routing::new([1; 16], 1).unwrap(),
+        limits: Limits { value_bytes_max: 1 },
+        addresses: vec![vec![Addr::Node(NODE).to_string()]],
+    };
+    let mut encoded = vec![0; map.encoded_len()];
+    map.encode(&mut encoded);
+    server.register(wire::MAP, move |request| request.respond(&encoded)).unwrap();
+    let pushed_back = Cell::new(0);
+    let answer = move |request: Request<'_>| {
+        pushed_back.set(pushed_back.get() + 1);
+        if pushed_back.get() <= 5 { request.push_back() } else { request.respond(&[Status::NotFound as u8]) }
+    };
+    server.register(wire::MULTI_GET, answer).unwrap();
+    let client = KvClient::new(&world.client, &Addr::Node(NODE), ClientConfig::default());
+    let mut work = pin!(client.multi_get(&["bird"]));
+    let values = loop {
+        world.network.advance(Duration::from_micros(10));
+        server.run_once();
+        if let Some(values) = world.client.poll_once(work.as_mut()) {
+            break values;
+        }
+    };
+    assert_eq!(values.unwrap(), [None]);
 }
 
 #[test]
@@ -66,7 +104,7 @@ fn every_operation_does_what_it_says() {
     });
 }
 
-/// Clients say and are told the time of the wall clock. A step of it neither expires an item nor keeps it.
+/// Times from and to clients are wall-clock times. A step of the wall clock neither expires an item nor keeps it alive.
 #[test]
 fn a_step_of_the_wall_clock_expires_nothing_and_keeps_nothing() {
     for wall_ahead in [-500, 0, 100_000] {
@@ -132,7 +170,8 @@ fn a_multi_get_is_one_request_to_each_owner() {
         let put = Put { flags: key.len() as u32, condition: Condition::Absent, ..Put::default() };
         client.put(key.as_bytes(), key.as_bytes(), put).await.unwrap();
     })));
-    let handled = || world.cores.iter().map(|core| core.endpoint.stats().counters.requests_handled).collect::<Vec<u64>>();
+    let handled =
+        || world.cores.iter().map(|core| core.endpoint.stats().counters.requests_handled).collect::<Vec<u64>>();
     let mut puts = handled().into_iter();
     let values = world.run(client.multi_get(&keys)).unwrap();
     for (i, (key, value)) in keys.iter().zip(&values).enumerate() {

@@ -1,4 +1,4 @@
-//! Random operations through the whole stack, compared with a model that is asked directly.
+//! Random operations through the whole stack, compared with a model that is called directly.
 
 use dunlin_kv::client::{ClientConfig, KvError};
 use dunlin_store::{Condition, Delta, Model, Put, Refused, Side, Store};
@@ -45,7 +45,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A token is the same on neither side, so each has its own; they are compared by what they do.
+/// Tokens differ on the two sides, so each side has its own; they are compared by their effect.
 #[derive(Default, Clone, Copy)]
 struct Tokens {
     real: u64,
@@ -60,7 +60,7 @@ struct Pair<'w> {
     now: u32,
 }
 
-/// What a change gave, as far as it can be compared, and its token.
+/// Returns the comparable part of a change's result, and its token.
 fn outcome<R>(result: Result<R, KvError>) -> Result<R, Refused> {
     result.map_err(|error| match error {
         KvError::Refused(refused) => refused,
@@ -97,11 +97,12 @@ impl Pair<'_> {
                     }
                 });
                 if let Some(expires) = touch {
-                    // Of an item that is not there, neither does anything.
+                    // If the item does not exist, neither side does anything.
                     let _ = self.model.touch(&key, expires);
                 }
                 let model = self.model.get(&key);
-                let model = model.map(|item| (item.flags, item.expires, item.last_access, item.marks, item.value.to_vec()));
+                let model =
+                    model.map(|item| (item.flags, item.expires, item.last_access, item.marks, item.value.to_vec()));
                 let real = real
                     .unwrap()
                     .map(|(facts, value)| (facts.flags, facts.expires, facts.last_access, facts.marks, value.to_vec()));

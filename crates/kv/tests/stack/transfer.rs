@@ -1,4 +1,4 @@
-//! Files into a server and out of it.
+//! Loads files into a server, and dumps it to files.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -10,7 +10,7 @@ use dunlin_records::{Columns, Format, Reader, Record, RecordError, Writer};
 
 use crate::world::{Client, World};
 
-/// Remembers what was left out, and ends after so many records.
+/// Records what was left out, and ends after this many records.
 struct Notes {
     skipped: Vec<String>,
     records_max: u64,
@@ -55,7 +55,7 @@ fn dumped(world: &World, client: &Client, format: Format) -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// Keys of any bytes, values of every length that is treated in a way of its own.
+/// Returns records with keys of any bytes, and a value of every length that is handled differently.
 fn records() -> Vec<Record> {
     let lengths = [0, 1, 32, 1000, SCAN_VALUE_BYTES_MAX, SCAN_VALUE_BYTES_MAX + 1, 200_000];
     (0..400u32)

@@ -1,4 +1,4 @@
-//! Servers and clients in one thread, on one loopback network whose time the test moves.
+//! Servers and clients in one thread, on one loopback network whose time the test controls.
 
 use std::future::Future;
 use std::pin::pin;
@@ -15,11 +15,11 @@ use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork, LoopbackTransport};
 use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_store::{Model, Moment, Store, Visit};
 
-/// The node of core 0; core i is that many further.
+/// The node of core 0; core i is at the node that is i higher.
 pub const SERVER: u32 = 1;
 /// The node of the first client.
 const CLIENT: u32 = 100;
-/// When work of a client begins.
+/// When the client's work begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Begin {
     /// Before its endpoint is turned, as in `Endpoint::block_on`.
@@ -28,9 +28,9 @@ pub enum Begin {
     AfterATurn,
 }
 
-/// How far time moves between turns.
+/// How far time advances between turns.
 const TURN: Duration = Duration::from_micros(10);
-/// Turns after which a test is stuck.
+/// Turns after which a test counts as stuck.
 const TURNS_MAX: u32 = 2_000_000;
 
 pub type Client = KvClient<LoopbackTransport>;
@@ -44,8 +44,10 @@ pub struct World<S = Model> {
     pub network: LoopbackNetwork,
     pub cores: Vec<Core<S>>,
     pub client: Rc<Endpoint<LoopbackTransport>>,
-    /// Makes the store of a core.
+    /// Creates the store of a core.
     make: fn() -> S,
+    /// Requests that the handlers of a core may keep.
+    deferred_max: u32,
 }
 
 fn config(seed: u64) -> EndpointConfig {
@@ -53,7 +55,7 @@ fn config(seed: u64) -> EndpointConfig {
 }
 
 impl World {
-    /// A server of so many cores, and an endpoint for clients.
+    /// Starts a server with this many cores, and an endpoint for clients.
     pub fn new(cores: u16) -> World {
         World::with_stores(cores, Model::new)
     }
@@ -64,12 +66,20 @@ impl<S: Store + Visit + 'static> World<S> {
     pub fn with_stores(cores: u16, make: fn() -> S) -> World<S> {
         let network = LoopbackNetwork::new(LoopbackConfig::default());
         let client = Rc::new(Endpoint::new(network.endpoint(CLIENT).unwrap(), config(9)).unwrap());
-        let mut world = World { network, cores: Vec::new(), client, make };
+        let deferred_max = EndpointConfig::default().deferred_requests_max;
+        let mut world = World { network, cores: Vec::new(), client, make, deferred_max };
         world.start(cores, 1);
         world
     }
 
-    /// Starts a server; what it divides keys by depends on `incarnation`.
+    /// Restarts it with a limit for the requests that the handlers of a core keep.
+    pub fn keeping_at_most(mut self, deferred_max: u32) -> World<S> {
+        self.deferred_max = deferred_max;
+        self.start(self.cores.len() as u16, 1);
+        self
+    }
+
+    /// Starts a server; its division of keys depends on `incarnation`.
     pub fn start(&mut self, cores: u16, incarnation: u64) {
         self.cores.clear();
         let routing = Routing::new([incarnation as u8; 16], cores).unwrap();
@@ -80,9 +90,11 @@ impl<S: Store + Visit + 'static> World<S> {
         self.cores = nodes
             .zip(0..)
             .map(|(node, core)| {
-                let endpoint =
-                    Endpoint::new(self.network.endpoint(node).unwrap(), config(incarnation * 1000 + u64::from(node)));
-                let endpoint = Rc::new(endpoint.unwrap());
+                let config = EndpointConfig {
+                    deferred_requests_max: self.deferred_max,
+                    ..config(incarnation * 1000 + u64::from(node))
+                };
+                let endpoint = Rc::new(Endpoint::new(self.network.endpoint(node).unwrap(), config).unwrap());
                 let shard = Rc::new(Shard::new((self.make)(), routing, core));
                 KvService::new(shard.clone(), map.clone()).register(&endpoint).unwrap();
                 Core { endpoint, shard }
@@ -90,7 +102,7 @@ impl<S: Store + Visit + 'static> World<S> {
             .collect();
     }
 
-    /// Lets time pass in which the server runs, and nobody turns the client.
+    /// Lets time pass while the server runs and nobody turns the client.
     pub fn leave_client(&self, time: Duration) {
         for _ in 0..time.as_millis() {
             self.network.advance(Duration::from_millis(1));
@@ -100,12 +112,12 @@ impl<S: Store + Visit + 'static> World<S> {
         }
     }
 
-    /// Drives everything until `work` is done.
+    /// Runs everything until `work` is done.
     pub fn run<F: Future>(&self, work: F) -> F::Output {
         self.run_from(Begin::AfterATurn, work)
     }
 
-    /// The same, with a choice when the work begins.
+    /// The same, with a choice of when the work begins.
     pub fn run_from<F: Future>(&self, begin: Begin, work: F) -> F::Output {
         let mut work = pin!(work);
         if begin == Begin::BeforeATurn
@@ -125,17 +137,17 @@ impl<S: Store + Visit + 'static> World<S> {
         panic!("stuck after {TURNS_MAX} turns");
     }
 
-    /// A client that is connected.
+    /// Returns a connected client.
     pub fn connect(&self, config: ClientConfig) -> Client {
         self.run(KvClient::connect(&self.client, &Addr::Node(SERVER), config)).unwrap()
     }
 
-    /// Tells every core the time.
+    /// Sets every core's time.
     pub fn set_now(&self, now: u32) {
         self.cores.iter().for_each(|core| core.shard.set_now(now));
     }
 
-    /// Tells every core the time, and how far the wall clock is ahead.
+    /// Sets every core's time, and how far the wall clock is ahead.
     pub fn set_moment(&self, moment: Moment) {
         self.cores.iter().for_each(|core| core.shard.set_moment(moment));
     }

@@ -1,4 +1,4 @@
-//! What is to go wrong, and how often it did.
+//! The faults to inject, and counts of those injected.
 
 use std::time::Duration;
 
@@ -6,15 +6,15 @@ use crate::error::NetError;
 
 /// What happens to packets. Probabilities are per packet, from 0 to 1, and independent of each other.
 ///
-/// The default injures nothing. Name what you want and take the rest from it:
-/// `Faults { drop: 0.01, ..Faults::default() }`.
+/// The default injects no faults. Set the fields you want and take the rest from it: `Faults { drop: 0.01,
+/// ..Faults::default() }`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Faults {
     /// The packet is lost.
     pub drop: f64,
-    /// The packet is sent twice. Each copy is then delayed, reordered and corrupted on its own account.
+    /// The packet is sent twice. Each copy is then delayed, reordered and corrupted independently.
     pub duplicate: f64,
-    /// The packet is held until others that were sent later have overtaken it.
+    /// The packet is held until packets sent later have overtaken it.
     pub reorder: f64,
     /// The packet is held for a time.
     pub delay: f64,
@@ -24,14 +24,14 @@ pub struct Faults {
     pub delay_min: Duration,
     /// Longest time by which a packet is delayed.
     pub delay_max: Duration,
-    /// Most packets, to whatever destination, that overtake a reordered one; at least one does, unless none is sent.
+    /// Most packets, to any destination, that overtake a reordered one; at least one does, unless none is sent.
     pub reorder_window: u32,
     /// Longest time for which a reordered packet waits for others to overtake it.
     pub reorder_time_max: Duration,
 }
 
 impl Default for Faults {
-    /// No faults; delays of up to 10 ms and reordering among 8 packets or 1 ms for those who switch them on.
+    /// No faults; when switched on, delays of up to 10 ms, and reordering among 8 packets or for 1 ms.
     fn default() -> Self {
         Faults {
             drop: 0.0,
@@ -48,12 +48,12 @@ impl Default for Faults {
 }
 
 impl Faults {
-    /// Whether no packet can come to harm.
+    /// Whether no fault is switched on.
     pub fn is_none(&self) -> bool {
         self.probabilities().iter().all(|(_, p)| *p == 0.0)
     }
 
-    /// Refuses what makes no sense.
+    /// Rejects invalid settings.
     pub(super) fn check(&self) -> Result<(), NetError> {
         for (name, p) in self.probabilities() {
             if !(0.0..=1.0).contains(&p) {
@@ -81,7 +81,7 @@ impl Faults {
     }
 }
 
-/// What was done to packets so far. One packet may be counted in several places.
+/// What was done to packets so far. One packet may be counted in several fields.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FaultCounters {
@@ -95,8 +95,9 @@ pub struct FaultCounters {
     pub delayed: u64,
     /// Packets (or copies) that were changed.
     pub corrupted: u64,
-    /// Packets sent at once that should have been held, because [`HELD_PACKETS_MAX`](super::HELD_PACKETS_MAX) were already.
+    /// Packets sent at once that should have been held, because [`HELD_PACKETS_MAX`](super::HELD_PACKETS_MAX) were held
+    /// already.
     pub hold_full: u64,
-    /// Held packets whose address the transport refused when their time had come.
+    /// Held packets whose address the transport rejected when they were due.
     pub undeliverable: u64,
 }

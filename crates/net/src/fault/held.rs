@@ -1,4 +1,4 @@
-//! Packets that wait inside the injector for their time or for others to overtake them.
+//! Packets that wait inside the injector, for a time or for others to overtake them.
 
 use crate::addr::Addr;
 use crate::transport::Route;
@@ -12,7 +12,7 @@ pub(super) enum Destination {
     Addr(Addr),
 }
 
-/// When a held packet goes: as soon as either is reached.
+/// When a held packet is released: as soon as either limit is reached.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Release {
     /// A time on the transport's clock.
@@ -30,12 +30,12 @@ pub(super) struct HeldPacket {
     number: u64,
 }
 
-/// The packets held, at most [`HELD_PACKETS_MAX`], and the buffers of those that left.
+/// The packets held, at most [`HELD_PACKETS_MAX`], and the buffers of packets that were released.
 #[derive(Debug)]
 pub(super) struct HeldPackets {
     packets: Vec<HeldPacket>,
     pushed: u64,
-    /// The least of each over all packets, so that a look costs nothing until one is due.
+    /// The minimum of each over all packets, so that a check costs nothing until one is due.
     earliest: Release,
     free: Vec<Vec<u8>>,
 }
@@ -71,7 +71,7 @@ impl HeldPackets {
         self.note(release);
     }
 
-    /// Whether enough packets were handed over for one to leave.
+    /// Whether enough packets were handed over to release one.
     pub(super) fn is_overtaken(&self, count: u64) -> bool {
         !self.is_empty() && self.earliest.count <= count
     }

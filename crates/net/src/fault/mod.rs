@@ -1,13 +1,13 @@
-//! A transport made worse on purpose: packets dropped, duplicated, reordered, delayed and corrupted, from a seed.
+//! A transport with injected faults: packets dropped, duplicated, reordered, delayed and corrupted, from a seed.
 //!
-//! [`FaultInjector`] wraps any [`Transport`] and injures the packets that go out; to injure both directions, wrap both ends.
-//! All it decides follows from the seed, the [`Faults`] and the packets it is given, so over a
-//! [`loopback`](crate::loopback) network a run repeats exactly.
+//! [`FaultInjector`] wraps any [`Transport`] and applies faults to the packets that go out; for faults in both
+//! directions, wrap both ends. All its decisions follow from the seed, the [`Faults`] and the packets it is given, so
+//! over a [`loopback`](crate::loopback) network a run repeats exactly.
 //!
-//! Packets that are delayed or reordered wait inside, at most [`HELD_PACKETS_MAX`] of them. They are let go, once their time
-//! has come by the clock of the wrapped transport, in its next `tx_burst`, `tx_to`, `tx_flush`, `rx_burst`, `arm` or `wait`;
-//! [`FaultInjector::next_release`] tells a driver when that is. Where no fault is switched on and nothing is held, each call
-//! is passed on as it is, at the cost of a few comparisons.
+//! Packets that are delayed or reordered wait inside, at most [`HELD_PACKETS_MAX`] of them. Once a packet is due by the
+//! clock of the wrapped transport, the next `tx_burst`, `tx_to`, `tx_flush`, `rx_burst`, `arm` or `wait` releases it;
+//! [`FaultInjector::next_release`] tells a driver when that is. If no fault is switched on and nothing is held, each
+//! call is passed on as it is, at the cost of a few comparisons.
 //!
 //! Its [`Transport::counters`] are those of the wrapped transport: a packet that was dropped here never reached it.
 //!
@@ -47,23 +47,23 @@ use crate::error::NetError;
 use crate::random::Random;
 use crate::transport::{Arm, Route, Transport, TxPacket};
 
-/// Most packets held back at a time; beyond it packets that should be held are sent at once.
+/// Most packets held back at a time; at this limit, further packets are sent at once instead.
 pub const HELD_PACKETS_MAX: usize = 1024;
 
 /// Longest run of bytes that one corruption overwrites.
 const CORRUPT_RUN_MAX: usize = 16;
 
-/// Wraps a transport and injures what is sent through it. See the [module](self).
+/// Wraps a transport and injects faults into what is sent through it. See the [module](self).
 #[derive(Debug)]
 pub struct FaultInjector<T> {
     inner: T,
     faults: Faults,
     random: Random,
     held: HeldPackets,
-    /// Packets handed over so far, by which reordered ones know that they were overtaken.
+    /// Packets handed over so far; a reordered packet is released at a given count.
     handed_over: u64,
-    /// Routes whose user gave them up while packets were held for them: if given up at once, their numbers could come to mean
-    /// another peer before those packets leave.
+    /// Routes that their user released while packets were held for them: if they were released at once, their numbers
+    /// could come to mean another peer before those packets leave.
     given_up: Vec<Route>,
     counters: FaultCounters,
 }
@@ -84,7 +84,7 @@ enum Verdict {
 }
 
 impl<T: Transport> FaultInjector<T> {
-    /// Wraps `inner`. Give each transport of a test another seed, else all of them lose the same packets.
+    /// Wraps `inner`. Give each transport of a test a different seed, or all of them lose the same packets.
     ///
     /// # Errors
     /// [`NetError::BadSetting`] if a probability is not from 0 to 1, or a range is empty.
@@ -101,22 +101,22 @@ impl<T: Transport> FaultInjector<T> {
         })
     }
 
-    /// Changes what happens to packets from now on. Those that are held stay held.
+    /// Changes the faults from now on. Packets that are held stay held.
     ///
     /// # Errors
-    /// As [`FaultInjector::new`]; nothing is changed then.
+    /// As [`FaultInjector::new`]; the faults then stay as they are.
     pub fn set_faults(&mut self, faults: Faults) -> Result<(), NetError> {
         faults.check()?;
         self.faults = faults;
         Ok(())
     }
 
-    /// What happens to packets at present.
+    /// The present faults.
     pub fn faults(&self) -> Faults {
         self.faults
     }
 
-    /// Ends all faults, and sends all that is held at once.
+    /// Ends all faults, and sends all held packets at once.
     pub fn heal(&mut self) {
         self.faults = Faults::default();
         self.release_up_to(Release { time: u64::MAX, count: u64::MAX });
@@ -138,12 +138,12 @@ impl<T: Transport> FaultInjector<T> {
         &self.inner
     }
 
-    /// The wrapped transport; what is sent through it directly comes to no harm.
+    /// The wrapped transport; packets sent through it directly suffer no faults.
     pub fn inner_mut(&mut self) -> &mut T {
         &mut self.inner
     }
 
-    /// Unwraps the transport. Packets that are held are lost; [`FaultInjector::heal`] first to send them.
+    /// Unwraps the transport. Held packets are lost; to send them, call [`FaultInjector::heal`] first.
     pub fn into_inner(self) -> T {
         self.inner
     }
@@ -169,7 +169,8 @@ impl<T: Transport> FaultInjector<T> {
     }
 
     fn decide_copy(&mut self, now: u64) -> Fate {
-        let Faults { reorder, delay, corrupt, delay_min, delay_max, reorder_window, reorder_time_max, .. } = self.faults;
+        let Faults { reorder, delay, corrupt, delay_min, delay_max, reorder_window, reorder_time_max, .. } =
+            self.faults;
         let corrupt = self.random.chance(corrupt);
         let hold = if self.random.chance(delay) {
             self.counters.delayed += 1;
@@ -226,7 +227,7 @@ impl<T: Transport> FaultInjector<T> {
         self.held.recycle(bytes);
     }
 
-    /// Sends the held packets that are due, and tells whether there were any.
+    /// Sends the held packets that are due, and returns whether there were any.
     fn release_due(&mut self, now: u64) -> bool {
         self.release_up_to(Release { time: now, count: self.handed_over })
     }
@@ -244,7 +245,7 @@ impl<T: Transport> FaultInjector<T> {
         any
     }
 
-    /// Sends what is due, all the way.
+    /// Sends what is due, and flushes.
     fn release_and_flush(&mut self) {
         if !self.held.is_empty() && self.release_due(self.inner.now()) {
             self.inner.tx_flush();
@@ -257,7 +258,7 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Changes a packet that is not empty into another one.
+/// Changes a packet, which must not be empty, into a different one.
 fn corrupt(random: &mut Random, bytes: &mut Vec<u8>) {
     let len = bytes.len();
     let at = random.below(len as u64) as usize;
@@ -292,7 +293,7 @@ impl<T: Transport> Transport for FaultInjector<T> {
         }
         let now = self.inner.now();
         self.release_due(now);
-        // Packets that come to no harm are passed on in runs, so that the transport can still batch them.
+        // Packets without faults are passed on in runs, so that the transport can still batch them.
         let mut run = 0;
         for (i, packet) in packets.iter().enumerate() {
             let verdict = self.decide(now);
@@ -334,7 +335,7 @@ impl<T: Transport> Transport for FaultInjector<T> {
         self.inner.rx_burst()
     }
 
-    /// As of the wrapped transport, but not past the time when a held packet is due.
+    /// As the wrapped transport, but not past the time when a held packet is due.
     fn wait(&mut self, timeout: Duration) {
         self.release_and_flush();
         let timeout = self.limit_wait(timeout);

@@ -29,7 +29,7 @@ impl Pair {
         self.a.tx_flush();
     }
 
-    /// Moves the clock by steps of the network until it is empty, and tells what arrived.
+    /// Advances the network's clock step by step until the network is empty, and returns what arrived.
     fn drain(&mut self) -> Vec<Vec<u8>> {
         let mut received = Vec::new();
         loop {
@@ -48,7 +48,7 @@ impl Pair {
     }
 }
 
-/// Whether a count of `n` trials is within five standard deviations of what the probability says.
+/// Whether a count of `n` trials is within five standard deviations of its expectation.
 fn is_plausible(count: u64, n: u64, p: f64) -> bool {
     let n = n as f64;
     (count as f64 - n * p).abs() <= 5.0 * (n * p * (1.0 - p)).sqrt() + 1.0

@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use super::format::{PACKET_BYTES_MAX, file_header, write_record};
 use crate::error::NetError;
 
-/// A capture file: for those who have packets and times but no transport to wrap in a [`PcapWriter`](super::PcapWriter).
+/// A capture file, for programs that have packets and times but no transport to wrap in a
+/// [`PcapWriter`](super::PcapWriter).
 ///
 /// The first error ends the recording and is kept.
 #[derive(Debug)]
@@ -17,14 +18,14 @@ pub struct PcapFile<W> {
 }
 
 impl<W: Write> PcapFile<W> {
-    /// Begins the file. `output` is written to once per packet: give it a buffer.
+    /// Begins the file. Each packet is one write to `output`: make it buffered.
     pub fn new(output: W) -> Self {
         let mut file = PcapFile { output, error: None, record: Vec::new() };
         file.write(|output, _| output.write_all(&file_header()));
         file
     }
 
-    /// Records a packet, of which only the first 65,505 bytes are kept. `time` is in nanoseconds since 1970;
+    /// Records a packet, truncated to its first 65,505 bytes. `time` is in nanoseconds since 1970;
     /// [`socket_addr`](super::socket_addr) gives the addresses of endpoints.
     pub fn record(&mut self, time: u64, from: SocketAddr, to: SocketAddr, packet: &[u8]) {
         let packet = &packet[..packet.len().min(PACKET_BYTES_MAX)];
@@ -37,7 +38,7 @@ impl<W: Write> PcapFile<W> {
         self.error.as_ref()
     }
 
-    /// Ends the recording and gives back the output, which was flushed.
+    /// Ends the recording, flushes the output and returns it.
     ///
     /// # Errors
     /// [`NetError::Io`], the first error of writing the file.

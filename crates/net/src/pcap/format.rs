@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::addr::Addr;
 
-/// The UDP port of endpoints that have none of their own. The dissector looks at it.
+/// The UDP port of endpoints that have none of their own. The dissector recognises it.
 pub(super) const PORT: u16 = 31850;
 
 /// Longest packet that fits, with its length and the headers, into an IPv4 packet.
@@ -34,7 +34,7 @@ pub(super) fn file_header() -> [u8; 24] {
     header
 }
 
-/// Overwrites `record` with that of one packet of at most [`PACKET_BYTES_MAX`] bytes.
+/// Replaces the contents of `record` with the record of one packet of at most [`PACKET_BYTES_MAX`] bytes.
 pub(super) fn write_record(record: &mut Vec<u8>, time: u64, from: SocketAddr, to: SocketAddr, packet: &[u8]) {
     let frame_len = FRAME_HEADER + packet.len();
     let udp_len = UDP_HEADER + frame_len;
@@ -108,8 +108,9 @@ fn finish_sum(mut sum: u64) -> u16 {
     !(sum as u16)
 }
 
-/// The Internet address that stands for an endpoint: its own if it has one, else one of `10.0.0.0/8`, always the same. Nodes
-/// have the lower half by number (simulated hosts too, with a port for each thread) and shared-memory names the upper half by hash.
+/// The Internet address that stands for an endpoint: its own if it has one, otherwise one of `10.0.0.0/8`, always the
+/// same. The lower half is for nodes, by number (simulated hosts too, with a port for each thread); the upper half is
+/// for shared-memory names, by hash.
 pub fn socket_addr(addr: &Addr) -> SocketAddr {
     const HALF: u32 = 1 << 23;
     let synthesized = |low: u32| {
@@ -128,7 +129,7 @@ pub fn socket_addr(addr: &Addr) -> SocketAddr {
     }
 }
 
-/// FNV-1a: written out because it must stay the same for ever, so that captures can be compared.
+/// FNV-1a: written out here because the hash must never change, so that captures can be compared.
 fn fnv1a(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }

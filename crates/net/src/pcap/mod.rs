@@ -1,10 +1,10 @@
-//! Recording what a transport sends and receives, in a file that Wireshark and tshark open.
+//! Records what a transport sends and receives, in a file that Wireshark and tshark open.
 //!
-//! [`PcapWriter`] wraps any [`Transport`]. Each packet becomes one record: an IP packet with a UDP datagram whose payload is
-//! the packet as the [`udp`](crate::udp) transport would carry it, its length in two bytes (little-endian) before it. Endpoints
-//! that are reached through UDP appear under their own addresses. Others are given an address of `10.0.0.0/8`, always the same
-//! one, and port 31850; a sender that cannot be told appears as `0.0.0.0`. `docs/dunlin.lua` makes Wireshark understand the
-//! packets.
+//! [`PcapWriter`] wraps any [`Transport`]. Each packet becomes one record: an IP packet with a UDP datagram. Its
+//! payload is the packet as the [`udp`](crate::udp) transport would carry it: its length in two bytes (little-endian),
+//! then the packet. Endpoints that are reached through UDP appear under their own addresses. Others get an address of
+//! `10.0.0.0/8`, always the same one, and port 31850; an unknown sender appears as `0.0.0.0`. With `docs/dunlin.lua`
+//! Wireshark decodes the packets.
 //!
 //! ```
 //! use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
@@ -40,11 +40,11 @@ use crate::transport::{Route, Transport, TxPacket};
 
 /// Wraps a transport and records its packets. See the [module](self).
 ///
-/// A packet is recorded when it is handed over to be sent, even if the transport then drops it, and when it was received.
-/// Packets of more than 65,505 bytes are cut. Packets flow on whatever happens to the file: the first error ends the
-/// recording and is kept for [`PcapWriter::error`] and [`PcapWriter::finish`].
+/// A packet is recorded when it is handed over to be sent, even if the transport then drops it, and when it is
+/// received. Packets of more than 65,505 bytes are truncated. Packets keep flowing whatever happens to the file: the
+/// first error ends the recording and is kept for [`PcapWriter::error`] and [`PcapWriter::finish`].
 ///
-/// Of a packet that lies in memory which its sender can still write, the record holds what was there when it was taken in.
+/// If a packet lies in memory that its sender can still write, the record holds what was there when it was received.
 #[derive(Debug)]
 pub struct PcapWriter<T, W> {
     inner: T,
@@ -57,13 +57,14 @@ pub struct PcapWriter<T, W> {
 }
 
 impl<T: Transport, W: Write> PcapWriter<T, W> {
-    /// Wraps `inner` and begins the file. `output` is written to once per packet: give it a buffer.
+    /// Wraps `inner` and begins the file. Each packet is one write to `output`: make it buffered.
     pub fn new(inner: T, output: W) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self::starting_at(inner, output, now)
     }
 
-    /// As [`PcapWriter::new`], with a time since 1970 to take for now, so that the file does not depend on when it is made.
+    /// As [`PcapWriter::new`], with `now`, since 1970, as the present time, so that the file does not depend on when it
+    /// is written.
     pub fn starting_at(inner: T, output: W, now: Duration) -> Self {
         let epoch = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX).saturating_sub(inner.now());
         let local = socket_addr(&inner.local_addr());
@@ -75,7 +76,7 @@ impl<T: Transport, W: Write> PcapWriter<T, W> {
         self.file.error()
     }
 
-    /// Ends the recording and unwraps the transport and the output, which was flushed.
+    /// Ends the recording, flushes the output, and returns the transport and the output.
     ///
     /// # Errors
     /// [`NetError::Io`], the first error of writing the file, in place of the output.
@@ -100,7 +101,7 @@ impl<T: Transport, W: Write> PcapWriter<T, W> {
     }
 }
 
-/// Stands for an endpoint that cannot be told.
+/// Stands for an unknown endpoint.
 fn unknown() -> SocketAddr {
     SocketAddr::from(([0, 0, 0, 0], 0))
 }
@@ -112,7 +113,8 @@ impl<T: Transport, W: Write> Transport for PcapWriter<T, W> {
 
     fn resolve(&mut self, addr: &Addr) -> Result<Route, NetError> {
         let route = self.inner.resolve(addr)?;
-        // Never removed: a number that is given to another peer is overwritten here, so there are no more than routes.
+        // Entries are never removed: a number that is given to another peer is overwritten here, so there are no more
+        // entries than routes.
         self.peers.insert(route, socket_addr(addr));
         Ok(route)
     }

@@ -1,8 +1,9 @@
-//! Memory for the parts of a region file that are touched.
+//! Memory for the parts of a region file that are used.
 //!
-//! A region is a sparse file: most bulk buffers are never used. But touching a hole of a mapped file when the file system is
-//! full kills the process (SIGBUS), and containers often have small ones. So memory is asked for by a call that can fail
-//! before it is touched. The owner of a region asks for what it cannot work without when it makes the region, senders for the rest.
+//! A region is a sparse file: most bulk buffers are never used. But touching a hole of a mapped file while the file
+//! system is full kills the process (SIGBUS), and containers often have small file systems. So memory is reserved
+//! before it is touched, by a call that can fail. The owner of a region reserves what it cannot work without when it
+//! creates the region; senders reserve the rest.
 
 use std::fs::File;
 use std::io;
@@ -12,20 +13,21 @@ use std::sync::Arc;
 
 use crate::shm::layout::Layout;
 
-/// Bulk buffers made present at a time.
+/// Bulk buffers reserved at a time.
 const STEP: u32 = 16;
-/// Requests for a buffer that go by, after the file system refused one, before it is asked again.
+/// Requests for a buffer that are refused without a system call after the file system refused one.
 const REQUESTS_PER_RETRY: u32 = 64;
-/// Times a reservation is tried that signals interrupt.
+/// Times a reservation is retried after a signal interrupts it.
 const INTERRUPTIONS_MAX: u32 = 1000;
 
-/// What to do about a file system without space.
+/// What to do about a full file system.
 pub(crate) const ADVICE: &str = "make room there; in a container, with a larger --shm-size";
 
-/// Asks the file system for `len` bytes of `file` from `offset` on.
+/// Reserves space for `len` bytes of `file` from `offset` on.
 ///
 /// # Errors
-/// That there is no space, above all. A file system that cannot be asked counts as having it.
+/// The system's error, above all that there is no space. A file system that does not support the call counts as having
+/// space.
 pub(crate) fn reserve(file: &File, offset: usize, len: usize) -> io::Result<()> {
     for _ in 0..INTERRUPTIONS_MAX {
         // SAFETY: the call takes integers only.
@@ -42,23 +44,23 @@ pub(crate) fn reserve(file: &File, offset: usize, len: usize) -> io::Result<()> 
     Err(io::ErrorKind::Interrupted.into())
 }
 
-/// How many bulk buffers of a region a sender may touch.
+/// Which bulk buffers of a region a sender may touch.
 #[derive(Debug)]
 pub(crate) struct BulkBacking {
     file: Option<(Arc<File>, PathBuf)>,
     present: u32,
-    /// Requests that the file system's last refusal stands for; 0 if it has refused none.
+    /// Requests left to refuse since the file system's last refusal; 0 if it has refused none.
     refused: u32,
     was_logged: bool,
 }
 
 impl BulkBacking {
-    /// Of the region file at `path`: those that its owner reserved.
+    /// For the region file at `path`: the buffers that its owner reserved.
     pub(crate) fn of_file(file: Arc<File>, path: PathBuf, layout: &Layout) -> Self {
         BulkBacking { file: Some((file, path)), present: layout.bulk_reserved(), refused: 0, was_logged: false }
     }
 
-    /// Of private memory, for tests: all.
+    /// For private memory, in tests: all buffers.
     #[cfg(test)]
     pub(crate) fn private() -> Self {
         BulkBacking { file: None, present: u32::MAX, refused: 0, was_logged: false }
@@ -129,7 +131,7 @@ mod tests {
     #[test]
     fn what_cannot_be_had_is_not_touched() {
         let layout = layout();
-        // A file that was opened for reading only refuses like a full file system does.
+        // A file opened read-only fails as a full file system does.
         let file = Arc::new(File::open("/proc/self/exe").unwrap());
         let mut backing = BulkBacking::of_file(file, PathBuf::from("region"), &layout);
         for _ in 0..1000 {

@@ -1,12 +1,13 @@
-//! What wakes a receiver that sleeps in an event loop with other descriptors: a FIFO beside its region file.
+//! Wakes a receiver that sleeps in an event loop with other descriptors: a FIFO beside its region file.
 //!
-//! It exists only for endpoints that asked for a descriptor ([`crate::Transport::wake_fd`]). Its name is that of the region with the
-//! region's nonce behind a `~`, which stands in no endpoint's name: so it is never reused, and whoever removes the region of a dead
-//! endpoint knows it and removes it first. Senders open it when they first have to ring. They open it for reading, too: then to write
-//! into it never raises SIGPIPE, whatever became of the receiver, and none of them ever reads.
+//! The FIFO exists only for endpoints that asked for a descriptor ([`crate::Transport::wake_fd`]). Its name is that of
+//! the region, followed by a `~` and the region's nonce; no endpoint's name may contain a `~`. So the name is never
+//! reused, and a process that removes the region of a dead endpoint knows it and removes it first. Senders open the
+//! FIFO when they first have to ring. They open it for reading, too, so that writing into it never raises SIGPIPE,
+//! whatever became of the receiver; no sender ever reads.
 //!
-//! A byte in it means no more than "look". Who writes more of them, or takes some out, can only cause a vain look, or a sleep that
-//! lasts until its timeout.
+//! A byte in it means only "look". A process that writes extra bytes, or takes some out, can only cause a needless
+//! look, or a sleep that lasts until its timeout.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -20,10 +21,10 @@ use rustix::fs::{CWD, Mode, mkfifoat};
 use crate::error::NetError;
 use crate::wake::owned;
 
-/// Bytes that the FIFO holds, where the system lets us choose: a page, the least it has. When it is full, it is readable all the same.
+/// Bytes that the FIFO holds, where the system lets us choose: one page, the minimum. A full FIFO is still readable.
 const CAPACITY: usize = 4096;
 
-/// The bell of the region at `region` of this nonce.
+/// The path of the bell of the region at `region` with this nonce.
 pub(crate) fn path_of(region: &Path, nonce: u64) -> PathBuf {
     let mut path = OsString::from(region);
     path.push(format!("~{nonce:016x}"));
@@ -35,7 +36,7 @@ pub(crate) fn remove(region: &Path, nonce: u64) {
     let _ = std::fs::remove_file(path_of(region, nonce));
 }
 
-/// Opens the FIFO at `path` if it is one of this user.
+/// Opens the FIFO at `path` if it is a FIFO of this user.
 fn open(path: &Path) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?;
@@ -44,12 +45,13 @@ fn open(path: &Path) -> io::Result<File> {
     if is_ours { Ok(file) } else { Err(io::Error::new(io::ErrorKind::InvalidData, "not a FIFO of this user")) }
 }
 
-/// Makes the FIFO readable. It fails only if it is full, and then it is readable.
+/// Makes the FIFO readable. The write fails only if the FIFO is full, and then it is already readable.
 fn ring(mut fifo: &File) {
     let _ = fifo.write(&[1]);
 }
 
-/// The bell of an endpoint of this process. Its name is kept apart, since wakers keep the bell for as long as they like.
+/// The bell of an endpoint of this process. Its name is kept apart because wakers may keep the bell for as long as they
+/// like.
 #[derive(Debug)]
 pub(crate) struct OwnBell(File);
 
@@ -58,7 +60,7 @@ pub(crate) struct OwnBell(File);
 pub(crate) struct BellName(PathBuf);
 
 impl OwnBell {
-    /// Makes the FIFO.
+    /// Creates the FIFO.
     ///
     /// # Errors
     /// [`NetError::Io`].
@@ -67,12 +69,12 @@ impl OwnBell {
         mkfifoat(CWD, &path, Mode::RUSR | Mode::WUSR).map_err(|errno| refused(errno.into()))?;
         let name = BellName(path.clone());
         let fifo = open(&path).map_err(refused)?;
-        // If it stays longer, only whoever fills it on purpose makes us read more.
+        // If it stays larger, we read more only after someone filled it on purpose.
         let _ = rustix::pipe::fcntl_setpipe_size(&fifo, CAPACITY);
         Ok((OwnBell(fifo), name))
     }
 
-    /// A descriptor of it for someone else to keep.
+    /// Returns a duplicate descriptor for the caller to keep.
     ///
     /// # Errors
     /// [`NetError::Io`] if the system has no descriptor left.
@@ -85,7 +87,7 @@ impl OwnBell {
         ring(&self.0);
     }
 
-    /// Takes out what was written.
+    /// Drains what was written.
     pub(crate) fn silence(&self) {
         let _ = (&self.0).read(&mut [0; CAPACITY]);
     }
@@ -110,7 +112,7 @@ pub(crate) enum Bell {
 }
 
 impl Bell {
-    /// Rings it. If there is none, the receiver looks when its sleep is over.
+    /// Rings it. If there is none, the receiver looks when its sleep times out.
     #[cold]
     pub(crate) fn ring(&mut self) {
         if let Bell::At(path) = self

@@ -1,8 +1,8 @@
 //! Buffers for packets that do not fit a cell.
 //!
-//! A sender claims a buffer of the receiver, fills it, and names it in a cell; the receiver frees it when the packet has
-//! been used. Buffers are claimed lowest first: however many there are, a steady flow cycles through few of them, and those
-//! stay in the processors' caches.
+//! A sender claims a buffer of the receiver, fills it, and puts its number in a cell; the receiver frees it when the
+//! packet has been used. Buffers are claimed lowest first: however many there are, a steady flow cycles through few of
+//! them, and those stay in the processors' caches.
 
 use std::sync::atomic::Ordering;
 
@@ -11,8 +11,8 @@ use crate::shm::region::Region;
 /// What an owner word holds while a buffer is free.
 const FREE: u32 = 0;
 
-/// The owner word of a buffer claimed by the holder of a slot. Half of the generation tells holders apart well enough: it
-/// only matters after a death.
+/// The owner word of a buffer claimed by the holder of a slot. Half of the generation is enough to tell holders apart:
+/// it matters only after a holder died.
 #[inline]
 pub(crate) fn tag(slot: u16, generation: u32) -> u32 {
     // The low half is never 0, since the highest slot number is never used.
@@ -24,7 +24,7 @@ fn untag(tag: u32) -> Option<(u16, u16)> {
     Some(((tag as u16).checked_sub(1)?, (tag >> 16) as u16))
 }
 
-/// Takes the lowest free buffer.
+/// Claims the lowest free buffer.
 #[inline]
 pub(crate) fn claim(region: &Region, tag: u32) -> Option<u32> {
     let count = region.layout().sizes.bulk_buffers;
@@ -35,22 +35,26 @@ pub(crate) fn claim(region: &Region, tag: u32) -> Option<u32> {
     })
 }
 
-/// Gives a buffer back.
+/// Frees a buffer.
 #[inline]
 pub(crate) fn free(region: &Region, index: u32) {
     region.bulk_owner(index).store(FREE, Ordering::Release);
 }
 
-/// Whether the holder of that tag owns the buffer; false if there is no such buffer.
+/// Whether the holder with this tag owns the buffer; false if there is no such buffer.
 #[inline]
 pub(crate) fn is_owned(region: &Region, index: u32, tag: u32) -> bool {
     index < region.layout().sizes.bulk_buffers && region.bulk_owner(index).load(Ordering::Relaxed) == tag
 }
 
-/// Frees the buffers of senders that `is_dead` knows by slot and half generation, provided that `is_quiet` says, after the
-/// last of those questions, that no packet is in the queue: else one of the dead may have published the buffer. Returns
-/// how many were freed.
-pub(crate) fn sweep(region: &Region, mut is_dead: impl FnMut(u16, u16) -> bool, is_quiet: impl FnOnce() -> bool) -> usize {
+/// Frees the buffers of dead senders, which `is_dead` identifies by slot and half generation. Frees none unless
+/// `is_quiet`, called after the last `is_dead`, says that no packet is in the queue: otherwise one of the dead may have
+/// published the buffer. Returns how many were freed.
+pub(crate) fn sweep(
+    region: &Region,
+    mut is_dead: impl FnMut(u16, u16) -> bool,
+    is_quiet: impl FnOnce() -> bool,
+) -> usize {
     let dead: Vec<(u32, u32)> = (0..region.layout().sizes.bulk_buffers)
         .filter_map(|index| {
             let tag = region.bulk_owner(index).load(Ordering::Acquire);

@@ -6,12 +6,12 @@ use crate::shm::layout::INLINE_BYTES_MAX;
 use crate::shm::region::Region;
 use crate::transport::{HEAD_BYTES, RX_BURST, Route, RxPacket};
 
-/// Packets handed out at once. Fewer than the trait allows: while the receiver works on one burst its peer works on the
-/// answers to the one before, and with everything in one burst each would wait for the other.
+/// Packets handed out at once. Fewer than the trait allows: while the receiver works on one burst, its peer works on
+/// the answers to the previous one. With everything in one burst each side would wait for the other.
 pub(crate) const BURST_MAX: usize = 32;
 const _: () = assert!(BURST_MAX <= RX_BURST);
 
-/// What the receiver must ask the rest of its endpoint.
+/// What the receiver asks of the rest of its endpoint.
 pub(crate) trait Senders {
     /// Whether the holder of a slot lives. A system call.
     fn is_alive(&self, slot: u16) -> bool;
@@ -20,10 +20,10 @@ pub(crate) trait Senders {
     fn route_to(&self, nonce: u64) -> Option<Route>;
 }
 
-/// What stands for no route in a packed field.
+/// No route, in a packed field.
 const NO_ROUTE: u32 = u32::MAX;
 
-/// What was last found in each sender slot, so that a packet's route costs one look into private memory.
+/// What the last lookup found for each sender slot, so that finding a packet's route costs one read of private memory.
 #[derive(Debug)]
 pub(crate) struct Sources(Box<[Source]>);
 
@@ -39,7 +39,7 @@ impl Sources {
         Sources(vec![Source { generation: 0, route: NO_ROUTE }; senders_max as usize].into_boxed_slice())
     }
 
-    /// Forgets all, so that the next packets look again.
+    /// Forgets everything, so that the next packets are looked up again.
     pub(crate) fn forget(&mut self) {
         self.0.fill(Source { generation: 0, route: NO_ROUTE });
     }
@@ -90,11 +90,11 @@ impl Arrived {
         RxPacket::shared(self.route(), &self.bytes[..HEAD_BYTES], bytes)
     }
 
-    /// Copies the head of a packet in bulk buffer `index`; false if that is no buffer claimed under `tag` or has no `len`
-    /// bytes.
+    /// Copies the head of a packet in bulk buffer `index`; false if no such buffer is claimed under `tag` or it has
+    /// fewer than `len` bytes.
     #[inline(never)]
     fn read_bulk_head(&mut self, region: &Region, index: u32, tag: u32, len: u16) -> bool {
-        // The owner word also keeps a buffer from being named by another sender's cell.
+        // The owner word also keeps another sender's cell from naming this buffer.
         let is_valid = len as u32 <= region.layout().sizes.mtu && bulk::is_owned(region, index, tag);
         if is_valid {
             region.bulk(index, HEAD_BYTES).copy_to(0, &mut self.bytes[..HEAD_BYTES]);
@@ -110,8 +110,8 @@ const NOTHING: Arrived =
 pub(crate) struct Burst {
     packets: Box<[Arrived; BURST_MAX]>,
     len: usize,
-    /// How many of them lie in bulk buffers. (Of another size than `len`, or the compiler updates both at once, and waits for the stores
-    /// that set them one by one.)
+    /// How many of them lie in bulk buffers. (The type differs from that of `len` on purpose: with equal types the
+    /// compiler updates both in one access, which waits for the stores that set them one by one.)
     bulk: u32,
 }
 
@@ -172,7 +172,7 @@ impl Burst {
     /// Packet `i`.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If there is no such packet.
     #[inline(always)]
     pub(crate) fn packet<'a>(&'a self, region: &'a Region, i: usize) -> RxPacket<'a> {
         let packet = &self.packets[..self.len][i];
@@ -185,7 +185,7 @@ impl Burst {
     /// The slot and generation packet `i` came from.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If there is no such packet.
     pub(crate) fn origin(&self, i: usize) -> (u16, u32) {
         let packet = &self.packets[..self.len][i];
         (packet.slot, packet.generation)

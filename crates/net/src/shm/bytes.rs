@@ -1,8 +1,8 @@
 //! Copying to and from memory that another process may write at the same time.
 //!
-//! The compiler must believe nothing of such memory: a value read twice may differ. So it is never a slice. It is copied by
-//! machine instructions that stand outside the compiler's memory model (or, on other processors and under Miri, by relaxed
-//! atomic loads and stores), and all that is checked is the private copy.
+//! The compiler must assume nothing about such memory: two reads of a value may differ. So it is never a slice. It is
+//! copied by machine instructions that stand outside the compiler's memory model (or, on other processors and under
+//! Miri, by relaxed atomic loads and stores), and only the private copy is checked.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -19,7 +19,7 @@ impl<'a> SharedBytes<'a> {
     /// Bytes `start .. start + len` of a mapping.
     ///
     /// # Safety
-    /// They must stay mapped and readable for `'a`. Others may write them at any time.
+    /// They must stay mapped and readable for `'a`. Other processes may write them at any time.
     pub(crate) unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
         SharedBytes { start, len, region: PhantomData }
     }
@@ -43,7 +43,7 @@ impl<'a> SharedBytes<'a> {
     #[inline]
     pub(crate) fn skip(self, count: usize) -> Self {
         assert!(count <= self.len, "skip past the end of shared bytes");
-        // SAFETY: what remains is part of what `new` was promised.
+        // SAFETY: the rest is part of the range whose validity the caller of `new` promised.
         unsafe { SharedBytes::new(self.start.add(count), self.len - count) }
     }
 
@@ -54,7 +54,7 @@ impl<'a> SharedBytes<'a> {
     #[inline]
     pub fn copy_to(&self, offset: usize, to: &mut [u8]) {
         assert!(offset <= self.len && to.len() <= self.len - offset, "copy past the end of shared bytes");
-        // SAFETY: the range was checked against `len`, and `new` promised that it is mapped.
+        // SAFETY: the range was checked against `len`, and the caller of `new` promised that it is mapped.
         unsafe { read_shared(self.start.as_ptr().add(offset), to) }
     }
 }
@@ -85,7 +85,7 @@ pub(crate) unsafe fn write_shared(from: &[u8], to: *mut u8) {
 mod imp {
     use std::arch::asm;
 
-    /// Copies up to here go by 16-byte moves; starting `rep movsb` costs more than that.
+    /// Copies up to this length use 16-byte moves; starting `rep movsb` costs more than that.
     const SHORT_MAX: usize = 256;
 
     pub(super) use copy as read;
@@ -208,7 +208,8 @@ mod tests {
 
     #[test]
     fn copies_every_length_and_alignment() {
-        let lens: Vec<usize> = if cfg!(miri) { vec![0, 1, 7, 8, 17, 64, 129] } else { (0..300).chain([500, 511]).collect() };
+        let lens: Vec<usize> =
+            if cfg!(miri) { vec![0, 1, 7, 8, 17, 64, 129] } else { (0..300).chain([500, 511]).collect() };
         let mut from: Vec<u8> = (0..600).map(|i| i as u8).collect();
         for offset in [0, 1, 7, 8, 64] {
             for &len in &lens {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::shm::bytes::{read_shared, write_shared};
 use crate::shm::layout::{CELL_BYTES, CELL_PAYLOAD, INLINE_BYTES_MAX};
 
-/// What a packet that lies in its cell has in place of the number of a bulk buffer.
+/// Stands in place of a bulk buffer's number if the packet lies in its cell.
 pub(crate) const NO_BULK: u32 = u32::MAX;
 
 /// The first word of a cell. Storing it publishes the packet.
@@ -33,10 +33,10 @@ impl Published {
     }
 }
 
-/// The second word: more about the packet, read only once the first says it is there.
+/// The second word: more about the packet, read only once the first word says that it is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Origin {
-    /// Generation of the sender's slot, so that a slot's next holder is not taken for this one.
+    /// Generation of the sender's slot, so that a slot's next holder is not mistaken for this one.
     pub(crate) generation: u32,
     /// The bulk buffer that holds the packet, or [`NO_BULK`].
     pub(crate) bulk: u32,
@@ -72,7 +72,7 @@ impl<'a> Cells<'a> {
     /// The cells from `start` on.
     ///
     /// # Safety
-    /// `count` must be a power of two, and so many cells must stay mapped for `'a` from `start` on, aligned to 64.
+    /// `count` must be a power of two, and that many cells must stay mapped for `'a` from `start` on, aligned to 64.
     #[inline]
     pub(crate) unsafe fn new(start: NonNull<u8>, count: u32) -> Self {
         Cells { start, mask: count as usize - 1, region: PhantomData }
@@ -113,13 +113,14 @@ impl<'a> Cell<'a> {
         Origin::unpack(self.word(1).load(Ordering::Relaxed))
     }
 
-    /// Marks the cell as last used one lap before `ticket`, so that no number of laps makes memory look published that nobody wrote.
+    /// Marks the cell as last used one lap before `ticket`, so that memory that nobody wrote never looks published,
+    /// whatever the number of laps.
     pub(crate) fn init(&self, ticket: u64, queue_len: u32) {
         let seq = seq_of(ticket.wrapping_sub(queue_len as u64));
         self.word(0).store(Published { seq, len: 0, slot: 0 }.pack(), Ordering::Relaxed);
     }
 
-    /// Asks for the first line of the cell. Has no other effect.
+    /// Prefetches the first cache line of the cell. Has no other effect.
     #[inline]
     pub(crate) fn prefetch(&self) {
         crate::prefetch::address(self.start.as_ptr());
@@ -149,12 +150,11 @@ impl<'a> Cell<'a> {
         self.word(0).store(published.pack(), Ordering::Release);
     }
 
-    /// Copies at least the first `len` bytes of the packet out; what follows them in `to` is arbitrary.
+    /// Copies at least the first `len` bytes of the packet out; the bytes after them in `to` are arbitrary.
     #[inline]
     pub(crate) fn read_packet(&self, to: &mut [u8; INLINE_BYTES_MAX], len: usize) {
-        // Fixed lengths make straight code: 48 bytes end with the first cache line, and the second is touched only if
-        // needed.
-        // SAFETY: both lengths lie in the cell and in `to`.
+        // Fixed lengths compile to straight code: 48 bytes end with the first cache line, and the second is touched
+        // only if needed. SAFETY: both lengths lie in the cell and in `to`.
         unsafe {
             let from = self.start.as_ptr().add(CELL_PAYLOAD);
             read_shared(from, &mut to[..48]);

@@ -10,30 +10,30 @@ use crate::shm::layout::Sizes;
 /// How to make a [`ShmTransport`](super::ShmTransport).
 #[derive(Debug, Clone)]
 pub struct ShmConfig {
-    /// The name others resolve; `None` for an endpoint that only ever speaks first and gets a random one.
+    /// The name that others resolve; `None` for an endpoint that always speaks first and gets a random name.
     pub name: Option<ShmName>,
     /// Where region files lie. It must support mapped files and `O_TMPFILE`; memory-backed file systems do.
     pub directory: PathBuf,
-    /// Packets the receive queue holds: a power of two, 64 to 2^20. Takes 128 B each, whether used or not.
+    /// Packets the receive queue holds: a power of two, 64 to 2^20. Each takes 128 B, whether used or not.
     pub queue_len: u32,
-    /// Packets longer than [`INLINE_BYTES_MAX`](super::INLINE_BYTES_MAX) that the queue holds: 1 to 2^20. The first 16 take memory of
-    /// `mtu` each at once, the others when they are first used; a packet that finds no memory is dropped and counted in
-    /// [`tx_dropped_no_memory`](crate::TransportCounters::tx_dropped_no_memory).
+    /// Packets longer than [`INLINE_BYTES_MAX`](super::INLINE_BYTES_MAX) that the queue holds: 1 to 2^20. The first 16
+    /// take `mtu` bytes each at creation, the others when they are first used; a packet for which there is no memory is
+    /// dropped and counted in [`tx_dropped_no_memory`](crate::TransportCounters::tx_dropped_no_memory).
     pub bulk_buffers: u32,
     /// Largest packet in bytes: 112 to 65,472.
     pub mtu: u32,
-    /// Endpoints that may have this one resolved at a time: 1 to 65,535.
+    /// Endpoints that may have this one resolved at the same time: 1 to 65,535.
     pub senders_max: u32,
-    /// Peers this endpoint may have resolved at a time. Each takes a mapping and a file descriptor, or two if
-    /// it sleeps by descriptor ([`Transport::wake_fd`](crate::Transport::wake_fd)).
+    /// Peers this endpoint may have resolved at the same time. Each takes a mapping and a file descriptor, or two
+    /// descriptors if it sleeps by descriptor ([`Transport::wake_fd`](crate::Transport::wake_fd)).
     pub routes_max: usize,
-    /// Cells of the receive queue that are asked for after a burst was sent, at most, so that the answers to the burst before are on their way
-    /// from the other core when they are wanted; 0 for none.
+    /// Most cells of the receive queue to prefetch after a burst is sent, so that the answers to the previous burst are
+    /// on their way from the other core by the time they are read; 0 for none.
     pub prefetch_cells: u32,
-    /// The number of the first packet received; only tests care.
+    /// The number of the first packet received; set only by tests.
     pub(crate) first_ticket: u64,
-    /// Whether senders need no fence of their own because the kernel issues one before this endpoint sleeps; only tests
-    /// choose.
+    /// Whether senders need no fence of their own because the kernel issues one before this endpoint sleeps; set only
+    /// by tests.
     pub(crate) kernel_fences: bool,
 }
 
@@ -43,7 +43,7 @@ impl ShmConfig {
         ShmConfig { name: Some(name), ..Self::anonymous() }
     }
 
-    /// The defaults for an endpoint that others need not find.
+    /// The defaults for an endpoint that others need not resolve by name.
     pub fn anonymous() -> Self {
         ShmConfig {
             name: None,
@@ -59,7 +59,7 @@ impl ShmConfig {
         }
     }
 
-    /// The sizes of the region to make.
+    /// The sizes of the region to create.
     ///
     /// # Errors
     /// [`NetError::BadSetting`] for the first setting outside its range.

@@ -25,8 +25,9 @@ use crate::shm::receiver::{Outlook, Receiver};
 use crate::shm::region::{Identity, Region};
 use crate::transport::{Arm, PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
 
-/// First sleep while packets may come that were set aside, because a sender that dies does not wake the receiver. As long as only such packets are
-/// awaited, each sleep may be twice as long as the one before, up to [`SLEEP_MAX`]. A sender that publishes late does wake the receiver.
+/// First sleep while packets that were set aside may still come, because a sender that dies does not wake the receiver.
+/// As long as only such packets are awaited, each sleep may be twice as long as the previous one, up to [`SLEEP_MAX`].
+/// A sender that publishes late does wake the receiver.
 const FIRST_SLEEP_AT_HOLES: Duration = Duration::from_millis(1);
 
 /// An endpoint in shared memory. See the [module](super) for how it works.
@@ -43,23 +44,25 @@ pub struct ShmTransport {
     senders_fence: bool,
     /// Number of the last sleep.
     sleeps: u32,
-    /// Longest next sleep while packets may come that were set aside.
+    /// Longest next sleep while packets that were set aside may still come.
     sleep_at_holes: Duration,
-    /// Removed before the region that tells of it.
+    /// Removed before the region whose nonce its name contains.
     bell_name: Option<BellName>,
     own_file: OwnFile,
 }
 
 impl ShmTransport {
-    /// Makes the endpoint and its region.
+    /// Creates the endpoint and its region.
     ///
     /// # Errors
-    /// [`NetError::BadSetting`], [`NetError::InUse`] if a live endpoint has the name, [`NetError::BadRegion`] if something
-    /// that is no region has it, [`NetError::Io`].
+    /// [`NetError::BadSetting`], [`NetError::InUse`] if a live endpoint has the name, [`NetError::BadRegion`] if a file
+    /// that is not a region has it, [`NetError::Io`].
     pub fn new(config: &ShmConfig) -> Result<Self, NetError> {
         let layout = Layout::new(config.sizes()?).map_err(|(name, why)| NetError::BadSetting { name, why })?;
-        let nonce = getrandom::u64()
-            .map_err(|e| NetError::Io { doing: "get random bytes".into(), cause: std::io::Error::other(e.to_string()) })?;
+        let nonce = getrandom::u64().map_err(|e| NetError::Io {
+            doing: "get random bytes".into(),
+            cause: std::io::Error::other(e.to_string()),
+        })?;
         let name = match &config.name {
             Some(name) => name.clone(),
             None => ShmName::new(&format!("{ANONYMOUS_PREFIX}{nonce:016x}"))?,
@@ -68,7 +71,8 @@ impl ShmTransport {
         let unnamed = OwnFile::unnamed(&config.directory, layout.file_bytes as u64)?;
         backing::reserve(&unnamed, 0, layout.fixed_bytes()).map_err(|cause| {
             let (bytes, directory) = (layout.fixed_bytes(), config.directory.display());
-            let doing = format!("reserve the {bytes} bytes that an endpoint needs in {directory} ({})", backing::ADVICE);
+            let doing =
+                format!("reserve the {bytes} bytes that an endpoint needs in {directory} ({})", backing::ADVICE);
             NetError::Io { doing, cause }
         })?;
         let map = Mapping::of_file(&unnamed, layout.file_bytes)
@@ -95,7 +99,8 @@ impl ShmTransport {
         })
     }
 
-    /// Says in the region how this sleeps, looks at the queue once more, and says for how long it may; `None` if it may not.
+    /// Writes into the region how this endpoint sleeps, looks at the queue once more, and returns how long it may
+    /// sleep; `None` if it must not.
     fn begin_sleep(&mut self, word: u32, timeout: Duration) -> Option<Duration> {
         if self.wake.take() {
             return None;
@@ -105,7 +110,8 @@ impl ShmTransport {
         futex::fence_before_sleep(self.senders_fence);
         let outlook = self.receiver.outlook(&Known { peers: &self.peers, file: self.own_file.file() });
         let longest = self.sleep_at_holes;
-        self.sleep_at_holes = if outlook == Outlook::Holes { (2 * longest).min(SLEEP_MAX) } else { FIRST_SLEEP_AT_HOLES };
+        self.sleep_at_holes =
+            if outlook == Outlook::Holes { (2 * longest).min(SLEEP_MAX) } else { FIRST_SLEEP_AT_HOLES };
         let timeout = match outlook {
             Outlook::Arrivals => Duration::ZERO,
             Outlook::Holes => timeout.min(longest),
@@ -138,7 +144,7 @@ impl Drop for ShmTransport {
     }
 }
 
-/// What the receiver asks: locks about lives, the table of peers about routes.
+/// Answers the receiver's questions: the locks say who is alive, the table of peers has the routes.
 struct Known<'a> {
     peers: &'a Peers,
     file: &'a File,
@@ -158,7 +164,7 @@ impl Senders for Known<'_> {
 struct Wake {
     asked: AtomicBool,
     region: Region,
-    /// Of an endpoint that may sleep by descriptor.
+    /// Set for an endpoint that may sleep by descriptor.
     bell: OnceLock<OwnBell>,
 }
 
@@ -171,7 +177,7 @@ impl Wake {
         });
     }
 
-    /// Whether someone asked since the last time.
+    /// Whether a wake-up was requested since the last call.
     fn take(&self) -> bool {
         self.asked.swap(false, Ordering::SeqCst)
     }
@@ -223,8 +229,9 @@ impl Transport for ShmTransport {
             }
         }
         if packets.len() > 1 {
-            // As many answers to the burst before are in the queue by now, or soon; to a single packet there is none yet. Behind the sending,
-            // which would wait while more lines are asked for than the processor fetches at once.
+            // By now as many answers to the previous burst are in the queue, or will be soon; to a single packet there
+            // is none yet. Prefetch after sending, because sending would wait if more lines were requested than the
+            // processor fetches at once.
             self.receiver.prefetch_next(packets.len().min(self.prefetch_cells));
         }
     }
@@ -344,7 +351,7 @@ mod tests {
         }
     }
 
-    /// Each packet of one thread wakes the other, tens of thousands of times: a lost wake-up would last for ever.
+    /// Each packet of one thread wakes the other, tens of thousands of times: after a lost wake-up the test would hang.
     #[test]
     fn no_wake_up_is_lost_whoever_fences() {
         const ROUNDS: u64 = 10_000;
@@ -365,7 +372,7 @@ mod tests {
         }
     }
 
-    /// Begins and ends sleeps until `count` of them began, and says how long each may last.
+    /// Begins and ends sleeps until `count` of them began, and returns how long each may last.
     fn sleeps(at: &mut ShmTransport, count: usize) -> Vec<Duration> {
         let mut begun = Vec::new();
         while begun.len() < count {
@@ -400,7 +407,8 @@ mod tests {
     #[test]
     fn packet_numbers_wrap_between_endpoints() {
         for first_ticket in [u32::MAX as u64 - 1000, u64::MAX - 1000] {
-            let [(mut a, to_b), (mut b, _)] = pair(&ShmConfig { first_ticket, queue_len: 64, ..ShmConfig::anonymous() });
+            let [(mut a, to_b), (mut b, _)] =
+                pair(&ShmConfig { first_ticket, queue_len: 64, ..ShmConfig::anonymous() });
             for i in 0..3000u16 {
                 let bytes = i.to_le_bytes().repeat(1 + i as usize % 100);
                 a.tx_burst(&[TxPacket { route: to_b, header: &bytes, payload: &[] }]);

@@ -1,7 +1,8 @@
-//! Region files: made, found, taken over from the dead, and removed.
+//! Region files: how they are created, found, taken over from the dead, and removed.
 //!
-//! A file gets its name only once it is complete and its owner's lock is held, so a name without a lock always belongs to
-//! the dead. Such a name is taken over by who asks for it, and removed in passing by who makes any other region, or opens a socket.
+//! A file gets its name only once it is complete and its owner's lock is held, so a name without a lock always belongs
+//! to a dead endpoint. An endpoint that wants such a name takes it over; an endpoint that creates any other region, or
+//! opens a socket, removes it in passing.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -18,12 +19,12 @@ use crate::shm::bell;
 use crate::shm::layout::{MAGIC, header};
 use crate::shm::lock::{self, OWNER_BYTE, REMOVER_BYTE};
 
-/// Random names begin so.
+/// Prefix of random names.
 pub(crate) const ANONYMOUS_PREFIX: &str = "anon-";
 
-/// Times a name is tried while others come and go under it.
+/// Attempts to take a name while other endpoints take and release it.
 const LINK_ATTEMPTS_MAX: u32 = 16;
-/// Time given to another who is removing a dead name: it has two system calls to make.
+/// Pause while another process removes a dead name: it has two system calls to make.
 const LINK_PAUSE: Duration = Duration::from_millis(1);
 /// Directory entries looked at for regions of dead endpoints, at each creation.
 const SWEEP_ENTRIES_MAX: usize = 4096;
@@ -38,13 +39,14 @@ pub(crate) struct OwnFile {
 }
 
 impl OwnFile {
-    /// Makes a file of `bytes` zeros without a name, with the owner's lock held.
+    /// Creates a file of `bytes` zeros without a name, with the owner's lock held.
     ///
     /// # Errors
     /// [`NetError::Io`].
     pub(crate) fn unnamed(directory: &Path, bytes: u64) -> Result<File, NetError> {
         let doing = |what: &str| format!("{what} a region of {bytes} bytes in {}", directory.display());
-        let refused = |cause| NetError::Io { doing: doing("create") + " (this user must be able to write there)", cause };
+        let refused =
+            |cause| NetError::Io { doing: doing("create") + " (this user must be able to write there)", cause };
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -87,7 +89,7 @@ impl OwnFile {
 
 impl Drop for OwnFile {
     fn drop(&mut self) {
-        // If someone removed the name and another endpoint has it now, it is not ours to remove.
+        // If the name was removed and another endpoint has it now, it is not ours to remove.
         if names(&self.path, &self.file) {
             let _ = std::fs::remove_file(&self.path);
         }
@@ -105,19 +107,20 @@ fn file_prefix() -> String {
     format!("dunlin-{uid}-")
 }
 
-/// Opens an existing region file of this user, or says [`None`] if there is none.
+/// Opens an existing region file of this user; [`None`] if there is none.
 ///
 /// # Errors
 /// [`NetError::BadRegion`] if something else has the name, [`NetError::Io`].
 pub(crate) fn open(path: &Path) -> Result<Option<File>, NetError> {
-    // O_NONBLOCK: should the name belong to a FIFO, opening it must not wait.
+    // O_NONBLOCK: if the name belongs to a FIFO, opening it must not block.
     let opened = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
     let file = match opened {
         Ok(file) => file,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(cause) => return Err(NetError::Io { doing: format!("open region {}", path.display()), cause }),
     };
-    let metadata = file.metadata().map_err(|cause| NetError::Io { doing: format!("stat {}", path.display()), cause })?;
+    let metadata =
+        file.metadata().map_err(|cause| NetError::Io { doing: format!("stat {}", path.display()), cause })?;
     // SAFETY: the call only returns a number.
     let uid = unsafe { libc::geteuid() };
     let why = if !metadata.is_file() {
@@ -144,28 +147,29 @@ fn take_over(path: &Path, name: &ShmName) -> Result<(), NetError> {
     }
 }
 
-/// What became of a region that was in the way.
+/// The outcome of removing a region that was in the way.
 enum Removal {
     /// Its owner was dead and the name is free, for the moment.
     Done,
     /// Its owner lives.
     Alive,
-    /// Someone else is about to remove it.
+    /// Another process is about to remove it.
     UnderWay,
 }
 
-/// Removes the name `path` of `file` if its owner is dead; that it is gone already is fine.
+/// Removes the name `path` of `file` if its owner is dead. It is no error if the name is already gone.
 fn remove_if_dead(path: &Path, file: &File) -> io::Result<Removal> {
-    // Once dead it stays so: nobody takes the owner's lock of a file that has had a name.
+    // A dead owner stays dead: nobody takes the owner's lock of a file that has had a name.
     if lock::is_locked(file, OWNER_BYTE) {
         return Ok(Removal::Alive);
     }
     if !lock::try_lock(file, REMOVER_BYTE)? {
         return Ok(Removal::UnderWay);
     }
-    // Nobody else removes this name now; but it may have been removed before, and be another endpoint's.
+    // Nobody else removes this name now; but it may have been removed before, and belong to another endpoint.
     if names(path, file) {
-        // First what is found through it, so that nothing stays for ever if this process dies here.
+        // Remove first what can be found only through the region, so that nothing stays for ever if this process dies
+        // here.
         if let Some(nonce) = nonce_of(file) {
             bell::remove(path, nonce);
         }
@@ -174,7 +178,7 @@ fn remove_if_dead(path: &Path, file: &File) -> io::Result<Removal> {
     Ok(Removal::Done)
 }
 
-/// Removes regions that dead endpoints of this user left behind. Best effort, bounded. What is no region is left alone.
+/// Removes regions that dead endpoints of this user left behind. Best effort, bounded. Other files are left alone.
 pub fn sweep(directory: &Path) {
     let prefix = file_prefix();
     let Ok(entries) = std::fs::read_dir(directory) else { return };
@@ -194,13 +198,13 @@ pub fn sweep(directory: &Path) {
     }
 }
 
-/// Whether a file begins as a region of any version: the lock of the owner means the same in all.
+/// Whether a file begins as a region of any version: the owner's lock means the same in all of them.
 fn is_region(file: &File) -> bool {
     let mut magic = [0; 8];
     file.read_exact_at(&mut magic, header::MAGIC as u64).is_ok() && u64::from_ne_bytes(magic) == MAGIC
 }
 
-/// The nonce of a region, which may be anything if someone else wrote to it.
+/// The nonce of a region. It may be any value if another process wrote to the region.
 fn nonce_of(file: &File) -> Option<u64> {
     let mut nonce = [0; 8];
     file.read_exact_at(&mut nonce, header::NONCE as u64).ok().map(|()| u64::from_ne_bytes(nonce))

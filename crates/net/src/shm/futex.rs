@@ -1,16 +1,17 @@
 //! Sleeping and waking across processes.
 //!
-//! The receiver says that it sleeps and then looks once more for packets; a sender publishes a packet and then looks whether
-//! the receiver sleeps. Each must do its two steps in that order, which processors only promise after a full fence, and a
-//! full fence in the sender would wait for every cache line it has just written. So the receiver, which is about to spend
-//! microseconds anyway, makes the kernel fence all processors that run a sender (`membarrier`). Where the kernel will not,
-//! the region says so and its senders fence themselves.
+//! The receiver announces that it sleeps and then looks once more for packets; a sender publishes a packet and then
+//! checks whether the receiver sleeps. Each must do its two steps in that order, which processors only promise after a
+//! full fence, and a full fence in the sender would wait for every cache line it has just written. So the receiver,
+//! which is about to spend microseconds anyway, makes the kernel issue a fence on all processors that run a sender
+//! (`membarrier`). If the kernel does not support this, the region says so and its senders issue the fence themselves.
 //!
-//! The receiver sleeps in one of two ways, and its wait word says in which: on the word itself (a futex), or in an event loop that waits
-//! for other descriptors too. Then senders ring its *bell*, see [`super::bell`]. Waking comes before the word is set to awake, so that a
-//! sender that is killed or stopped in between keeps no other sender from waking the receiver; and since it may go on at any time, each
-//! sleep has a number, so that it does not end a later one without waking. A receiver about to sleep on the word must not miss the wake-up:
-//! so the word changes before, too, to *being woken*.
+//! The receiver sleeps in one of two ways, and its wait word says in which: on the word itself (a futex), or in an
+//! event loop that waits for other descriptors too. In an event loop, senders wake it by ringing its *bell*, see
+//! [`super::bell`]. A sender wakes the receiver before it sets the word to awake, so that a sender that is killed or
+//! stopped in between does not keep other senders from waking the receiver. A stopped sender may continue at any time,
+//! so each sleep has a number: the sender cannot mark a later sleep as over without waking it. A receiver about to
+//! sleep on the word must not miss the wake-up, so before the wake-up the word changes to *being woken*.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
@@ -18,8 +19,8 @@ use std::time::Duration;
 
 /// Value of the wait word while its owner does not sleep.
 pub(crate) const AWAKE: u32 = 0;
-/// Low bits of the wait word from before the owner's last look at its queue until someone wakes it, if it sleeps on the word; the bits
-/// above are the number of the sleep.
+/// Low bits of the wait word if its owner sleeps on the word, from before its last look at its queue until it is woken;
+/// the bits above are the number of the sleep.
 const ON_WORD: u32 = 1;
 /// The same if it sleeps by descriptor.
 const BY_DESCRIPTOR: u32 = 2;
@@ -40,8 +41,8 @@ pub(crate) fn by_descriptor(number: u32) -> u32 {
 const MEMBARRIER_GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
 const MEMBARRIER_REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
 
-/// Whether this process takes part in the kernel's fences: as a sender it is reached by them, as a receiver it may ask for
-/// them. Asks the kernel once.
+/// Whether this process takes part in the kernel's fences: they reach it as a sender, and it may request them as a
+/// receiver. Asks the kernel once.
 pub(crate) fn kernel_fences() -> bool {
     static REGISTERED: OnceLock<bool> = OnceLock::new();
     *REGISTERED.get_or_init(|| !cfg!(miri) && membarrier(MEMBARRIER_REGISTER_GLOBAL_EXPEDITED))
@@ -52,17 +53,17 @@ fn membarrier(command: libc::c_int) -> bool {
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
-/// Orders the receiver's "I sleep" before its last look, and, unless `senders_fence`, every sender's publication before the
-/// sender's look at the wait word.
+/// Orders the receiver's "I sleep" before its last look, and, unless `senders_fence`, every sender's publication before
+/// the sender's look at the wait word.
 pub(crate) fn fence_before_sleep(senders_fence: bool) {
     fence(Ordering::SeqCst);
     if !senders_fence {
-        // It cannot fail once registered; if it did, sleeps are bounded by their timeout.
+        // It cannot fail once registered; if it did, the timeout still ends every sleep.
         membarrier(MEMBARRIER_GLOBAL_EXPEDITED);
     }
 }
 
-/// A sender's last step: wakes the owner of `word` if it sleeps; `ring` rings its bell.
+/// The last step of a send: wakes the owner of `word` if it sleeps; `ring` rings its bell.
 #[inline]
 pub(crate) fn wake_if_sleeping(word: &AtomicU32, senders_fence: bool, ring: impl FnOnce()) {
     if senders_fence {
@@ -76,7 +77,7 @@ pub(crate) fn wake_if_sleeping(word: &AtomicU32, senders_fence: bool, ring: impl
     }
 }
 
-/// Wakes whoever sleeps at `word`, which was `seen`. Of several wakers of one sleep few make the system call.
+/// Wakes the owner of `word`, which was `seen`. Of several wakers of one sleep, few make the system call.
 #[cold]
 pub(crate) fn wake(word: &AtomicU32, seen: u32, ring: impl FnOnce()) {
     match seen & KIND {
@@ -91,13 +92,13 @@ pub(crate) fn wake(word: &AtomicU32, seen: u32, ring: impl FnOnce()) {
             ring();
             set_awake(word, seen);
         }
-        // Awake by now, or nonsense that someone else wrote.
+        // Awake by now, or an invalid value that another process wrote.
         _ => {}
     }
 }
 
-/// Keeps the owner from falling asleep on the word any more in the sleep that was `seen`, and returns the word; `None` if that sleep is
-/// over. Another waker may be there first and stop before it wakes anyone.
+/// Keeps the owner from falling asleep on the word in the sleep that was `seen`, and returns the word; `None` if that
+/// sleep is over. Another waker may have done so already and stopped before it woke the owner.
 pub(crate) fn begin_waking(word: &AtomicU32, seen: u32) -> Option<u32> {
     let (asleep, being_woken) = (seen & !KIND | ON_WORD, seen | KIND);
     match word.compare_exchange(asleep, being_woken, Ordering::SeqCst, Ordering::SeqCst) {
@@ -111,12 +112,14 @@ pub(crate) fn set_awake(word: &AtomicU32, seen: u32) -> bool {
     word.compare_exchange(seen, AWAKE, Ordering::SeqCst, Ordering::Relaxed).is_ok()
 }
 
-/// Sleeps while `word` is `value`, at most for `timeout`; may return early.
+/// Sleeps while `word` is `value`, for at most `timeout`; may return early.
 pub(crate) fn sleep(word: &AtomicU32, value: u32, timeout: Duration) {
     let timeout = libc::timespec {
         tv_sec: timeout.as_secs().min(i32::MAX as u64) as libc::time_t,
         tv_nsec: timeout.subsec_nanos() as libc::c_long,
     };
     // SAFETY: the word and the timeout are readable through the call. Not FUTEX_PRIVATE: other processes wake it.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, &timeout as *const libc::timespec) };
+    unsafe {
+        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, &timeout as *const libc::timespec)
+    };
 }

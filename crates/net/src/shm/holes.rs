@@ -1,22 +1,23 @@
-//! Places of the queue that were taken and not published.
+//! Places of the queue that were taken but not published.
 //!
-//! A sender that was descheduled or stopped between the two will publish; one that was killed never will. The receiver waits for
-//! neither. It *sets the place aside*: its head passes the ticket, packets behind it are delivered, and the cell is *shut*, so that no
-//! sender uses it on later laps. The sender may still publish, however late: its packet is delivered then. If it is dead, the receiver
-//! gives the ticket up; it can tell, because every sender writes down what it takes before it takes it ([`Intent`]) and holds a lock
-//! for life.
+//! A sender that was descheduled or stopped between the two steps will publish; one that was killed never will. The
+//! receiver waits for neither. It *sets the place aside*: its head passes the ticket, packets behind it are delivered,
+//! and the cell is *shut*, so that no sender uses it on later laps. If the sender publishes after all, however late,
+//! its packet is delivered then. If the sender is dead, the receiver gives the ticket up. It can tell, because every
+//! sender writes down what it will take before it takes it ([`Intent`]) and holds a lock for life.
 //!
 //! # Why senders and receiver agree on what is shut
 //!
-//! Tickets of a shut cell are *void*: senders take them and write nothing, the receiver passes them. Both must say so of the same
-//! tickets.
+//! Tickets of a shut cell are *void*: senders take them and write nothing, the receiver passes them. Both must agree on
+//! which tickets are void.
 //!
-//! - A cell is shut before the head that has passed its ticket `a` is published. A sender takes ticket `a + queue_len` only after it saw
-//!   such a head, and looks at the bits after that. So every sender knows.
-//! - Once `a` is done with, the cell stays shut until the head passes the next void ticket `v` of it. The receiver passes `v` when it
-//!   finds something that was taken later. So whoever took `v` had looked at the bits before, and found the cell shut.
-//! - The cell is open again before the head that has passed `v` is published, and a sender takes `v + queue_len` only after it saw that
-//!   head.
+//! - A cell is shut before the head that has passed its ticket `a` is published. A sender takes ticket `a + queue_len`
+//!   only after it saw such a head, and looks at the bits after that. So every sender knows that the cell is shut.
+//! - Once `a` is done with, the cell stays shut until the head passes the next void ticket `v` of it. The receiver
+//!   passes `v` when it finds something that was taken later. So the sender that took `v` had looked at the bits
+//!   before, and found the cell shut.
+//! - The cell is open again before the head that has passed `v` is published, and a sender takes `v + queue_len` only
+//!   after it saw that head.
 
 use std::sync::atomic::Ordering;
 
@@ -24,23 +25,23 @@ use crate::shm::burst::Senders;
 use crate::shm::intent::Intent;
 use crate::shm::region::Region;
 
-/// Places set aside, or runs of them, whose senders are looked up at a time: the receiver has other things to do. The next time it goes on from
-/// there.
+/// Places set aside, or runs of them, whose senders one call looks up: the receiver has other things to do. The next
+/// call continues there.
 const LOOKUPS_MAX: usize = 256;
 
-/// The intents of all senders at one moment, to find out whose the holes are.
+/// The intents of all senders at one moment, to find out which sender left each hole.
 struct Intents(Vec<Wanted>);
 
 /// The intent in one slot.
 struct Wanted {
     slot: u16,
     intent: Intent,
-    /// Whether its holder lives, once that was asked.
+    /// Whether its holder lives, once that was looked up.
     is_alive: Option<bool>,
 }
 
 impl Intents {
-    /// Reads them. They tell of tickets that were taken before.
+    /// Reads the intents. They cover tickets taken before this call.
     fn read(region: &Region) -> Self {
         let slots = 0..region.layout().sizes.senders_max as u16;
         let intents = slots.map(|slot| (slot, region.intent(slot).load(Ordering::Acquire)));
@@ -48,14 +49,14 @@ impl Intents {
         Intents(intents.filter(|&(_, word)| word != Intent::NONE).map(wanted).collect())
     }
 
-    /// Whether nobody alive will publish `ticket`. If so, the caller must look again whether it is published: its sender may
-    /// have done that before the intents were read.
+    /// Whether no live sender will publish `ticket`. If so, the caller must check again whether it is published: its
+    /// sender may have published it before the intents were read.
     fn is_abandoned(&mut self, ticket: u64, senders: &impl Senders) -> bool {
         let mut is_wanted = false;
         for wanted in self.0.iter_mut().filter(|wanted| wanted.intent.covers(ticket)) {
             let is_alive = *wanted.is_alive.get_or_insert_with(|| senders.is_alive(wanted.slot));
             if wanted.intent.is_held() {
-                // Whoever else wanted the ticket did not get it.
+                // Any other sender that wanted the ticket did not get it.
                 return !is_alive;
             }
             is_wanted |= is_alive;
@@ -63,7 +64,7 @@ impl Intents {
         !is_wanted
     }
 
-    /// The slot of the sender that certainly took `ticket` and has more to publish.
+    /// The slot of the sender that certainly took `ticket` and has not yet published everything.
     fn holder(&self, ticket: u64) -> Option<u16> {
         self.0.iter().find(|wanted| wanted.intent.is_held() && wanted.intent.covers(ticket)).map(|wanted| wanted.slot)
     }
@@ -74,7 +75,7 @@ fn clear(bits: &mut [u64], ticket: u64) {
     bits[(ticket / 64) as usize & (bits.len() - 1)] &= !(1 << (ticket % 64));
 }
 
-/// Tickets that follow each other and that one sender publishes one after the other.
+/// Consecutive tickets that one sender publishes one after the other.
 #[derive(Debug)]
 struct Late {
     first: u64,
@@ -84,31 +85,33 @@ struct Late {
 }
 
 impl Late {
-    /// The ticket behind the last.
+    /// The ticket after the last.
     fn end(&self) -> u64 {
         self.first.wrapping_add(self.count as u64)
     }
 }
 
-/// The places that are set aside, and the cells that are shut. The region has a copy of the latter for senders, and is never asked.
+/// The places that are set aside, and the cells that are shut. The region has a copy of the shut bits for senders; the
+/// receiver never reads it back.
 #[derive(Debug)]
 pub(crate) struct SetAside {
     /// Tickets behind the head whose packets may still come, oldest first: at most one of each cell.
     open: Vec<Late>,
     /// A bit for each cell of a ticket in `open`.
     waiting: Box<[u64]>,
-    /// A bit for each cell that is shut: those, and those of tickets that were in `open`, until the next lap.
+    /// A bit for each cell that is shut: the cells of tickets in `open`, and those of tickets that were in `open`,
+    /// until the next lap.
     shut: Box<[u64]>,
     shut_count: u32,
-    /// How many of `open` the last look-up of senders left behind: the next begins there.
+    /// Where in `open` the last look-up of senders stopped; the next begins there.
     looked_up: usize,
-    /// Tickets set aside, and packets of those that came, since the queue was made.
+    /// Tickets set aside, and how many of their packets came, since the queue was created.
     added: u64,
     came: u64,
 }
 
 impl SetAside {
-    /// For a queue of `queue_len`, a power of two of at least 64.
+    /// Creates the set for a queue of `queue_len`, a power of two of at least 64.
     pub(crate) fn new(queue_len: u32) -> Self {
         let bits = || vec![0; queue_len as usize / 64].into_boxed_slice();
         SetAside { open: Vec::new(), waiting: bits(), shut: bits(), shut_count: 0, looked_up: 0, added: 0, came: 0 }
@@ -120,7 +123,7 @@ impl SetAside {
         self.shut_count == 0
     }
 
-    /// How many tickets were set aside since the queue was made, and how many of their packets came.
+    /// How many tickets were set aside since the queue was created, and how many of their packets came.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.added, self.came)
     }
@@ -130,7 +133,7 @@ impl SetAside {
         self.open.iter().map(|late| late.count as u64).sum()
     }
 
-    /// Whether one of those is there.
+    /// Whether one of those packets has been published.
     pub(crate) fn has_late(&self, region: &Region) -> bool {
         self.open.iter().any(|late| region.cell(late.first).published(late.first).is_some())
     }
@@ -144,7 +147,7 @@ impl SetAside {
         self.shut[word] & bit != 0
     }
 
-    /// Sets a ticket aside, whose cell is not shut. Then the head may pass it.
+    /// Sets aside a ticket whose cell is not shut. Then the head may pass it.
     pub(crate) fn add(&mut self, region: &Region, ticket: u64) {
         debug_assert!(!self.is_shut(ticket), "a cell has one ticket set aside at most");
         let (word, bit) = self.place(ticket);
@@ -156,10 +159,11 @@ impl SetAside {
         self.tell(region, ticket);
     }
 
-    /// Ends the wait for the packets that are there and that `take` takes, those of each sender in order.
+    /// Removes the packets that have been published and that `take` accepts; those of each sender in order.
     pub(crate) fn take_late(&mut self, region: &Region, mut take: impl FnMut(u64) -> bool) {
         let is_published = |ticket: u64| region.cell(ticket).published(ticket).is_some();
-        // The newest first: whatever one sender published before a ticket that is seen published here is seen, too.
+        // The newest first: if a ticket is seen as published here, everything that its sender published before it is
+        // seen, too.
         for late in self.open.iter_mut().rev() {
             late.is_published = is_published(late.first);
         }
@@ -175,21 +179,22 @@ impl SetAside {
         });
     }
 
-    /// Ends the wait for packets that nobody alive will publish, and notes which of the others one sender will. Returns how many
-    /// packets were lost.
+    /// Gives up packets that no live sender will publish, and merges adjacent tickets that the same sender will
+    /// publish. Returns how many packets were lost.
     pub(crate) fn look_up_senders(&mut self, region: &Region, senders: &impl Senders) -> u64 {
         if self.open.is_empty() {
             return 0;
         }
         let mut intents = Intents::read(region);
-        let begin = if self.open.len() <= LOOKUPS_MAX || self.looked_up >= self.open.len() { 0 } else { self.looked_up };
+        let begin =
+            if self.open.len() <= LOOKUPS_MAX || self.looked_up >= self.open.len() { 0 } else { self.looked_up };
         let (waiting, mut lost) = (&mut self.waiting, 0);
         let (mut at, mut end) = (0, begin + LOOKUPS_MAX);
         let turn = begin..end;
         self.open.retain(|late| {
             let is_due = turn.contains(&at);
             at += 1;
-            // Published after all, perhaps, before the intents were read.
+            // It may have been published after all, before the intents were read.
             let is_lost = is_due
                 && intents.is_abandoned(late.first, senders)
                 && region.cell(late.first).published(late.first).is_none();
@@ -216,11 +221,13 @@ impl SetAside {
         lost
     }
 
-    /// Notes that the head is about to pass a void ticket: its cell is open from the next lap on, unless a packet may still come.
+    /// Notes that the head is about to pass a void ticket: its cell is open from the next lap on, unless a packet may
+    /// still come.
     pub(crate) fn pass(&mut self, region: &Region, ticket: u64) {
         let (word, bit) = self.place(ticket);
         if self.waiting[word] & bit == 0 {
-            // Many laps may have gone by since anybody wrote there: what stands there must be no ticket to come.
+            // Many laps may have gone by since this cell was last written: its word must not look like that of a later
+            // ticket.
             let queue_len = region.layout().sizes.queue_len;
             region.cell(ticket).init(ticket.wrapping_add(queue_len as u64), queue_len);
             self.shut[word] &= !bit;
@@ -229,7 +236,7 @@ impl SetAside {
         }
     }
 
-    /// Tells senders. The head that is published next orders this.
+    /// Publishes the bits to senders. The head that is published next orders this.
     fn tell(&self, region: &Region, ticket: u64) {
         region.shut_word(ticket).store(self.shut[self.place(ticket).0], Ordering::Relaxed);
         region.shut_count().store(self.shut_count, Ordering::Relaxed);
@@ -293,7 +300,7 @@ mod tests {
         }
     }
 
-    /// However many places a stopped sender holds, a poll looks at one.
+    /// However many places a stopped sender holds, a poll looks at only one.
     #[test]
     fn tickets_of_one_sender_are_awaited_together() {
         struct Everybody;
@@ -315,7 +322,7 @@ mod tests {
             region.intent(0).store(Intent::wanted(at(0), 64), Ordering::Relaxed);
             (0..64).for_each(|i| aside.add(&region, at(i)));
             assert_eq!(aside.look_up_senders(&region, &Everybody), 0);
-            // One for each of both, and those of which nobody knows who took them.
+            // One for each of the two, and one for each ticket whose taker is unknown.
             assert_eq!((aside.open.len(), aside.open()), (2 + 4, 64));
             (10..50).for_each(|i| publish(&region, at(i)));
             let mut taken = Vec::new();
@@ -337,7 +344,7 @@ mod tests {
         }
     }
 
-    /// However many places stopped senders hold, those of a dead one behind them are found.
+    /// However many places stopped senders hold, those of a dead sender behind them are found.
     #[test]
     fn the_dead_do_not_hide_behind_the_stopped() {
         struct AllBut(u16);
@@ -355,7 +362,7 @@ mod tests {
         for start in [0u64, u64::MAX - 20] {
             let region = testing::region(Sizes { queue_len: LEN as u32, senders_max: SLOTS.into(), ..SIZES }, start);
             let mut aside = SetAside::new(LEN as u32);
-            // All stopped before they could note that they hold what they wanted, so that none of it is awaited together.
+            // All stopped before they could mark their intents held, so that none of their tickets are merged.
             for slot in 0..SLOTS {
                 let first = start.wrapping_add(u64::from(slot) * 64);
                 region.intent(slot).store(Intent::wanted(first, 64), Ordering::Relaxed);

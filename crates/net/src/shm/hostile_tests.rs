@@ -1,4 +1,4 @@
-//! An endpoint whose region another process scribbles over while it runs: nothing but packets may suffer.
+//! An endpoint whose region another process overwrites at random while it runs: nothing but packets may suffer.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -37,7 +37,7 @@ impl Random {
     }
 }
 
-/// One write: anything anywhere, or something nearly right where it hurts.
+/// One write: a random value anywhere, or a nearly valid value where it does most harm.
 fn scribble(file: &File, layout: &Layout, random: &mut Random) {
     let word = |offset: usize| {
         let mut bytes = [0; 8];
@@ -54,7 +54,7 @@ fn scribble(file: &File, layout: &Layout, random: &mut Random) {
         4 => write(layout.slots + random.below((layout.owners - layout.slots) as u64 / 8) as usize * 8, random.next()),
         5 => write(layout.owners + random.below(16) as usize * 8, random.below(1 << 20)),
         _ => {
-            // A cell the receiver will believe to be published.
+            // A cell that the receiver will take for published.
             let ticket = head.wrapping_add(random.below(8));
             let offset = layout.cells + (ticket % 64) as usize * CELL_BYTES;
             let (len, slot) = (random.below(2200) as u16, random.below(10) as u16);
@@ -64,7 +64,7 @@ fn scribble(file: &File, layout: &Layout, random: &mut Random) {
     }
 }
 
-/// Uses everything an endpoint offers, once.
+/// Calls everything an endpoint offers, once.
 fn exercise(endpoint: &mut ShmTransport, routes: &[Route], random: &mut Random) {
     let bytes = [random.next() as u8; 2000];
     for &route in routes {
@@ -108,7 +108,7 @@ fn scribbling_over_a_region_harms_nothing_but_packets() {
             scope.spawn(|| {
                 let mut random = Random(seed + 1000);
                 while !stop.load(Ordering::Relaxed) {
-                    // The header may be nonsense at this moment; that must be an error, or work.
+                    // The header may be invalid at this moment: the call must return an error, or work.
                     let route = client.resolve(&server_addr).ok();
                     for _ in 0..50 {
                         exercise(&mut client, route.as_slice(), &mut random);
@@ -147,7 +147,8 @@ fn a_region_with_a_scribbled_header_is_refused() {
     let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
     let mut other = ShmTransport::new(&config("header", "other")).unwrap();
     let addr: Addr = server.local_addr();
-    for offset in [header::MAGIC, header::VERSION, header::QUEUE_LEN, header::BULK_BUFFERS, header::MTU, header::SENDERS_MAX]
+    for offset in
+        [header::MAGIC, header::VERSION, header::QUEUE_LEN, header::BULK_BUFFERS, header::MTU, header::SENDERS_MAX]
     {
         let mut good = [0; 8];
         file.read_exact_at(&mut good, offset as u64).unwrap();

@@ -1,12 +1,12 @@
-//! What a sender is about to do to the queue, written down where the receiver finds it if the sender dies.
+//! What a sender is about to do to the queue, written where the receiver finds it if the sender dies.
 
 /// Tickets a sender wants or holds, packed into one word of its slot.
 ///
-/// A sender writes the intent before it takes the tickets, marks it held after, and clears it once all are published. So
-/// every ticket that was taken and is not published is covered by the intent of its sender.
+/// A sender writes the intent before it takes the tickets, marks it held after, and clears it once all are published.
+/// So every ticket that was taken and is not published is covered by the intent of its sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Intent {
-    /// The first ticket, less its highest bits.
+    /// The first ticket, without its highest bits.
     first: u64,
     /// How many.
     count: u8,
@@ -14,21 +14,21 @@ pub(crate) struct Intent {
     held: bool,
 }
 
-/// Bits of a ticket that an intent keeps: at 50 M packets/s they come round after 20 years.
+/// Bits of a ticket that an intent keeps: at 50 M packets/s they wrap around after 20 years.
 const TICKET_BITS: u32 = 55;
 const TICKET_MASK: u64 = (1 << TICKET_BITS) - 1;
 
 impl Intent {
-    /// The word that covers nothing.
+    /// The word of a sender that wants and holds no tickets.
     pub(crate) const NONE: u64 = 0;
 
-    /// Wants `count` tickets from `first` on.
+    /// The sender wants `count` tickets from `first` on.
     #[inline]
     pub(crate) fn wanted(first: u64, count: u8) -> u64 {
         Intent { first: first & TICKET_MASK, count, held: false }.pack()
     }
 
-    /// Has taken them.
+    /// The sender has taken them.
     #[inline]
     pub(crate) fn held(first: u64, count: u8) -> u64 {
         Intent { first: first & TICKET_MASK, count, held: true }.pack()

@@ -9,12 +9,12 @@
 //! bulk buffers  bulk_buffers x (mtu rounded up to 64), from a page boundary on
 //! ```
 //!
-//! Whoever opens a region computes the layout from the sizes in its header with its own limits, and believes it only if it
-//! gives exactly the size of the file. After that the header's sizes are never read again.
+//! A process that opens a region computes the layout from the sizes in its header, within its own limits, and accepts
+//! the layout only if it gives exactly the size of the file. After that it never reads the header's sizes again.
 
 /// First word of every region.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"dunlnshm");
-/// Changes whenever the layout or the meaning of a field does.
+/// Changes whenever the layout or the meaning of a field changes.
 pub(crate) const VERSION: u64 = 3;
 
 /// Bytes of a cell: two cache lines, the first of which is enough for a packet of 48 B.
@@ -24,8 +24,8 @@ pub(crate) const CELL_PAYLOAD: usize = 16;
 /// Longest packet that lies in its cell, in bytes; a longer one takes a bulk buffer.
 pub const INLINE_BYTES_MAX: usize = CELL_BYTES - CELL_PAYLOAD;
 
-/// Words of the header, as byte offsets. Those that different processes write have 128 bytes each, because processors
-/// fetch lines in pairs.
+/// Words of the header, as byte offsets. Words that different processes write are 128 bytes apart, because processors
+/// fetch cache lines in pairs.
 pub(crate) mod header {
     pub(crate) const MAGIC: usize = 0;
     pub(crate) const VERSION: usize = 8;
@@ -44,7 +44,7 @@ pub(crate) mod header {
     pub(crate) const BYTES: usize = 4096;
 }
 
-/// Fields of a sender slot, as byte offsets in it. The intent, written for every burst, has a line of its own.
+/// Fields of a sender slot, as byte offsets in it. The intent, written for every burst, has a cache line of its own.
 pub(crate) mod slot {
     use crate::addr::SHM_NAME_BYTES_MAX;
 
@@ -62,11 +62,11 @@ pub(crate) mod slot {
 const PAGE: usize = 4096;
 const MTU_MAX: u32 = 65_472;
 const COUNT_MAX: u32 = 1 << 20;
-/// Bulk buffers that the owner of a region reserves: enough for a few sessions to get on when the file system is full. Senders rely on
-/// them.
+/// Bulk buffers that the owner of a region reserves: enough for a few sessions to make progress when the file system is
+/// full. Senders rely on them.
 const BULK_RESERVED: u32 = 16;
 
-/// The numbers a layout follows from.
+/// The sizes that determine a layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sizes {
     pub(crate) queue_len: u32,
@@ -76,10 +76,14 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// Checks each against its limits; the error is the name of the setting and what is wrong with it.
+    /// Checks each size against its limits; the error is the name of the setting and what is wrong with it.
     pub(crate) fn check(&self) -> Result<(), (&'static str, String)> {
         let range = |name: &'static str, value: u32, min: u32, max: u32| {
-            if (min..=max).contains(&value) { Ok(()) } else { Err((name, format!("{value} is not within {min} to {max}"))) }
+            if (min..=max).contains(&value) {
+                Ok(())
+            } else {
+                Err((name, format!("{value} is not within {min} to {max}")))
+            }
         };
         range("queue_len", self.queue_len, 64, COUNT_MAX)?;
         if !self.queue_len.is_power_of_two() {
@@ -125,12 +129,12 @@ impl Layout {
         self.slots
     }
 
-    /// Bulk buffers that are always present.
+    /// Bulk buffers whose memory is always reserved.
     pub(crate) fn bulk_reserved(&self) -> u32 {
         self.sizes.bulk_buffers.min(BULK_RESERVED)
     }
 
-    /// Bytes at the start that are always present: all but the bulk buffers that only a busy endpoint uses.
+    /// Bytes at the start whose memory is always reserved: all but the bulk buffers that only a busy endpoint uses.
     pub(crate) fn fixed_bytes(&self) -> usize {
         self.bulk_end(self.bulk_reserved())
     }
@@ -151,7 +155,11 @@ mod tests {
     fn parts_follow_each_other_without_overlap() {
         let l = Layout::new(SIZES).unwrap();
         assert!(
-            l.cells < l.slots && l.slots < l.owners && l.owners < l.shut && l.shut < l.buffers && l.buffers < l.file_bytes
+            l.cells < l.slots
+                && l.slots < l.owners
+                && l.owners < l.shut
+                && l.shut < l.buffers
+                && l.buffers < l.file_bytes
         );
         assert!(l.shut - l.owners >= 4096 * 4 && l.buffers - l.shut >= 4096 / 8);
         assert_eq!(l.slots - l.cells, 4096 * CELL_BYTES);

@@ -1,8 +1,10 @@
-//! Who is alive, told by locks: a process that ends, however it ends, loses its locks, and no number is ever reused.
+//! Liveness through locks: a process that ends, however it ends, loses its locks, and unlike process numbers locks are
+//! never reused.
 //!
-//! The locks are open-file-description locks (`fcntl` `F_OFD_SETLK`), one byte of the region file each. They belong to the
-//! open file, not to the process: two endpoints of one process exclude each other too, and closing another descriptor of the
-//! same file releases nothing. A child made by `fork` without `exec` shares them and keeps them alive.
+//! The locks are open-file-description locks (`fcntl` `F_OFD_SETLK`), one byte of the region file each. They belong to
+//! the open file, not to the process: two endpoints of one process exclude each other too, and closing another
+//! descriptor of the same file releases nothing. A child made by `fork` without `exec` shares them and keeps them
+//! alive.
 
 use std::fs::File;
 use std::io;
@@ -11,8 +13,8 @@ use std::os::fd::AsRawFd;
 /// The byte the owner of a region holds for life.
 pub(crate) const OWNER_BYTE: u32 = 0;
 
-/// The byte that whoever removes the name of a dead region holds meanwhile. Not the owner's: a region must not look alive to
-/// others because someone tidies up. Beyond every slot's.
+/// The byte that a process holds while it removes the name of a dead region. Not the owner's byte: a region must not
+/// look alive to others because a process cleans up. It lies beyond the bytes of all slots.
 pub(crate) const REMOVER_BYTE: u32 = 1 << 17;
 
 /// The byte that the holder of a sender slot holds for life.
@@ -20,10 +22,10 @@ pub(crate) fn slot_byte(slot: u16) -> u32 {
     1 + slot as u32
 }
 
-/// Takes the lock on one byte unless another open file has it. It is held until `file` is closed.
+/// Locks one byte unless another open file has it locked. The lock is held until `file` is closed.
 ///
 /// # Errors
-/// What the system says, other than that the lock is taken.
+/// The system's error, other than that the lock is taken.
 pub(crate) fn try_lock(file: &File, byte: u32) -> io::Result<bool> {
     match fcntl(file, libc::F_OFD_SETLK, &mut byte_lock(byte)) {
         Ok(()) => Ok(true),
@@ -33,7 +35,7 @@ pub(crate) fn try_lock(file: &File, byte: u32) -> io::Result<bool> {
 }
 
 /// Whether another open file has the lock on one byte. If the system cannot tell, the holder counts as alive: waiting
-/// longer does no harm, and taking something from a living sender would.
+/// longer does no harm, but taking something from a live sender would.
 pub(crate) fn is_locked(file: &File, byte: u32) -> bool {
     let mut lock = byte_lock(byte);
     match fcntl(file, libc::F_OFD_GETLK, &mut lock) {
@@ -43,7 +45,7 @@ pub(crate) fn is_locked(file: &File, byte: u32) -> bool {
 }
 
 fn byte_lock(byte: u32) -> libc::flock {
-    // SAFETY: a C struct of integers; zero is a value of each, and `l_pid` must be zero.
+    // SAFETY: a C struct of integers, for which zero is valid, and `l_pid` must be zero.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = libc::F_WRLCK as libc::c_short;
     lock.l_whence = libc::SEEK_SET as libc::c_short;

@@ -20,15 +20,15 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps the first `len` bytes of `file`, shared.
     ///
-    /// If someone shortens the file later, touching what is gone ends the process (SIGBUS). Only processes of the same user
-    /// could, and those can end it anyway.
+    /// If another process truncates the file later, touching the missing part ends this process (SIGBUS). Only
+    /// processes of the same user could do that, and those can end it anyway.
     pub(crate) fn of_file(file: &File, len: usize) -> io::Result<Self> {
         Self::map(len, libc::MAP_SHARED, file.as_raw_fd())
     }
 
     /// Maps `len` fresh zero bytes, shared with forked children.
     pub(crate) fn anonymous(len: usize) -> io::Result<Self> {
-        // Miri knows only private mappings; within one process they are the same.
+        // Miri supports only private mappings; within one process they behave the same.
         let flags = if cfg!(miri) { libc::MAP_PRIVATE } else { libc::MAP_SHARED };
         Self::map(len, flags | libc::MAP_ANONYMOUS, -1)
     }
@@ -43,7 +43,8 @@ impl Mapping {
         Ok(Mapping { start, len })
     }
 
-    /// Maps the pages of the first `len` bytes, so that no packet pays for a page fault. Only a hint: old kernels cannot.
+    /// Maps the pages of the first `len` bytes, so that no packet pays for a page fault. Only a hint: old kernels do
+    /// not support it.
     pub(crate) fn populate(&self, len: usize) {
         // SAFETY: the range is within the mapping; populating changes no content.
         unsafe { libc::madvise(self.start.as_ptr().cast(), len.min(self.len), libc::MADV_POPULATE_WRITE) };

@@ -1,4 +1,4 @@
-//! The peers an endpoint has resolved: their mapped regions, its slot in each, and the routes that name them.
+//! The peers an endpoint has resolved: their mapped regions, its slot in each, and the routes to them.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -26,9 +26,9 @@ pub(crate) struct Peer {
     file: Arc<File>,
     name: ShmName,
     nonce: u64,
-    /// Uses of its route.
+    /// Callers that use its route.
     users: u32,
-    /// Whether it was found dead; the dead stay so.
+    /// Whether it was found dead; it stays so.
     is_dead: bool,
 }
 
@@ -122,8 +122,8 @@ impl Peers {
         self.by_nonce.get(&nonce).copied()
     }
 
-    /// The live peer of that name, if it is resolved. One found dead loses its name to the next of that name, but keeps its
-    /// route until that is released.
+    /// The live peer with that name, if it is resolved. A peer that is found dead loses its name to the next peer with
+    /// that name, but keeps its route until that is released.
     pub(crate) fn live(&mut self, name: &ShmName) -> Option<(Route, &mut Peer)> {
         let route = *self.by_name.get(name)?;
         if self.get_mut(route)?.is_dead() {
@@ -154,7 +154,7 @@ impl Peers {
         Ok(route)
     }
 
-    /// Counts one user less; returns whether it was the last and the peer was unmapped.
+    /// Counts one user fewer; returns whether it was the last and the peer was unmapped.
     pub(crate) fn release(&mut self, route: Route) -> bool {
         let Some(peer) = self.get_mut(route) else { return false };
         peer.users -= 1;

@@ -1,4 +1,4 @@
-//! The queue as a whole, on private memory and step by step: what the receiver makes of senders that die at every step.
+//! The queue as a whole, on private memory and step by step: how the receiver handles senders that die at every step.
 //!
 //! Runs under Miri, which cannot emulate weak memory where words and bytes of a packet overlap:
 //! `MIRIFLAGS=-Zmiri-disable-weak-memory-emulation cargo +nightly miri test -p dunlin-net --lib -- shm:: --skip raw`
@@ -21,7 +21,7 @@ use crate::shm::region::testing::{SIZES, identity, region};
 use crate::shm::sender::{NoBuffer, Reserved, Sender};
 use crate::transport::{Route, TransportCounters, TxPacket};
 
-/// Stands for the locks: which slots have a living holder.
+/// Replaces the locks: which slots have a living holder.
 #[derive(Default)]
 pub(super) struct Alive(RefCell<BTreeSet<u16>>);
 
@@ -62,7 +62,13 @@ impl Queue {
 
     pub(super) fn sender(&self, slot: u16, name: &str) -> Sender {
         self.alive.0.borrow_mut().insert(slot);
-        Sender::new(self.region.clone(), BulkBacking::private(), Bell::Counted(self.rings.clone()), slot, &identity(name))
+        Sender::new(
+            self.region.clone(),
+            BulkBacking::private(),
+            Bell::Counted(self.rings.clone()),
+            slot,
+            &identity(name),
+        )
     }
 
     fn kill(&self, slot: u16) {
@@ -86,8 +92,8 @@ impl Queue {
             .collect()
     }
 
-    /// Polls as an endpoint does that sleeps when there is nothing: with a last look before and a poll after each sleep,
-    /// which goes past holes.
+    /// Polls like an endpoint that sleeps when the queue is empty: with a last look before each sleep and a poll after
+    /// it, which goes past holes.
     pub(super) fn poll_past_holes(&mut self) -> Vec<Vec<u8>> {
         let mut got = Vec::new();
         loop {
@@ -110,7 +116,8 @@ enum DiesAfter {
     ClaimingABuffer,
 }
 
-/// Performs the first steps of a burst of four packets. Returns how many of them are published and how many places lost.
+/// Performs the first steps of a burst of four packets. Returns how many of them are published and how many places are
+/// lost.
 fn send_and_die(queue: &mut Queue, sender: &mut Sender, at: DiesAfter) -> (usize, u64) {
     let publish = |sender: &mut Sender, reserved: Reserved, count: usize| {
         for ticket in reserved.tickets().take(count) {
@@ -141,8 +148,13 @@ fn send_and_die(queue: &mut Queue, sender: &mut Sender, at: DiesAfter) -> (usize
     }
 }
 
-const STEPS: [DiesAfter; 5] =
-    [DiesAfter::Intent, DiesAfter::Reservation, DiesAfter::HalfOfTheCells, DiesAfter::AllCells, DiesAfter::ClaimingABuffer];
+const STEPS: [DiesAfter; 5] = [
+    DiesAfter::Intent,
+    DiesAfter::Reservation,
+    DiesAfter::HalfOfTheCells,
+    DiesAfter::AllCells,
+    DiesAfter::ClaimingABuffer,
+];
 
 #[test]
 fn a_death_at_any_step_loses_only_the_dead_senders_packets() {
@@ -188,8 +200,8 @@ fn a_living_sender_is_waited_for_while_others_are_heard() {
     assert_eq!(queue.receiver.outlook(&queue.alive), Outlook::Empty);
 }
 
-/// A queue of 4,096 and stopped senders that hold as many places as they can: others get through at once, in order, and lose nothing,
-/// for a hundred times round the ring.
+/// A queue of 4,096, and stopped senders that hold as many places as they can: packets of other senders arrive at once,
+/// in order and without loss, while the ring goes round a hundred times.
 #[test]
 fn stopped_senders_cost_others_neither_packets_nor_time() {
     let (queue_len, laps) = if cfg!(miri) { (64, 4) } else { (4096, 100) };
@@ -228,7 +240,7 @@ fn stopped_senders_cost_others_neither_packets_nor_time() {
         }
         let late = queue.poll_past_holes();
         assert_eq!(late, vec![b"late"; held * stopped as usize], "what was stopped is late, and not lost");
-        // Once the ring has gone round, all of it is used again.
+        // Once the ring has gone round, all of it is in use again.
         for _ in 0..2 * queue_len {
             queue.send(&mut quick, &[b"round"]);
             assert_eq!(queue.poll().len(), 1);
@@ -239,7 +251,7 @@ fn stopped_senders_cost_others_neither_packets_nor_time() {
     }
 }
 
-/// The credits of a stopped sender are the places it holds: all others have what they count on, on every lap.
+/// The places that a stopped sender holds are its own credits: all others have the places they count on, on every lap.
 #[test]
 fn all_places_but_those_of_stopped_senders_hold_packets() {
     let mut queue = Queue::new(SIZES, 0);
@@ -276,7 +288,7 @@ fn long_packets_leave_out_shut_cells_too() {
     assert_eq!((queue.tx.tx_dropped_full, queue.rx.rx_dropped_malformed), (0, 0));
 }
 
-/// Buffers of the dead come back although another sender has stopped with places taken.
+/// Buffers of dead senders are freed although another sender has stopped with places taken.
 #[test]
 fn a_stopped_sender_keeps_no_buffers_of_the_dead() {
     let mut queue = Queue::new(SIZES, 0);
@@ -305,7 +317,22 @@ fn a_hole_is_noticed_by_polling_alone() {
     assert_eq!(queue.receiver.set_aside(), (3, 0));
 }
 
-/// As by an interrupt. To set its place aside would cost the receiver a closer look at each packet until the ring has gone round.
+/// An endpoint that is busy with another transport polls this one once per turn of its event loop, which may take a
+/// millisecond.
+#[test]
+fn a_packet_behind_a_hole_comes_within_few_polls() {
+    for places in [1, 3, 16, 17, 64] {
+        let mut queue = Queue::new(Sizes { queue_len: 128, ..SIZES }, u64::MAX - 7);
+        let (mut slow, mut other) = (queue.sender(0, "slow"), queue.sender(1, "other"));
+        slow.reserve(places).unwrap();
+        queue.send(&mut other, &[b"other"]);
+        let got = (0..40).map(|_| queue.poll()).find(|got| !got.is_empty());
+        assert_eq!(got, Some(vec![b"other".to_vec()]), "behind {places} places");
+    }
+}
+
+/// The sender stops as if interrupted. If its place were set aside, the receiver would have to look more closely at
+/// each packet until the ring has gone round.
 #[test]
 fn an_interrupted_sender_is_awaited_while_nobody_else_waits() {
     let mut queue = Queue::new(SIZES, 0);
@@ -326,7 +353,7 @@ fn an_interrupted_sender_is_awaited_while_nobody_else_waits() {
     }
 }
 
-/// More places are taken and lost than the ring has, and nobody sends anything else: they come back all the same.
+/// More places are taken and lost than the ring has, and no other sender sends anything: they come back all the same.
 #[test]
 fn a_queue_full_of_holes_empties() {
     for by_polling in [false, true] {
@@ -411,7 +438,7 @@ fn cells_that_make_no_sense_are_dropped_and_counted() {
     assert_eq!(queue.rx.rx_dropped_malformed, 4);
 }
 
-/// A small generator, so that a failing seed can be run again.
+/// A small generator of random numbers, so that a failing seed can be run again.
 pub(super) struct Random(pub(super) u64);
 
 impl Random {
@@ -421,7 +448,8 @@ impl Random {
     }
 }
 
-/// Random senders that act step by step, stop and die anywhere and are replaced, against a receiver that polls now and then.
+/// Random senders that act step by step, stop and die anywhere and are replaced, against a receiver that polls
+/// occasionally.
 #[test]
 fn whatever_the_order_every_published_packet_comes_exactly_once_and_in_its_senders_order() {
     let mut beside_holes = 0;
@@ -444,7 +472,7 @@ fn whatever_the_order_every_published_packet_comes_exactly_once_and_in_its_sende
             }
             beside_holes += u64::from(queue.region.shut_count().load(std::sync::atomic::Ordering::SeqCst) > 0);
         };
-        // One of them hardly ever gets on.
+        // One of them makes hardly any progress.
         let stopped = random.below(5);
         for _ in 0..if cfg!(miri) { 300 } else { 3000 } {
             let slot = random.below(4) as u16;
@@ -492,7 +520,7 @@ fn whatever_the_order_every_published_packet_comes_exactly_once_and_in_its_sende
     assert!(cfg!(miri) || beside_holes > 1000, "cells were hardly ever shut: {beside_holes}");
 }
 
-/// Another process shuts every cell and lets the queue look empty for ever.
+/// Another process shuts every cell and makes the queue look empty for ever.
 #[test]
 fn a_region_that_shuts_all_cells_keeps_no_sender() {
     const STORES: u32 = if cfg!(miri) { 10 } else { 3_000_000 };

@@ -1,8 +1,8 @@
 //! The receiving side of the queue.
 //!
 //! In the common case the next cell is published, and a burst is a walk over published cells: one cache line read per
-//! packet, nothing written but the head, once. A place that was taken and stays unpublished is the rare case: it is set aside, so that
-//! packets behind it come and the ring goes round, see [`super::holes`].
+//! packet, nothing written but the head, once. A place that was taken and stays unpublished is the rare case: it is set
+//! aside, so that packets behind it are received and the ring goes round, see [`super::holes`].
 
 use std::sync::atomic::Ordering;
 
@@ -10,16 +10,29 @@ use crate::shm::bulk;
 use crate::shm::burst::{BURST_MAX, Burst, Senders, Sources};
 use crate::shm::holes::SetAside;
 use crate::shm::region::Region;
+use crate::shm::sender::GROUP_MAX;
 use crate::transport::TransportCounters;
 
-/// Empty polls in a row before the tail is looked at, which tells of places that were taken and stay unpublished. Looking takes its cache line from
-/// the senders, so not too often: this many polls take longer than most round trips. An endpoint that sleeps looks before.
-const EMPTY_POLLS_BEFORE_TAIL: u32 = 512;
-/// Looks at a tail that tells of a hole, until the hole is passed although nothing is published behind it. An interrupt that finds a sender between
-/// taking a place and publishing it, as many do, since what takes the place waits for the memory, is over before.
+/// Empty polls in a row before the receiver looks at the tail, which shows places that were taken and stay unpublished.
+/// Looking takes its cache line from the senders, so the receiver does it rarely: this many polls take longer than most
+/// round trips. An endpoint that sleeps looks earlier.
+const EMPTY_POLLS_BEFORE_TAIL: u32 = 16 * EMPTY_POLLS_PER_PEEK;
+/// Empty polls in a row between two peeks at the cells behind the head. A peek finds packets behind a hole that one
+/// sender left, and does not take the tail's cache line from the senders. An endpoint that is busy with other
+/// transports polls once per turn of its event loop, so packets behind a hole must not wait for many polls.
+const EMPTY_POLLS_PER_PEEK: u32 = 32;
+/// Cells behind the head that a peek looks at: as many as one reservation takes, so that it sees the packet behind
+/// them.
+const CELLS_PER_PEEK: u64 = GROUP_MAX as u64;
+/// Looks at a tail that shows a hole, until the hole is passed although nothing is published behind it. Many interrupts
+/// find a sender between taking a place and publishing it, because taking the place waits for memory. No packet waits
+/// behind an empty hole, so a short one is not passed. A hole with a packet behind it is passed at once, and a packet
+/// that the interrupted sender publishes afterwards comes late.
 const LOOKS_AT_HOLE: u32 = 4;
-/// Polls while packets are awaited that were set aside, before it is asked again whether their senders live. Asking reads the slots of all
-/// senders, some microseconds.
+/// The same for looks before sleeping; there is a poll between two of them.
+const LOOKS_BEFORE_SLEEP: u32 = 2;
+/// Polls while packets that were set aside are awaited, before the receiver checks again whether their senders live.
+/// The check reads the slots of all senders, which takes some microseconds.
 const POLLS_PER_INTENTS: u32 = 65_536;
 
 /// The receiver of one region.
@@ -29,15 +42,22 @@ pub(crate) struct Receiver {
     head: u64,
     burst: Burst,
     sources: Sources,
-    /// Places that the head has passed although their packets had not come.
+    /// Places that the head has passed although they were not published.
     aside: SetAside,
     empty_polls: u32,
-    /// Looks at the tail since anything came, or a hole was passed, that told of a hole.
-    looks_at_hole: u32,
-    /// Polls until the senders of the places set aside are looked up.
+    /// Polls until the receiver looks up the senders of the places set aside.
     polls_until_intents: u32,
-    /// The tail when it was last looked at, if the head was a hole then and still is.
-    stuck_at: Option<u64>,
+    /// The hole at the head that looks at the tail have seen, since a packet was received or a hole was passed.
+    hole: Option<Hole>,
+}
+
+/// A hole at the head that the tail shows.
+#[derive(Debug, Clone, Copy)]
+struct Hole {
+    /// The tail when it was first seen.
+    end: u64,
+    /// Looks at the tail that found it.
+    looks: u32,
 }
 
 /// What a receiver that found nothing can expect.
@@ -61,9 +81,8 @@ impl Receiver {
             sources: Sources::new(sizes.senders_max),
             aside: SetAside::new(sizes.queue_len),
             empty_polls: 0,
-            looks_at_hole: 0,
             polls_until_intents: 0,
-            stuck_at: None,
+            hole: None,
             region,
         }
     }
@@ -81,7 +100,7 @@ impl Receiver {
         self.aside.counts()
     }
 
-    /// Forgets which slots belong to which routes, so that the next packets look again.
+    /// Forgets which slots belong to which routes, so that the next packets are looked up again.
     pub(crate) fn forget_sources(&mut self) {
         self.sources.forget();
     }
@@ -118,10 +137,19 @@ impl Receiver {
     #[inline]
     fn nothing_came(&mut self, senders: &impl Senders, counters: &mut TransportCounters) -> usize {
         self.empty_polls += 1;
-        if self.empty_polls >= EMPTY_POLLS_BEFORE_TAIL { self.look_at_tail(senders, counters) } else { 0 }
+        if self.empty_polls.is_multiple_of(EMPTY_POLLS_PER_PEEK) { self.look_further(senders, counters) } else { 0 }
     }
 
-    /// Asks for the cells that are received next.
+    /// Looks at the tail if it is time to, or if something is published behind the head.
+    #[cold]
+    #[inline(never)]
+    fn look_further(&mut self, senders: &impl Senders, counters: &mut TransportCounters) -> usize {
+        let is_due =
+            self.empty_polls >= EMPTY_POLLS_BEFORE_TAIL || self.first_behind_hole(CELLS_PER_PEEK + 1).is_some();
+        if is_due { self.look_at_tail(senders, counters) } else { 0 }
+    }
+
+    /// Prefetches the cells that are received next.
     #[inline]
     pub(crate) fn prefetch_next(&self, count: usize) {
         let cells = self.region.cells();
@@ -142,8 +170,8 @@ impl Receiver {
     /// Publishes the head, whose places may now be used again, and counts the burst.
     #[inline]
     fn end_burst(&mut self, counters: &mut TransportCounters) -> usize {
-        (self.empty_polls, self.looks_at_hole) = (0, 0);
-        self.stuck_at = None;
+        self.empty_polls = 0;
+        self.hole = None;
         self.region.head().store(self.head, Ordering::Release);
         let count = self.burst.len();
         counters.rx_packets += count as u64;
@@ -151,51 +179,43 @@ impl Receiver {
         count
     }
 
-    /// The tickets taken by senders and not passed by the head; `None` if the tail cannot be believed.
+    /// The number of tickets that senders have taken and the head has not passed; `None` if the tail is not plausible.
     fn taken(&self) -> Option<u64> {
         let taken = self.region.tail().load(Ordering::SeqCst).wrapping_sub(self.head);
         (taken <= self.region.layout().sizes.queue_len as u64).then_some(taken)
     }
 
-    /// Receives what is behind a place that stays unpublished, if the tail tells of one.
-    #[cold]
-    #[inline(never)]
+    /// Receives what is behind a place that stays unpublished, if the tail shows one.
     fn look_at_tail(&mut self, senders: &impl Senders, counters: &mut TransportCounters) -> usize {
         self.empty_polls = 0;
         let Some(taken @ 1..) = self.taken() else {
-            self.looks_at_hole = 0;
+            self.hole = None;
             self.sweep_bulk(senders);
             return 0;
         };
-        self.looks_at_hole += 1;
-        let is_past_a_hole = match self.first_behind_hole(taken) {
-            Some(ticket) => {
-                self.pass_hole(ticket);
-                true
-            }
-            None if self.looks_at_hole == 1 || self.looks_at_hole >= LOOKS_AT_HOLE => self.pass_what_is_stuck(taken),
-            None => false,
-        };
-        if is_past_a_hole { self.rx_beside_holes(senders, counters).unwrap_or(0) } else { 0 }
+        let passable_to = self.first_behind_hole(taken).or_else(|| self.see_hole(taken, LOOKS_AT_HOLE));
+        let Some(end) = passable_to else { return 0 };
+        self.pass_hole(end);
+        self.rx_beside_holes(senders, counters).unwrap_or(0)
     }
 
-    /// The first of `taken` tickets from the head on that is published although the head's is not: the packet of another sender, which shall not wait.
+    /// The first of `taken` tickets from the head on that is published although the head's is not: another sender's
+    /// packet, which must not wait.
     fn first_behind_hole(&self, taken: u64) -> Option<u64> {
         let mut tickets = (1..taken).map(|i| self.head.wrapping_add(i));
         tickets.find(|&ticket| !self.aside.is_shut(ticket) && self.region.cell(ticket).published(ticket).is_some())
     }
 
-    /// With `taken` tickets beyond the head and the first not published: passes the hole if it was there at the last look, too, and
-    /// says whether.
-    fn pass_what_is_stuck(&mut self, taken: u64) -> bool {
-        match self.stuck_at.take() {
-            Some(end) => self.pass_hole(end),
-            None => self.stuck_at = Some(self.head.wrapping_add(taken)),
-        }
-        self.stuck_at.is_none()
+    /// Notes the hole of `taken` tickets from the head on, of which none is published. Returns where it ended when it
+    /// was first seen, if at least `looks` looks have seen it.
+    fn see_hole(&mut self, taken: u64, looks: u32) -> Option<u64> {
+        let hole = self.hole.get_or_insert(Hole { end: self.head.wrapping_add(taken), looks: 0 });
+        hole.looks += 1;
+        (hole.looks >= looks).then_some(hole.end)
     }
 
-    /// Sets aside what is not published from the head on, up to the first ticket that is, or to `end`; all of them were taken.
+    /// Sets aside the unpublished places from the head on, up to the first ticket that is published, or to `end`; all
+    /// of them were taken.
     fn pass_hole(&mut self, end: u64) {
         while self.head != end {
             if self.aside.is_shut(self.head) {
@@ -208,7 +228,7 @@ impl Receiver {
             }
             self.head = self.head.wrapping_add(1);
         }
-        (self.stuck_at, self.looks_at_hole) = (None, 0);
+        self.hole = None;
         self.region.head().store(self.head, Ordering::Release);
     }
 
@@ -224,8 +244,8 @@ impl Receiver {
     #[cold]
     #[inline(never)]
     fn rx_beside_holes(&mut self, senders: &impl Senders, counters: &mut TransportCounters) -> Option<usize> {
-        // First what is published from the head on is noted, then the late are taken, then what was noted: whatever one sender
-        // published before any of the noted is seen and taken before it.
+        // First note what is published from the head on, then take the late packets, then those noted: so everything
+        // that a sender published before one of the noted packets is seen and taken before it.
         let end = self.published_end();
         let first = (self.head, self.aside.open());
         self.take_late(senders, counters);
@@ -246,7 +266,7 @@ impl Receiver {
         came.then(|| self.end_burst(counters))
     }
 
-    /// Takes packets that were set aside and have come, while the burst has room.
+    /// Takes packets of places that were set aside and are published now, while the burst has room.
     fn take_late(&mut self, senders: &impl Senders, counters: &mut TransportCounters) {
         let Receiver { region, burst, sources, aside, .. } = self;
         aside.take_late(region, |ticket| {
@@ -263,7 +283,7 @@ impl Receiver {
         });
     }
 
-    /// Frees bulk buffers of dead senders, if a living one misses them and no packet is queued.
+    /// Frees bulk buffers of dead senders, if a live sender lacks one and no packet is queued.
     #[cold]
     #[inline(never)]
     fn sweep_bulk(&mut self, senders: &impl Senders) {
@@ -290,7 +310,9 @@ impl Receiver {
         }
         match self.taken() {
             Some(taken @ 1..) => {
-                self.pass_what_is_stuck(taken);
+                if let Some(end) = self.see_hole(taken, LOOKS_BEFORE_SLEEP) {
+                    self.pass_hole(end);
+                }
                 return Outlook::Arrivals;
             }
             Some(0) => self.sweep_bulk(senders),

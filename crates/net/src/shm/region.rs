@@ -1,7 +1,7 @@
 //! The typed view of a mapped region: the only place that turns offsets into references.
 //!
 //! Everything read through it may be wrong: other processes write this memory. It hands out atomics, cells and bytes to
-//! copy, and checks every index, so that whatever is read can lead only to wrong packets, never out of the mapping.
+//! copy, and checks every index, so that wrong values can lead only to wrong packets, never out of the mapping.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
-/// What a sender says of itself in its slot.
+/// What a sender writes about itself into its slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Identity {
     /// The name of its own endpoint.
@@ -46,7 +46,7 @@ impl Region {
         Region { start: map.start(), layout, map }
     }
 
-    /// Fills in a fresh region of zeros whose first packet will have `first_ticket`.
+    /// Initialises a new region of zeros whose first packet will have `first_ticket`.
     pub(crate) fn init(&self, nonce: u64, senders_fence: bool, first_ticket: u64) {
         let sizes = self.layout.sizes;
         for (offset, value) in [
@@ -69,18 +69,21 @@ impl Region {
         self.u64_at(header::MAGIC).store(MAGIC, Ordering::Release);
     }
 
-    /// Reads and checks the header in the first page of `map`, a file of `file_bytes`; the error says what is wrong with it.
+    /// Reads and checks the header in the first page of `map`, a file of `file_bytes`; the error says what is wrong
+    /// with it.
     pub(crate) fn read_layout(map: &Mapping, file_bytes: u64) -> Result<Layout, String> {
         assert!(map.len() >= header::BYTES, "the header page must be mapped");
         // SAFETY: the header page is mapped and page-aligned, and the offsets are multiples of 8 within it.
-        let word = |offset: usize| unsafe { map.start().add(offset).cast::<AtomicU64>().as_ref() }.load(Ordering::Acquire);
+        let word =
+            |offset: usize| unsafe { map.start().add(offset).cast::<AtomicU64>().as_ref() }.load(Ordering::Acquire);
         if word(header::MAGIC) != MAGIC {
             return Err("it is not a region of an endpoint".into());
         }
         if word(header::VERSION) != VERSION {
             return Err(format!("it has layout version {}, this program has {VERSION}", word(header::VERSION)));
         }
-        let size = |offset| u32::try_from(word(offset)).map_err(|_| format!("the size at offset {offset} is too large"));
+        let size =
+            |offset| u32::try_from(word(offset)).map_err(|_| format!("the size at offset {offset} is too large"));
         let sizes = Sizes {
             queue_len: size(header::QUEUE_LEN)?,
             bulk_buffers: size(header::BULK_BUFFERS)?,
@@ -102,8 +105,8 @@ impl Region {
     #[inline]
     fn u64_at(&self, offset: usize) -> &AtomicU64 {
         debug_assert!(offset.is_multiple_of(8) && offset + 8 <= self.layout.file_bytes);
-        // SAFETY: callers pass offsets of the layout, which are aligned and end within the mapping; shared memory that is
-        // only accessed as an atomic may change at any time.
+        // SAFETY: callers pass offsets of the layout, which are aligned and end within the mapping; shared memory that
+        // is only accessed as an atomic may change at any time.
         unsafe { self.start.add(offset).cast().as_ref() }
     }
 
@@ -126,7 +129,7 @@ impl Region {
         self.u64_at(header::HEAD)
     }
 
-    /// How many cells are shut. Written before the head that depends on it.
+    /// How many cells are shut. Written before the head that depends on it is published.
     #[inline]
     pub(crate) fn shut_count(&self) -> &AtomicU32 {
         self.u32_at(header::SHUT_COUNT)
@@ -151,7 +154,7 @@ impl Region {
         self.u32_at(header::CLOSED)
     }
 
-    /// Not 0 if a sender found no free bulk buffer since the receiver looked.
+    /// Not 0 if a sender found no free bulk buffer since the receiver last checked.
     pub(crate) fn bulk_pressure(&self) -> &AtomicU64 {
         self.u64_at(header::BULK_PRESSURE)
     }
@@ -169,7 +172,8 @@ impl Region {
     /// The cells of the queue, for a walk over several.
     #[inline]
     pub(crate) fn cells(&self) -> Cells<'_> {
-        // SAFETY: the layout has `queue_len` cells there, a power of two, and they stay mapped while `self` is borrowed.
+        // SAFETY: the layout has `queue_len` cells there, a power of two, and they stay mapped while `self` is
+        // borrowed.
         unsafe { Cells::new(self.start.add(self.layout.cells), self.layout.sizes.queue_len) }
     }
 
@@ -235,8 +239,8 @@ impl Region {
         self.u64_at(self.slot_offset(index) + slot::INTENT)
     }
 
-    /// Writes its holder's identity into a slot and returns the slot's generation, which is never 0 and new unless the
-    /// holder before was the same.
+    /// Writes its holder's identity into a slot and returns the slot's generation, which is never 0, and new unless the
+    /// previous holder was the same.
     ///
     /// The generation is the lock of a sequence lock: [`Region::in_slot`] reads what this writes.
     pub(crate) fn enter_slot(&self, index: u16, identity: &Identity) -> u32 {
@@ -265,12 +269,12 @@ impl Region {
         generation
     }
 
-    /// The generation of a slot's present or last holder.
+    /// The generation of a slot's current or last holder.
     pub(crate) fn slot_generation(&self, index: u16) -> u32 {
         self.u32_at(self.slot_offset(index) + slot::GENERATION).load(Ordering::Acquire) & !slot::BEING_WRITTEN
     }
 
-    /// What `read` makes of the fields of a slot, if they are those of the holder of `generation`.
+    /// What `read` makes of the fields of a slot, if they belong to the holder with `generation`.
     fn in_slot<T>(&self, index: u16, generation: u32, read: impl FnOnce(usize) -> Option<T>) -> Option<T> {
         let offset = self.slot_offset(index);
         let word = self.u32_at(offset + slot::GENERATION);
@@ -283,12 +287,12 @@ impl Region {
         if word.load(Ordering::Relaxed) == generation { value } else { None }
     }
 
-    /// The nonce in a slot, if its holder is still that of `generation`.
+    /// The nonce in a slot, if its holder still has `generation`.
     pub(crate) fn slot_nonce(&self, index: u16, generation: u32) -> Option<u64> {
         self.in_slot(index, generation, |offset| Some(self.u64_at(offset + slot::NONCE).load(Ordering::Relaxed)))
     }
 
-    /// The name in a slot, if its holder is still that of `generation` and the name is well-formed.
+    /// The name in a slot, if its holder still has `generation` and the name is well-formed.
     pub(crate) fn slot_name(&self, index: u16, generation: u32) -> Option<ShmName> {
         let mut name = [0u8; SHM_NAME_BYTES_MAX];
         let len = self.in_slot(index, generation, |offset| {
@@ -314,7 +318,7 @@ impl Region {
     }
 }
 
-/// Regions in private memory, for tests of what works on them.
+/// Regions in private memory, for tests of the code that uses them.
 #[cfg(test)]
 pub(crate) mod testing {
     use super::*;
@@ -376,8 +380,8 @@ mod tests {
         }
     }
 
-    /// Holders follow each other while others read. Under Miri, which lets loads see old values, this fails if either fence of
-    /// the sequence lock is missing; `-Zmiri-disable-weak-memory-emulation` must not be given.
+    /// Holders replace each other while other threads read. Under Miri, which lets loads see old values, this fails if
+    /// either fence of the sequence lock is missing; do not set `-Zmiri-disable-weak-memory-emulation`.
     #[test]
     fn no_reader_sees_halves_of_two_identities() {
         for round in 0..if cfg!(miri) { 50 } else { 200 } {
@@ -392,7 +396,10 @@ mod tests {
                 for generation in (1..=holders.len() as u32).cycle().take(20) {
                     let expected = identity(holders[generation as usize - 1]);
                     let nonce = region.slot_nonce(0, generation);
-                    assert!(nonce.is_none_or(|nonce| nonce == expected.nonce), "round {round}: {nonce:?} of {expected:?}");
+                    assert!(
+                        nonce.is_none_or(|nonce| nonce == expected.nonce),
+                        "round {round}: {nonce:?} of {expected:?}"
+                    );
                     let name = region.slot_name(0, generation);
                     assert!(
                         name.as_ref().is_none_or(|name| *name == expected.name),

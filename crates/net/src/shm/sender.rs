@@ -1,8 +1,9 @@
 //! The sending side of one receiver's queue.
 //!
-//! A burst takes its tickets with one compare-and-swap, then fills and publishes one cell after the other with plain stores.
-//! What it is about to do stands in the sender's slot ([`Intent`]), so that if it dies the receiver can tell. It waits for no other
-//! sender: where one has stopped with places taken, the receiver has shut their cells, and others leave them out ([`super::holes`]).
+//! A burst takes its tickets with one compare-and-swap, then fills and publishes one cell after the other with plain
+//! stores. It first writes its intent into the sender's slot ([`Intent`]), so that the receiver knows what was taken if
+//! the sender dies. It waits for no other sender: where another sender has stopped with places taken, the receiver has
+//! shut their cells, and other senders skip them ([`super::holes`]).
 
 use crate::shm::backing::BulkBacking;
 use crate::shm::bell::Bell;
@@ -16,11 +17,13 @@ use crate::transport::{TransportCounters, TxPacket};
 
 use std::sync::atomic::Ordering;
 
-/// Packets that share one reservation, at most. An intent must be able to count them, and a word to tell those apart that are void.
-const GROUP_MAX: usize = 64;
+/// Packets that share one reservation, at most. An intent must be able to count them, and one word must have a bit for
+/// each.
+pub(super) const GROUP_MAX: usize = 64;
 /// The same for packets in bulk buffers: few, so that the receiver copies one while the sender fills the next.
 const BULK_GROUP_MAX: usize = 2;
-/// Times a reservation is tried against other senders before the queue counts as full. No honest crowd takes so many.
+/// Times a reservation is tried against other senders before the queue counts as full. Well-behaved senders, however
+/// many, never need so many.
 const RESERVE_ATTEMPTS_MAX: u32 = 10_000;
 
 /// The holder of one sender slot of a region.
@@ -29,24 +32,24 @@ pub(crate) struct Sender {
     region: Region,
     slot: u16,
     generation: u32,
-    /// The receiver's head as last read: it only grows, so an old value only makes the queue look fuller.
+    /// The receiver's head as last read. The head only grows, so an old value only makes the queue look fuller.
     head_seen: u64,
-    /// Whether cells were shut when the head was read: no ticket below its `queue_len` is void unless they were.
+    /// Whether cells were shut when the head was read: if not, no ticket below `head + queue_len` is void.
     shut_seen: bool,
-    /// Void tickets that the present call may still take: as many as the queue is long. An honest region has fewer; one that has more would keep
-    /// this sender for ever.
+    /// Void tickets that the present call may still take: as many as the queue is long. A well-behaved receiver's
+    /// region has fewer; one that has more would keep this sender busy for ever.
     voids_left: u32,
     senders_fence: bool,
     backing: BulkBacking,
     bell: Bell,
 }
 
-/// Why a packet has no bulk buffer.
+/// Why a packet gets no bulk buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoBuffer {
-    /// Others have all of them.
+    /// All are in use.
     AllTaken,
-    /// The file system of the region has no space for one more.
+    /// The file system of the region has no space for another one.
     NoMemory,
 }
 
@@ -86,7 +89,7 @@ impl Sender {
         &self.region
     }
 
-    /// Sends packets, whatever their routes say; drops and counts what has no room.
+    /// Sends packets, whatever their routes; drops and counts those for which there is no room.
     #[inline]
     pub(crate) fn send(&mut self, packets: &[TxPacket<'_>], counters: &mut TransportCounters) {
         if self.region.closed().load(Ordering::Relaxed) != 0 {
@@ -120,7 +123,8 @@ impl Sender {
             self.fill_around(reserved, group, counters);
             return;
         }
-        // Copies of what would be read again for every packet: the compiler does not know what the copying changes.
+        // Copies of what would otherwise be read again for every packet: the compiler does not know what the copying
+        // changes.
         let (cells, slot, origin) = (self.region.cells(), self.slot, self.origin(NO_BULK));
         let mut ticket = reserved.first;
         let mut bytes = 0;
@@ -135,7 +139,7 @@ impl Sender {
         self.finish(reserved, group.len(), counters);
     }
 
-    /// Fills the reserved places that are not void, and takes others for what is left of the group.
+    /// Fills the reserved places that are not void, and takes others for the rest of the group.
     #[cold]
     #[inline(never)]
     fn fill_around(&mut self, mut reserved: Reserved, mut group: &[TxPacket<'_>], counters: &mut TransportCounters) {
@@ -161,7 +165,7 @@ impl Sender {
 
     #[inline]
     fn send_bulk(&mut self, group: &[TxPacket<'_>], counters: &mut TransportCounters) {
-        // The long copies come before the reservation: what is reserved is published within nanoseconds.
+        // The long copies come before the reservation, so that reserved places are published within nanoseconds.
         let mut filled = [(NO_BULK, 0); BULK_GROUP_MAX];
         let mut count = 0;
         for packet in group {
@@ -209,7 +213,7 @@ impl Sender {
         counters.tx_dropped_full += (wanted - sent) as u64;
     }
 
-    /// Claims a bulk buffer, or asks the receiver to look for those of dead senders.
+    /// Claims a bulk buffer, or asks the receiver to free those of dead senders.
     #[inline]
     pub(crate) fn claim(&mut self) -> Result<u32, NoBuffer> {
         let Some(buffer) = bulk::claim(&self.region, bulk::tag(self.slot, self.generation)) else {
@@ -237,7 +241,7 @@ impl Sender {
                 self.shut_seen = self.region.shut_count().load(Ordering::Relaxed) != 0;
                 used = first.wrapping_sub(self.head_seen);
                 if used > queue_len {
-                    // The head has passed the tail we read (or one of them is not to be believed).
+                    // The head has passed the tail we read (or one of them is invalid).
                     first = tail.load(Ordering::Relaxed);
                     continue;
                 }
@@ -246,10 +250,10 @@ impl Sender {
             if count == 0 {
                 break;
             }
-            // Looked up before the tickets are taken: later, the receiver may have set one of them aside.
+            // Look up void tickets before taking them: later, the receiver may have set one of them aside.
             let void = if self.shut_seen { self.void_of(first, count) } else { 0 };
             self.set_intent(Intent::wanted(first, count as u8));
-            // Release: who sees the new tail sees the intent.
+            // Release: a process that sees the new tail sees the intent.
             match tail.compare_exchange_weak(first, first.wrapping_add(count), Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => {
                     self.set_intent(Intent::held(first, count as u8));
@@ -262,7 +266,8 @@ impl Sender {
         None
     }
 
-    /// [`Sender::reserve`] in a loop that goes on while places are void; also `None` if more were void than an honest region has.
+    /// [`Sender::reserve`] for a loop that continues while places are void; also `None` if more were void than a
+    /// well-behaved receiver's region has.
     #[inline]
     fn reserve_more(&mut self, wanted: usize) -> Option<Reserved> {
         if self.voids_left == 0 {
@@ -298,11 +303,11 @@ impl Sender {
 
     #[inline]
     pub(crate) fn set_intent(&self, word: u64) {
-        // Release: who sees an intent, or none, sees what was published under the one before.
+        // Release: a process that sees this intent, or none, sees what was published under the one before.
         self.region.intent(self.slot).store(word, Ordering::Release);
     }
 
-    /// Says that nothing reserved is left unpublished.
+    /// Records that every reserved ticket is published.
     #[inline]
     fn clear_intent(&self) {
         self.set_intent(Intent::NONE);

@@ -1,7 +1,7 @@
-//! A receiver that sleeps by descriptor, on private memory and step by step: whatever the order of its steps and of its senders', and
-//! wherever one of those stops or is killed, it is not left asleep with packets in its queue.
+//! A receiver that sleeps by descriptor, on private memory and step by step: whatever the order of its steps and its
+//! senders', and wherever a sender stops or is killed, it is not left asleep with packets in its queue.
 //!
-//! Runs under Miri as `queue_tests.rs` does.
+//! Runs under Miri like `queue_tests.rs`.
 
 use std::sync::atomic::Ordering;
 
@@ -15,7 +15,7 @@ use crate::shm::sender::Sender;
 
 const SENDERS: u16 = 3;
 
-/// What a sender does next, of the steps of one burst.
+/// What a sender does next: the steps of one burst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sending {
     Publish,
@@ -27,12 +27,12 @@ enum Sending {
 /// What the receiver does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Receiving {
-    /// It polls, or says that it sleeps.
+    /// It polls, or announces that it sleeps.
     Awake,
-    /// It has said so and looks once more.
+    /// It has announced that it sleeps, and looks once more.
     LastLook,
     Asleep,
-    /// It has said that it is awake, and takes out what was written to its bell.
+    /// It has announced that it is awake, and drains its bell.
     Silence,
 }
 
@@ -51,7 +51,7 @@ impl World {
     fn new() -> Self {
         let queue = Queue::new(SIZES, 0);
         let senders = (0..SENDERS).map(|slot| (queue.sender(slot, "s"), Sending::Publish)).collect();
-        // Numbers of sleeps wrap, too.
+        // Numbers of sleeps wrap around, too.
         World { queue, senders, receiving: Receiving::Awake, sleeps: u32::MAX - 20, sent: 0, received: 0, woken: 0 }
     }
 
@@ -121,14 +121,14 @@ impl World {
         }
     }
 
-    /// Whether nothing but a timeout would end the receiver's sleep.
+    /// Whether only a timeout would end the receiver's sleep.
     fn is_fast_asleep(&self) -> bool {
         self.receiving == Receiving::Asleep && self.queue.rings.load(Ordering::SeqCst) == 0
     }
 }
 
-/// Random orders, with senders that are killed now and then at any step. What a killed one published may wait for the next packet, which
-/// wakes the receiver in any case; without a death nothing waits.
+/// Random orders, with senders that are occasionally killed at any step. A packet that a killed sender published may
+/// wait for the next packet, which wakes the receiver in any case; without a death nothing waits.
 #[test]
 fn no_order_of_steps_leaves_the_receiver_asleep_with_packets() {
     let mut woken = 0;
@@ -139,7 +139,7 @@ fn no_order_of_steps_leaves_the_receiver_asleep_with_packets() {
         for _ in 0..if cfg!(miri) { 200 } else { 600 } {
             match random.below(60) {
                 0 => {
-                    // The next one takes over its place.
+                    // The next sender takes its place.
                     let slot = random.below(SENDERS as u64) as u16;
                     killed |= world.senders[slot as usize].1 != Sending::Publish;
                     world.senders[slot as usize] = (world.queue.sender(slot, "heir"), Sending::Publish);
@@ -181,7 +181,7 @@ fn a_bell_is_rung_before_the_word_says_awake_and_late_wakers_end_no_later_sleep(
     assert_eq!((rung, word.load(Ordering::SeqCst)), (1, second));
     futex::wake(word, second, || rung += 1);
     assert_eq!((rung, word.load(Ordering::SeqCst)), (2, AWAKE));
-    // Nobody sleeps, or someone scribbled.
+    // Nobody sleeps, or another process wrote a random value.
     for nonsense in [AWAKE, 3, u32::MAX, 4] {
         word.store(nonsense, Ordering::SeqCst);
         futex::wake(word, nonsense, || rung += 1);
@@ -189,7 +189,7 @@ fn a_bell_is_rung_before_the_word_says_awake_and_late_wakers_end_no_later_sleep(
     assert_eq!(rung, 2);
 }
 
-/// The same on the wait word: whoever is first may stop between its steps, and others wake the receiver all the same.
+/// The same on the wait word: the first waker may stop between its steps, and others wake the receiver all the same.
 #[test]
 fn a_waker_that_stops_keeps_no_other_from_waking() {
     let queue = Queue::new(SIZES, 0);

@@ -8,25 +8,27 @@ use crate::error::NetError;
 use super::frame::frame_bytes;
 use super::train::TRAIN_BYTES_MAX;
 
-/// UDP payload of a full datagram where the network is not known to carry more: 1500 bytes less the headers of IP and UDP.
+/// UDP payload of a full datagram if the network is not known to carry more: 1500 bytes minus the headers of IP and
+/// UDP.
 const DATAGRAM_BYTES_V4: usize = 1472;
 /// The same for IPv6.
 const DATAGRAM_BYTES_V6: usize = 1452;
 /// UDP payload of a full datagram over the loopback interface, whose MTU is 64 KiB. Seven of them fill one send with
-/// segmentation offload, and each holds 8 KiB of data and its header. See docs/performance.md for the measurement.
+/// segmentation offload, and each holds 8 KiB of data and its header. docs/performance.md has the measurement.
 const DATAGRAM_BYTES_LOOPBACK: usize = TRAIN_BYTES_MAX / 7 / 2 * 2;
-/// Packets that the receive queue must hold for the longer datagrams over loopback: room for 64 sessions with all their default credits.
+/// Packets that the receive queue must hold for the longer datagrams over loopback: room for 64 sessions with all their
+/// default credits.
 const LOOPBACK_QUEUE_MIN: usize = 1024;
 /// Smallest packet size that may be configured, in bytes.
 const MTU_MIN: usize = 64;
 
-/// Use of a kernel offload.
+/// Whether to use a kernel offload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Offload {
     /// Use it where the kernel and the route allow it.
     #[default]
     Auto,
-    /// Do without it.
+    /// Do not use it.
     Off,
 }
 
@@ -40,7 +42,7 @@ pub enum Coalesce {
     Off,
 }
 
-/// Whether a peer that gets all packets gets a socket of its own.
+/// Whether a peer to which all packets go gets a socket of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Connect {
     /// After some hundred sends in a row to one peer: each further one is about 0.3 us cheaper.
@@ -50,59 +52,64 @@ pub enum Connect {
     Off,
 }
 
-/// Whether switches may mark datagrams instead of dropping them, and the marks are read.
+/// Whether switches may mark datagrams instead of dropping them, and whether the marks are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ecn {
-    /// Not: marks are of use to few, and reading them costs every receiving system call a control message.
+    /// Marks are off: few programs use them, and reading them costs every receiving system call a control message.
     #[default]
     Off,
-    /// Datagrams are sent as ECN-capable (ECT(0), RFC 3168), and packets of those that a switch marked say so
-    /// ([`RxPacket::ecn_marked`](crate::RxPacket::ecn_marked)). For congestion control by marks, where switches are set up for it.
+    /// Datagrams are sent as ECN-capable (ECT(0), RFC 3168), and packets of marked datagrams report the mark
+    /// ([`RxPacket::ecn_marked`](crate::RxPacket::ecn_marked)). For congestion control by marks, if the switches are
+    /// configured for it.
     On,
 }
 
-/// What [`UdpTransport::bind`](super::UdpTransport::bind) needs to know. Make one with [`UdpConfig::new`] and change fields.
+/// Settings for [`UdpTransport::bind`](super::UdpTransport::bind). Create them with [`UdpConfig::new`] and change
+/// fields.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct UdpConfig {
-    /// Local address. Port 0 takes a free one.
+    /// Local address. Port 0 picks a free one.
     pub addr: SocketAddr,
-    /// Largest packet in bytes ([`Transport::mtu`](crate::Transport::mtu)); `None` chooses by the local address: 9352 on
-    /// loopback if the receive buffer that was granted holds 1,024 of them, else what fits an Ethernet frame (1470 over IPv4,
-    /// 1450 over IPv6).
-    /// A path may carry less, which [`Transport::is_mtu_certain`](crate::Transport::is_mtu_certain) tells; a path of jumbo frames may carry more, up to
+    /// Largest packet in bytes ([`Transport::mtu`](crate::Transport::mtu)); `None` chooses by the local address: 9352
+    /// on loopback if the granted receive buffer holds 1,024 of them, otherwise what fits an Ethernet frame (1470 over
+    /// IPv4, 1450 over IPv6). A path may carry less, see
+    /// [`Transport::is_mtu_certain`](crate::Transport::is_mtu_certain); a path of jumbo frames may carry more, up to
     /// 8,970 over IPv4.
     pub mtu: Option<usize>,
     /// Segmentation offload: many datagrams to one destination in one system call.
     pub gso: Offload,
-    /// Receive offload: many datagrams of one sender in one system call. The socket of a peer that gets all packets ([`Connect`]) uses it only
-    /// while datagrams come several at a time, because a receive that expects joined datagrams takes longer.
+    /// Receive offload: many datagrams of one sender in one system call. The socket of a peer to which all packets go
+    /// ([`Connect`]) uses it only while datagrams come several at a time, because a receive that expects joined
+    /// datagrams takes longer.
     pub gro: Offload,
     /// Several packets in one datagram.
     pub coalesce: Coalesce,
     /// A second socket, connected to the only peer in use.
     pub connect: Connect,
-    /// Marks of switches.
+    /// ECN marks of switches.
     pub ecn: Ecn,
-    /// Receive buffer of the socket to ask for, in bytes. Beyond `net.core.rmem_max` only a process with `CAP_NET_ADMIN` gets
-    /// it; others get the maximum, and fewer packets in [`Transport::rx_queue_len`](crate::Transport::rx_queue_len). To get
-    /// more, raise it: `sysctl -w net.core.rmem_max=67108864`.
+    /// Receive buffer to request for the socket, in bytes. Beyond `net.core.rmem_max` only a process with
+    /// `CAP_NET_ADMIN` gets it; others get the maximum, and a smaller
+    /// [`Transport::rx_queue_len`](crate::Transport::rx_queue_len). To get more, raise the limit: `sysctl -w
+    /// net.core.rmem_max=67108864`.
     pub recv_buffer_bytes: usize,
-    /// Send buffer of the socket to ask for, in bytes; likewise limited by `net.core.wmem_max`.
+    /// Send buffer to request for the socket, in bytes; likewise limited by `net.core.wmem_max`.
     pub send_buffer_bytes: usize,
-    /// Length of packet, in bytes, of which a full receive queue shall hold as many as
-    /// [`Transport::rx_queue_len`](crate::Transport::rx_queue_len) says; `None` for the longest. A smaller number admits more
+    /// Packet length in bytes for which [`Transport::rx_queue_len`](crate::Transport::rx_queue_len) is computed: a full
+    /// receive queue holds that many packets of this length. `None` means the longest. A smaller number admits more
     /// sessions to a server whose messages are small: see [`UdpTransport`](super::UdpTransport).
     pub queued_packet_bytes: Option<usize>,
-    /// Receive queue to claim, in packets, instead of what follows from the buffer that was granted: for those who know what
-    /// is on the way at a time.
+    /// Receive queue length to claim, in packets, instead of the one computed from the granted buffer: for callers that
+    /// know how much is in flight at a time.
     pub rx_queue_len: Option<usize>,
-    /// Most routes at a time.
+    /// Most routes in use at a time.
     pub routes_max: usize,
 }
 
 impl UdpConfig {
-    /// The defaults for a socket at `addr`: all offloads, 64 MiB to receive, 4 MiB to send, 65,536 routes.
+    /// The defaults for a socket at `addr`: all offloads, a receive buffer of 64 MiB, a send buffer of 4 MiB, 65,536
+    /// routes.
     pub fn new(addr: SocketAddr) -> Self {
         UdpConfig {
             addr,
@@ -134,7 +141,8 @@ impl UdpConfig {
         })
     }
 
-    /// Packets that fit a receive buffer of `recv_buffer_bytes` where the longest take `datagram_bytes`, or what is claimed.
+    /// Packets that fit a receive buffer of `recv_buffer_bytes` if the longest take `datagram_bytes`, or the claimed
+    /// length.
     pub(super) fn queue_len(&self, recv_buffer_bytes: usize, datagram_bytes: usize) -> Result<usize, NetError> {
         let lone = match self.queued_packet_bytes {
             Some(bytes) => {
@@ -156,16 +164,17 @@ impl UdpConfig {
     }
 }
 
-/// What the kernel charges a receive buffer for a datagram of `payload` bytes that arrives alone, at most: the memory that it
-/// takes for it, not its bytes. Up to 16 KiB that is one piece, a power of two that has room for headers and bookkeeping too,
-/// and the description of the packet; beyond, pages that are counted by the byte. (`truesize` in Linux; packets that a network card
-/// wrote may be charged more where its driver spends a page of 4 KiB on each, and those that the kernel joins are charged less.)
+/// The most that the kernel charges a receive buffer for a datagram of `payload` bytes that arrives alone: the memory
+/// it allocates for the datagram, not its bytes. Up to 16 KiB that is one piece, whose size is a power of two with room
+/// for headers and bookkeeping, plus the packet's descriptor; beyond that, pages counted by the byte. (`truesize` in
+/// Linux. Packets that a network card wrote may be charged more if its driver spends a page of 4 KiB on each, and
+/// packets that the kernel joins are charged less.)
 fn charge(payload: usize) -> usize {
-    /// Headers of IPv6 and UDP, room for that of a link, and what the kernel keeps behind the data (320 bytes).
+    /// Headers of IPv6 and UDP, room for a link header, and what the kernel keeps after the data (320 bytes).
     const IN_PIECE: usize = 400;
     /// The largest piece.
     const PIECE_MAX: usize = 16_384;
-    /// The description; beyond `PIECE_MAX` with a small piece for the headers.
+    /// The descriptor; beyond `PIECE_MAX` with a small piece for the headers.
     const DESCRIPTION: usize = 256;
     const DESCRIPTION_PAGED: usize = 1024;
     /// The smallest charge: small packets come from a cache of pieces of 576 bytes.
@@ -180,9 +189,9 @@ fn charge(payload: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// Granted to who may ask for the default.
+    /// Granted to callers that may use the default.
     const PLENTY: usize = 128 << 20;
-    /// Granted to an ordinary user by an ordinary kernel.
+    /// Granted to an ordinary user by a kernel with default settings.
     const ORDINARY: usize = 2 * 212_992;
 
     fn config(addr: &str) -> UdpConfig {

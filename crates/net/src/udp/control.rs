@@ -1,4 +1,4 @@
-//! Control messages: what the kernel says of a datagram besides its bytes, and what we tell it.
+//! Control messages: what the kernel reports about a datagram besides its bytes, and what we tell the kernel.
 
 use std::mem::size_of;
 
@@ -6,14 +6,15 @@ use std::mem::size_of;
 #[repr(C, align(8))]
 pub(super) struct Control<const N: usize>([u8; N]);
 
-/// Control bytes of a received datagram: the segment size, the count of drops and the ECN field, with room to spare.
+/// Control bytes of a received datagram: the segment size, the count of drops and the ECN field, with spare room.
 pub(super) const RECEIVE_BYTES: usize = 96;
 /// The ECN field of a datagram that may be marked (ECT(0)), and of one that was.
 pub(super) const ECN_CAPABLE: libc::c_int = 2;
 const ECN_MARKED: u32 = 3;
 /// Control bytes of a send: the segment size.
 pub(super) const SEND_BYTES: usize = 24;
-/// Control bytes of an entry of the error queue: the error and the address of who reported it, and the two above.
+/// Control bytes of an entry of the error queue: the error, the address of the host that reported it, and the two
+/// above.
 pub(super) const ERROR_BYTES: usize = 256;
 
 impl<const N: usize> Control<N> {
@@ -29,7 +30,7 @@ impl<const N: usize> Control<N> {
 }
 
 impl Control<SEND_BYTES> {
-    /// Asks for segmentation offload: the kernel cuts the bytes of the send into datagrams of `segment` bytes.
+    /// Requests segmentation offload: the kernel cuts the bytes of the send into datagrams of `segment` bytes.
     pub(super) fn segment(segment: u16) -> Self {
         let mut control = Control::empty();
         let header = libc::cmsghdr {
@@ -38,7 +39,8 @@ impl Control<SEND_BYTES> {
             cmsg_level: libc::SOL_UDP,
             cmsg_type: libc::UDP_SEGMENT,
         };
-        // SAFETY: the room is aligned for a header, and a header and two bytes fit in it (checked by the constant below).
+        // SAFETY: the room is aligned for a header, and a header and two bytes fit in it (checked by the constant
+        // below).
         unsafe {
             let to = (&raw mut control.0).cast::<libc::cmsghdr>();
             to.write(header);
@@ -55,7 +57,7 @@ const _: () = assert!(size_of::<libc::cmsghdr>() + size_of::<u64>() <= SEND_BYTE
 /// # Safety
 /// `header` must have been filled in by a system call, with [`Control::attach`] before it and the room still alive.
 pub(super) unsafe fn each(header: &libc::msghdr, mut visit: impl FnMut(libc::c_int, libc::c_int, &[u8])) {
-    // SAFETY: the caller says that the header and its room are what the kernel wrote; the macros stay within msg_controllen.
+    // SAFETY: the caller promises that the kernel wrote the header and its room; the macros stay within msg_controllen.
     unsafe {
         let mut at = libc::CMSG_FIRSTHDR(header);
         while !at.is_null() {
@@ -67,7 +69,8 @@ pub(super) unsafe fn each(header: &libc::msghdr, mut visit: impl FnMut(libc::c_i
     }
 }
 
-/// Whether a control message tells that the datagram was marked: the two lowest bits of IPv4's TOS, a byte, or IPv6's traffic class, a number.
+/// Whether a control message says that the datagram was marked: the two lowest bits of IPv4's TOS, a byte, or IPv6's
+/// traffic class, a number.
 pub(super) fn tells_mark(level: libc::c_int, kind: libc::c_int, data: &[u8]) -> bool {
     let field = match (level, kind) {
         (libc::IPPROTO_IP, libc::IP_TOS) => data.first().copied().map(u32::from),

@@ -1,9 +1,9 @@
-//! A second socket, connected to the peer that all packets go to.
+//! A second socket, connected to the peer to which all packets go.
 //!
-//! A send on an unconnected socket looks its route up in the kernel, which costs about 0.3 us; one on a connected socket does
-//! not. A connected socket hears no one but its peer. So when a transport has sent to one peer alone for a while, it opens
-//! another socket at its own address, connected to that peer; the kernel gives that peer's datagrams to this socket and all
-//! others to the main one, and the transport polls both.
+//! A send on an unconnected socket looks its route up in the kernel, which costs about 0.3 us; a send on a connected
+//! socket does not. A connected socket receives only from its peer. So when a transport has sent only to one peer for a
+//! while, it opens another socket at its own address, connected to that peer; the kernel delivers that peer's datagrams
+//! to this socket and all others to the main one, and the transport polls both.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,18 +15,19 @@ use super::joining::Joining;
 use super::open::{configure, set};
 use super::socket::{Queue, Socket};
 
-/// Sends in a row to one peer that earn it the socket: its opening costs about ten. After each failure twice as many: the
-/// address may be taken for a moment, by a socket closed here that a child process has until it executes its program.
+/// Sends in a row to one peer after which it gets the socket: opening it costs about as much as ten sends. After each
+/// failure the number doubles: the address may be in use for a moment, by a socket closed here that a child process
+/// holds until it executes its program.
 const SENDS_IN_A_ROW: u32 = 512;
 
-/// The connected socket, if there is one, and who is to have it.
+/// The connected socket, if there is one, and the peer that will get it.
 pub(super) struct Direct {
     config: UdpConfig,
     local: SocketAddr,
     open: Option<Connected>,
     last: Route,
     in_a_row: u32,
-    /// Sends in a row that earn the next socket.
+    /// Sends in a row until the next socket is due.
     wanted: u32,
 }
 
@@ -43,7 +44,7 @@ impl Direct {
         Direct { config, local, open: None, last: Route(u32::MAX), in_a_row: 0, wanted: SENDS_IN_A_ROW }
     }
 
-    /// The socket, whoever it is connected to.
+    /// The socket, whatever peer it is connected to.
     #[inline]
     pub(super) fn socket(&self) -> Option<&Socket> {
         self.open.as_ref().map(|open| &open.socket)
@@ -54,7 +55,7 @@ impl Direct {
         self.open.as_mut()
     }
 
-    /// The socket that is connected to the peer at `route`.
+    /// The socket, if it is connected to the peer at `route`.
     #[inline]
     pub(super) fn socket_to(&self, route: Route) -> Option<&Socket> {
         self.open.as_ref().filter(|open| open.route == route).map(|open| &open.socket)
@@ -70,15 +71,15 @@ impl Direct {
         }
     }
 
-    /// The route that has earned the socket and does not have it.
+    /// The route whose peer should get the socket and does not have it.
     #[inline]
     pub(super) fn due(&self) -> Option<Route> {
         let due = self.in_a_row >= self.wanted && self.config.connect == Connect::Auto;
         (due && self.socket_to(self.last).is_none()).then_some(self.last)
     }
 
-    /// Connects a new socket to `peer`, in place of the one before, whose queue should be empty. After a failure everything
-    /// works without, and this is tried again later.
+    /// Connects a new socket to `peer`, in place of the old one, whose queue should be empty. After a failure
+    /// everything works without it, and a later call tries again.
     #[cold]
     pub(super) fn connect(&mut self, main: &Socket, route: Route, peer: SocketAddr) {
         self.open = None;
@@ -94,7 +95,7 @@ impl Direct {
         }
     }
 
-    /// Forgets a route that was given up.
+    /// Forgets a route that was released.
     pub(super) fn on_release(&mut self, route: Route) {
         if self.socket_to(route).is_some() {
             self.open = None;
@@ -103,12 +104,12 @@ impl Direct {
     }
 }
 
-/// Opens a socket at the address of `main` that is connected to `peer`.
+/// Opens a socket at the address of `main`, connected to `peer`.
 fn connect(main: &Socket, config: &UdpConfig, local: SocketAddr, peer: SocketAddr) -> io::Result<(Socket, Joining)> {
     let socket = configure(config)?;
     let joining = Joining::of(&socket, config);
-    // The kernel lets sockets of one user share an address while each of them allows it. Nobody else shall be let in, so
-    // both take it back at once.
+    // The kernel lets sockets of one user share an address while each of them allows it. No other socket may join, so
+    // both stop allowing it at once.
     let share = |on| {
         set(main.inner(), libc::SOL_SOCKET, libc::SO_REUSEPORT, on)
             .and_then(|()| set(&socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, on))
@@ -117,8 +118,8 @@ fn connect(main: &Socket, config: &UdpConfig, local: SocketAddr, peer: SocketAdd
     share(0)?;
     bound?;
     socket.connect(&peer.into())?;
-    // What others sent since the bind may lie in this socket's queue. So it is not taken for empty, and while it is not, every
-    // datagram is received with its source.
+    // Datagrams of other senders that came since the bind may lie in this socket's queue. So it does not count as
+    // empty, and until it does, every datagram is received with its source.
     let mut socket = Socket::new(socket);
     socket.queue = Queue::Busy;
     Ok((socket, joining))

@@ -17,18 +17,18 @@ pub(super) fn length(len: usize) -> [u8; LENGTH_BYTES] {
     (len as u16).to_le_bytes()
 }
 
-/// What stands at some place of a datagram.
+/// What lies at some place of a datagram.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// A packet, at this range. What follows begins at the next even distance from the start.
+    /// A packet, at this range. The next frame begins at the next even distance from the start.
     Frame(Range<usize>),
     /// No more frames.
     End,
-    /// A length that cannot be true.
+    /// A length that cannot be right.
     Malformed,
 }
 
-/// Finds the first frame at `at` or behind it; packets longer than `packet_bytes_max` are malformed.
+/// Finds the first frame at or after `at`; packets longer than `packet_bytes_max` are malformed.
 #[inline]
 pub(super) fn next(bytes: &[u8], mut at: usize, packet_bytes_max: usize) -> Next {
     loop {

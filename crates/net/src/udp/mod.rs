@@ -1,14 +1,14 @@
 //! Datagrams over kernel UDP, IPv4 and IPv6, with segmentation and receive offload.
 //!
-//! A system call for every datagram costs about 2 us for both ends together, however small the datagram; so batching by
-//! destination is the whole game. Three things batch, each of which can be switched off in [`UdpConfig`]:
+//! A system call for every datagram costs about 2 us for both ends together, however small the datagram, so batching by
+//! destination matters most. There are three ways to batch, each of which can be switched off in [`UdpConfig`]:
 //!
 //! - small packets to one destination share a datagram ([`Coalesce`]; FaSST's coalescing);
 //! - datagrams to one destination leave in one system call and pass the kernel as one (`UDP_SEGMENT`);
 //! - datagrams of one sender are received in one system call (`UDP_GRO`).
 //!
-//! And a transport that sends to one peer alone gets a second socket, connected to it, which spares the kernel a look-up per
-//! send ([`Connect`]).
+//! A transport that sends to only one peer also gets a second socket, connected to it, which saves the kernel a look-up
+//! per send ([`Connect`]).
 //!
 //! | File | What it holds |
 //! |---|---|
@@ -21,7 +21,7 @@
 //! | [`raw`] | what the bare system calls can do: the floor that benchmarks compare with |
 //!
 //! # Datagram format
-//! A datagram is one or more frames, each a packet of the [`Transport`](crate::Transport) behind its length.
+//! A datagram is one or more frames, each a packet of the [`Transport`](crate::Transport) after its length.
 //!
 //! ```text
 //! datagram := (frame | padding)+
@@ -31,14 +31,15 @@
 //!
 //! `docs/wire-protocol.md`, section 2, is the specification.
 //!
-//! The length lets several small packets to one destination share a datagram. The padding lets datagrams of different lengths
-//! leave in one system call: segmentation offload cuts its input into segments of one size (only the last may be shorter).
-//! Every frame takes an even number of bytes, so padding always fits. The pad byte of the last frame may be missing.
-//! A packet without any byte cannot be sent: it is dropped and counted as an error of the caller.
+//! The length lets several small packets to one destination share a datagram. The padding lets datagrams of different
+//! lengths leave in one system call: segmentation offload cuts its input into segments of one size (only the last may
+//! be shorter). Every frame takes an even number of bytes, so padding always fits. The pad byte of the last frame may
+//! be missing. An empty packet cannot be sent: it is dropped and counted as an error of the caller.
 //!
-//! A datagram without any frame, a frame that runs past the end, or one longer than the receiver's own largest packet is
-//! malformed: the frames before it are delivered, the rest of the datagram is dropped, and one is counted. Datagrams that the kernel joined
-//! are split where it joined them, so a malformed one costs no other.
+//! A datagram is malformed if it has no frame, if a frame runs past its end, or if a packet is longer than the
+//! receiver's own longest. The frames before the malformed one are delivered, the rest of the datagram is dropped, and
+//! one is counted. Datagrams that the kernel joined are split where it joined them, so a malformed one affects no
+//! other.
 
 mod config;
 mod control;
@@ -65,12 +66,12 @@ use direct::Direct;
 use routes::Routes;
 use socket::Socket;
 
-/// Errors taken off the socket's queue at a time.
+/// Errors taken from the socket's queue at a time.
 const ERRORS_MAX: usize = 64;
 
 /// What sending and receiving share.
 struct Link {
-    /// The socket that everyone reaches.
+    /// The socket that receives from everyone.
     socket: Socket,
     /// The one for a single peer.
     direct: Direct,
@@ -79,7 +80,8 @@ struct Link {
 }
 
 impl Link {
-    /// Takes errors that the network reported for earlier datagrams, notes the peers that refuse, and says how many there were.
+    /// Takes the errors that the network reported for earlier datagrams, marks the peers that refuse, and returns how
+    /// many there were.
     #[cold]
     fn take_errors(&mut self) -> usize {
         for taken in 0..ERRORS_MAX {

@@ -18,9 +18,9 @@ use super::socket::Socket;
 pub(super) struct Opened {
     pub(super) socket: Socket,
     pub(super) local: SocketAddr,
-    /// Receive buffer in the kernel's accounting, which charges each datagram for its bookkeeping too.
+    /// Receive buffer in the kernel's accounting, which includes bookkeeping for each datagram.
     pub(super) recv_buffer_bytes: usize,
-    /// Segmentation offload, if asked for and known to the kernel.
+    /// Segmentation offload, if requested and supported by the kernel.
     pub(super) gso: Offload,
 }
 
@@ -43,7 +43,7 @@ pub(super) fn open(config: &UdpConfig) -> Result<Opened, NetError> {
     Ok(Opened { socket: Socket::new(inner), local, recv_buffer_bytes, gso })
 }
 
-/// Opens a socket and sets its options, all but the address.
+/// Opens a socket and sets its options, but does not bind it.
 pub(super) fn configure(config: &UdpConfig) -> io::Result<socket2::Socket> {
     let domain = Domain::for_address(config.addr);
     // socket2 opens every socket with O_CLOEXEC.
@@ -60,13 +60,13 @@ pub(super) fn configure(config: &UdpConfig) -> io::Result<socket2::Socket> {
     }
     set(&socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1)?;
     if config.gro == Offload::Auto {
-        // A kernel without receive offload delivers datagrams one by one, which is as right and only slower.
+        // A kernel without receive offload delivers datagrams one by one, which is correct, only slower.
         let _ = set(&socket, libc::SOL_UDP, libc::UDP_GRO, 1);
     }
     Ok(socket)
 }
 
-/// Says why an address could not be bound.
+/// Explains why an address could not be bound.
 fn bind_error(addr: &Addr, cause: io::Error) -> NetError {
     let hint = match cause.raw_os_error() {
         Some(libc::EADDRINUSE) => return NetError::InUse { addr: addr.clone() },
@@ -77,15 +77,20 @@ fn bind_error(addr: &Addr, cause: io::Error) -> NetError {
     NetError::Io { doing: format!("binding {addr}{hint}"), cause }
 }
 
-/// Asks for a buffer of `bytes`, past the system's limit where this process may.
-pub(super) fn ask_buffer(socket: &impl AsRawFd, force: libc::c_int, plain: libc::c_int, bytes: usize) -> io::Result<()> {
-    // The kernel doubles the number, for its bookkeeping.
+/// Requests a buffer of `bytes`, past the system's limit if this process may.
+pub(super) fn ask_buffer(
+    socket: &impl AsRawFd,
+    force: libc::c_int,
+    plain: libc::c_int,
+    bytes: usize,
+) -> io::Result<()> {
+    // The kernel doubles the number to cover its bookkeeping.
     let bytes = bytes.min(i32::MAX as usize / 2) as libc::c_int;
     set(socket, libc::SOL_SOCKET, force, bytes).or_else(|_| set(socket, libc::SOL_SOCKET, plain, bytes))
 }
 
-/// Has the kernel keep the network's answers to our datagrams ("port unreachable") with the address that caused them, and
-/// ignore what the network says of its MTU: that is configured, so a forged report must not change it.
+/// Makes the kernel keep the network's answers to our datagrams ("port unreachable") with the address that caused them,
+/// and ignore what the network reports about its MTU: the MTU is configured, so a forged report must not change it.
 fn report_errors(socket: &socket2::Socket, domain: Domain) -> io::Result<()> {
     if domain == Domain::IPV6 {
         set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1)?;
@@ -96,7 +101,7 @@ fn report_errors(socket: &socket2::Socket, domain: Domain) -> io::Result<()> {
     }
 }
 
-/// Has datagrams sent as ECN-capable, and the field of those received told.
+/// Makes the kernel send datagrams as ECN-capable, and report the ECN field of received ones.
 fn use_marks(socket: &socket2::Socket, domain: Domain) -> io::Result<()> {
     if domain == Domain::IPV6 {
         set(socket, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, control::ECN_CAPABLE)?;
@@ -107,16 +112,16 @@ fn use_marks(socket: &socket2::Socket, domain: Domain) -> io::Result<()> {
     }
 }
 
-/// Whether the kernel has segmentation offload for UDP (Linux 4.18).
+/// Whether the kernel supports segmentation offload for UDP (Linux 4.18).
 fn knows_segmentation(socket: &socket2::Socket) -> bool {
     get(socket, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok()
 }
 
-/// Whether the interface that leads to `peer` takes datagrams of this many bytes. Opens a socket for the question.
+/// Whether the interface that leads to `peer` takes datagrams of this many bytes. Opens a socket to find out.
 pub(super) fn carries(peer: SocketAddr, datagram_bytes: usize) -> io::Result<bool> {
     let socket = socket2::Socket::new(Domain::for_address(peer), Type::DGRAM, Some(Protocol::UDP))?;
     socket.connect(&peer.into())?;
-    // Bytes of the headers of IP and UDP.
+    // The interface's MTU, and the bytes of the headers of IP and UDP.
     let (mtu, headers) = match peer {
         SocketAddr::V4(_) => (get(&socket, libc::IPPROTO_IP, libc::IP_MTU)?, 20 + 8),
         SocketAddr::V6(_) => (get(&socket, libc::IPPROTO_IPV6, libc::IPV6_MTU)?, 40 + 8),

@@ -1,6 +1,6 @@
-//! The table of peers: which route leads where, and which route a datagram came from.
+//! The table of peers: the address behind each route, and the route back to the source of a datagram.
 //!
-//! It grows only by [`Routes::resolve`], never by what arrives.
+//! Only [`Routes::resolve`] makes it grow; arriving datagrams never do.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -13,16 +13,16 @@ use super::sockaddr::SockAddr;
 /// Entries of the cache from source address to route: 1 KiB.
 const CACHE_LEN: usize = 256;
 
-/// What is known of a destination.
+/// What is known about a destination.
 pub(super) struct Peer {
     /// The address, ready for the kernel.
     pub(super) raw: SockAddr,
     pub(super) addr: SocketAddr,
     /// Users of the route; none means that its number is free.
     users: u32,
-    /// The peer's host said that nobody listens at the port, and nothing came from there since.
+    /// The peer's host reported that nobody listens at the port, and nothing has come from there since.
     pub(super) refused: bool,
-    /// The way to this peer does not carry segmentation offload.
+    /// The path to this peer does not support segmentation offload.
     pub(super) gso_refused: bool,
     /// Most bytes of a datagram that holds several packets, and of each datagram of a train.
     pub(super) joined_bytes: usize,
@@ -51,7 +51,7 @@ impl Routes {
         }
     }
 
-    /// The route to `addr`, with one more user.
+    /// Returns the route to `addr`, with one more user.
     pub(super) fn resolve(&mut self, addr: SocketAddr) -> Result<Route, NetError> {
         let addr = canonical(addr);
         if let Some(&index) = self.by_addr.get(&addr) {
@@ -61,7 +61,8 @@ impl Routes {
         if self.by_addr.len() >= self.routes_max {
             return Err(NetError::Full { what: "the table of UDP routes", limit: self.routes_max });
         }
-        let peer = Peer { raw: addr.into(), addr, users: 1, refused: false, gso_refused: false, joined_bytes: usize::MAX };
+        let peer =
+            Peer { raw: addr.into(), addr, users: 1, refused: false, gso_refused: false, joined_bytes: usize::MAX };
         let index = match self.free.pop() {
             Some(index) => {
                 self.peers[index as usize] = peer;
@@ -76,7 +77,7 @@ impl Routes {
         Ok(Route(index))
     }
 
-    /// Takes one user from a route. A route that has none is left alone.
+    /// Removes one user from a route. A route without users is left alone.
     pub(super) fn release(&mut self, route: Route) {
         let Some(peer) = self.get_mut(route) else { return };
         peer.users -= 1;
@@ -98,7 +99,8 @@ impl Routes {
         self.peers.get_mut(route.0 as usize).filter(|p| p.users > 0)
     }
 
-    /// The route back to the source of a datagram that has just arrived, if it was resolved. Clears the peer's bad name.
+    /// The route back to the source of a datagram that has just arrived, if it was resolved. The peer no longer counts
+    /// as refusing.
     #[inline]
     pub(super) fn of_source(&mut self, addr: SocketAddr) -> Option<Route> {
         if !self.leads_to(self.last, addr) {
@@ -114,20 +116,20 @@ impl Routes {
         Some(Route(self.last))
     }
 
-    /// Notes that packets to `addr` find nobody, and says whether it did: strangers are not noted.
+    /// Notes that nobody listens at `addr`, and returns whether that is a peer: strangers are not noted.
     pub(super) fn on_refused(&mut self, addr: SocketAddr) -> bool {
         let peer = self.by_addr.get(&canonical(addr)).map(|&index| &mut self.peers[index as usize]);
         peer.map(|peer| peer.refused = true).is_some()
     }
 
-    /// Notes that the way to this peer does not carry segmentation offload.
+    /// Notes that the path to this peer does not support segmentation offload.
     pub(super) fn on_gso_refused(&mut self, route: Route) {
         if let Some(peer) = self.get_mut(route) {
             peer.gso_refused = true;
         }
     }
 
-    /// Notes how long datagrams to this peer may get by joining packets.
+    /// Limits how long datagrams to this peer may get by joining packets.
     pub(super) fn limit_joining(&mut self, route: Route, bytes: usize) {
         if let Some(peer) = self.get_mut(route) {
             peer.joined_bytes = bytes;
@@ -145,14 +147,14 @@ impl Routes {
         self.get(Route(index)).is_some_and(|p| p.addr == addr)
     }
 
-    /// Number of routes in use, and of places that any route ever took.
+    /// Number of routes in use, and of table entries ever allocated.
     #[cfg(test)]
     pub(super) fn sizes(&self) -> (usize, usize) {
         (self.by_addr.len(), self.peers.len())
     }
 }
 
-/// The form in which addresses are compared: the flow label of IPv6 is no part of who the peer is.
+/// The form in which addresses are compared: the flow label of IPv6 does not identify a peer.
 fn canonical(mut addr: SocketAddr) -> SocketAddr {
     if let SocketAddr::V6(v6) = &mut addr {
         v6.set_flowinfo(0);
@@ -160,7 +162,7 @@ fn canonical(mut addr: SocketAddr) -> SocketAddr {
     addr
 }
 
-/// Where the cache keeps `addr`. Peers of a datacenter differ in port and in the last bytes of the address.
+/// The cache entry for `addr`. Peers of a datacenter differ in port and in the last bytes of the address.
 #[inline]
 fn cache_place(addr: SocketAddr) -> usize {
     let low = match addr.ip() {

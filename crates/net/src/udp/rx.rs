@@ -24,7 +24,7 @@ pub(super) struct Rx {
     arrivals: ArrayVec<Arrival, ARRIVALS_MAX>,
     /// The routes back to the senders of `arrivals`.
     routes: [Option<Route>; ARRIVALS_MAX],
-    /// What of the arrivals has not been handed out.
+    /// The place up to which arrivals have been handed out.
     at: Cursor,
     /// Packets of the current burst.
     packets: ArrayVec<Packet, RX_BURST>,
@@ -36,9 +36,9 @@ pub(super) struct Rx {
 #[derive(Clone, Copy, Default)]
 struct Cursor {
     arrival: usize,
-    /// Where in it the datagram begins that is being split: the kernel may have joined several.
+    /// Where in it the current datagram begins: the kernel may have joined several.
     datagram: usize,
-    /// Bytes of the datagram that are done.
+    /// Bytes of the datagram that were handed out.
     next: usize,
 }
 
@@ -57,28 +57,29 @@ enum Which {
     Direct,
 }
 
-/// Which socket is polled next, where a second one is connected to a peer.
+/// Which socket is polled next, if a second one is connected to a peer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Turn {
-    /// The main one, this many times or until it is empty: what came before the connection shall come out before the rest.
+    /// The main one, this many times or until it is empty: what came before the connection must be delivered first.
     Drain(u16),
     /// The main one, and if it is empty then the connected one.
     Main,
-    /// The connected one, which has so much left to spend.
+    /// The connected one, with this much credit left.
     Direct(u8),
 }
 
-/// What the connected socket may spend before the main one has its turn: 8 polls that find packets, or 32 that find none. A poll of the
-/// main socket that finds nothing delays what comes next by its system call; other peers wait some microseconds at most.
+/// Credit of the connected socket before the main one has its turn: 8 polls that find packets, or 32 that find none. A
+/// poll of the main socket that finds nothing delays the next packet by one system call; other peers wait some
+/// microseconds at most.
 const DIRECT_CREDIT: u8 = 32;
 const PRICE_OF_ARRIVALS: u8 = 4;
 const PRICE_OF_NOTHING: u8 = 1;
-/// Most polls that the main socket is given to come out first.
+/// Most polls of the main socket before the connected one has its turn.
 const DRAIN_TURNS: u16 = 4096;
 
 impl Rx {
     pub(super) fn new(packet_bytes_max: usize) -> Self {
-        // Written once, so that the first packets do not wait for pages.
+        // Written once, so that the first packets cause no page faults.
         let mut buffers = vec![1; BUFFER_BYTES * ARRIVALS_MAX].into_boxed_slice();
         buffers.fill(0);
         Rx {
@@ -92,12 +93,12 @@ impl Rx {
         }
     }
 
-    /// Whether packets are there that need no system call.
+    /// Whether packets are available without a system call.
     pub(super) fn has_leftovers(&self) -> bool {
         self.at.arrival < self.arrivals.len()
     }
 
-    /// Takes the next packets: what is left of the last system call, or else what one more gives.
+    /// Takes the next packets: what is left of the last system call, otherwise what one more returns.
     #[inline]
     pub(super) fn burst(&mut self, link: &mut Link) -> usize {
         self.packets.clear();
@@ -131,12 +132,12 @@ impl Rx {
         if self.arrivals[arrival].ecn_marked { lent.with_ecn_mark() } else { lent }
     }
 
-    /// Who sent packet `i` of the burst.
+    /// The sender of packet `i` of the burst.
     pub(super) fn source(&self, i: usize) -> Option<SocketAddr> {
         self.arrivals[self.packets[i].arrival as usize].from
     }
 
-    /// Polls the socket whose turn it is; whether anything arrived.
+    /// Polls the socket whose turn it is; returns whether anything arrived.
     fn fill(&mut self, link: &mut Link) -> bool {
         if link.direct.socket().is_none() {
             // Before the poll, because a socket that is busy all the time is never found empty.
@@ -168,7 +169,7 @@ impl Rx {
         if arrived {
             return true;
         }
-        // The connected socket was just found empty: the moment to give it to another peer.
+        // The connected socket was just found empty: the right moment to give it to another peer.
         self.connect_due(link);
         false
     }
@@ -181,7 +182,7 @@ impl Rx {
         }
     }
 
-    /// One system call; whether anything arrived.
+    /// Makes one system call; returns whether anything arrived.
     fn poll(&mut self, link: &mut Link, which: Which) -> bool {
         self.arrivals.clear();
         self.at = Cursor::default();
@@ -227,14 +228,14 @@ impl Rx {
         true
     }
 
-    /// Forgets a route that was given up, of which packets may be left.
+    /// Forgets a route that was released, whose packets may still be in the buffers.
     pub(super) fn on_release(&mut self, route: Route) {
         for source in self.routes.iter_mut().filter(|source| **source == Some(route)) {
             *source = None;
         }
     }
 
-    /// After a sleep: the socket that ended it has its turn, without a system call for the other.
+    /// After a sleep the socket that ended it has its turn, without a system call for the other.
     pub(super) fn on_wake(&mut self, woken: Woken) {
         if let Turn::Direct(_) | Turn::Main = self.turn {
             self.turn = match woken {
@@ -249,7 +250,8 @@ impl Rx {
         while let Some(arrival) = self.arrivals.get(self.at.arrival) {
             let len = arrival.len.min(BUFFER_BYTES);
             let start = self.at.arrival * BUFFER_BYTES + self.at.datagram;
-            // Each datagram by itself: what is wrong with one is no other's concern, and each counts its pad bytes from its own start.
+            // Each datagram on its own: a fault in one does not affect the others, and each counts its pad bytes from
+            // its own start.
             let end = len.min(self.at.datagram + arrival.segment);
             let datagram = &self.buffers[start..start + end - self.at.datagram];
             match frame::next(datagram, self.at.next, self.packet_bytes_max) {
@@ -259,7 +261,7 @@ impl Rx {
                     }
                     let (at, len) = ((start + range.start) as u32, range.len() as u16);
                     self.packets.push(Packet { start: at, len, arrival: self.at.arrival as u8 });
-                    // Most datagrams hold one frame, behind which there is nothing to look for.
+                    // Most datagrams hold one frame with nothing behind it.
                     if range.end < datagram.len() || arrival.truncated {
                         self.at.next = range.end.next_multiple_of(2);
                         continue;

@@ -11,7 +11,7 @@ union Storage {
     v6: libc::sockaddr_in6,
 }
 
-/// An IPv4 or IPv6 socket address as system calls take it. Every byte is initialised.
+/// An IPv4 or IPv6 socket address in the form that system calls take. Every byte is initialised.
 #[derive(Clone, Copy)]
 pub(super) struct SockAddr {
     storage: Storage,
@@ -21,7 +21,7 @@ pub(super) struct SockAddr {
 impl SockAddr {
     /// Room for an address, all zero.
     pub(super) fn empty() -> Self {
-        // SAFETY: both variants are plain integers, for which zero is a value.
+        // SAFETY: both variants are plain integers, for which zero is valid.
         let v6 = unsafe { std::mem::zeroed::<libc::sockaddr_in6>() };
         SockAddr { storage: Storage { v6 }, len: size_of::<libc::sockaddr_in6>() as libc::socklen_t }
     }
@@ -39,16 +39,16 @@ impl SockAddr {
         self.len
     }
 
-    /// Notes the length that the kernel reported, which may be more than there was room for.
+    /// Stores the length that the kernel reported, which may exceed the room there was.
     pub(super) fn set_len(&mut self, len: libc::socklen_t) {
         self.len = len.min(size_of::<Storage>() as libc::socklen_t);
     }
 
-    /// The address, if it is one of IPv4 or IPv6 and complete.
+    /// The address, if it is a complete IPv4 or IPv6 address.
     #[inline]
     pub(super) fn to_std(self) -> Option<SocketAddr> {
         let len = self.len as usize;
-        // SAFETY: every byte of the union is initialised, and any bytes are a value of these structs.
+        // SAFETY: every byte of the union is initialised, and any bytes are valid for these structs.
         let (v4, v6) = unsafe { (self.storage.v4, self.storage.v6) };
         match libc::c_int::from(v4.sin_family) {
             libc::AF_INET if len >= size_of::<libc::sockaddr_in>() => {
@@ -57,7 +57,7 @@ impl SockAddr {
             }
             libc::AF_INET6 if len >= size_of::<libc::sockaddr_in6>() => {
                 let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
-                // The flow label is no part of who the peer is.
+                // The flow label does not identify a peer.
                 Some(SocketAddr::V6(SocketAddrV6::new(ip, u16::from_be(v6.sin6_port), 0, v6.sin6_scope_id)))
             }
             _ => None,

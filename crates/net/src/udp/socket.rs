@@ -1,5 +1,5 @@
-//! The socket: opened with its options, then the few system calls of the packet path as safe functions. They are not those of the C library,
-//! which prepare for the thread being cancelled meanwhile: that costs as much as building the packet.
+//! The socket: opened with its options, then the few system calls of the packet path as safe functions. They bypass the
+//! C library, whose wrappers prepare for cancellation of the thread: that costs as much as building the packet.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -14,13 +14,13 @@ use super::train::TRAIN_DATAGRAMS_MAX;
 /// A non-blocking UDP socket.
 pub(super) struct Socket {
     inner: socket2::Socket,
-    /// Whether the last look found something.
+    /// Whether the last receive found something.
     pub(super) queue: Queue,
-    /// The last count of drops that the kernel told.
+    /// The last count of drops that the kernel reported.
     pub(super) drops: u32,
 }
 
-/// What the next look into a socket's queue may find.
+/// What the next receive from a socket's queue may find.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Queue {
     /// It was empty a moment ago: asking for a second arrival would delay the first.
@@ -32,13 +32,13 @@ pub(super) enum Queue {
 /// A datagram that was received, or several of one size from one sender that the kernel joined.
 #[derive(Clone, Copy)]
 pub(super) struct Arrival {
-    /// Who sent it; `None` if the kernel gave no address of IPv4 or IPv6.
+    /// The sender; `None` if the kernel gave no IPv4 or IPv6 address.
     pub(super) from: Option<SocketAddr>,
     /// Bytes received.
     pub(super) len: usize,
     /// Bytes of every joined datagram but the last. Never 0.
     pub(super) segment: usize,
-    /// Datagrams that the kernel has dropped at this socket since it was opened (wrapping), if it says so.
+    /// Datagrams that the kernel has dropped at this socket since it was opened (wrapping), if it reports them.
     pub(super) drops: Option<u32>,
     /// Whether the buffer was too short for it.
     pub(super) truncated: bool,
@@ -48,9 +48,9 @@ pub(super) struct Arrival {
 
 /// An error that the network reported for an earlier send.
 pub(super) struct SendError {
-    /// Where that datagram was to go.
+    /// The destination of that datagram.
     pub(super) to: Option<SocketAddr>,
-    /// Whether the host said that nobody listens at the port.
+    /// Whether the host reported that nobody listens at the port.
     pub(super) refused: bool,
 }
 
@@ -74,11 +74,12 @@ impl Socket {
         self.inner.as_raw_fd()
     }
 
-    /// Sends one datagram: the least work there is. Without `to`, here and below, it goes to the peer of a connected socket.
+    /// Sends one datagram, with the least work. Without `to`, here and below, it goes to the peer of a connected
+    /// socket.
     #[inline]
     pub(super) fn send_to(&self, bytes: &[u8], to: Option<&SockAddr>) -> io::Result<()> {
         let (name, name_len) = to.map_or((std::ptr::null(), 0), |to| (to.as_ptr(), to.len() as usize));
-        // SAFETY: both pointers go with the lengths of what they point at.
+        // SAFETY: both pointers come with the lengths of what they point at.
         let sent = unsafe {
             libc::syscall(libc::SYS_sendto, self.fd() as usize, bytes.as_ptr(), bytes.len(), 0usize, name, name_len)
         };
@@ -86,26 +87,33 @@ impl Socket {
     }
 
     /// Sends the bytes of `slices` as datagrams of `segment` bytes (the last may be shorter), or as one without it.
-    pub(super) fn send_slices(&self, slices: &[IoSlice<'_>], to: Option<&SockAddr>, segment: Option<u16>) -> io::Result<()> {
+    pub(super) fn send_slices(
+        &self,
+        slices: &[IoSlice<'_>],
+        to: Option<&SockAddr>,
+        segment: Option<u16>,
+    ) -> io::Result<()> {
         let mut header = message_to(slices, to);
         let mut room;
         if let Some(segment) = segment {
             room = Control::segment(segment);
             room.attach(&mut header);
         }
-        // SAFETY: the header points at slices, address and control room that outlive the call; the kernel only reads them.
+        // SAFETY: the header points at slices, address and control room that outlive the call; the kernel only reads
+        // them.
         let sent = unsafe { libc::syscall(libc::SYS_sendmsg, self.fd() as usize, &raw const header, 0usize) };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Sends each element of `datagrams` as one, and says how many left. At most [`TRAIN_DATAGRAMS_MAX`] are tried.
+    /// Sends each element of `datagrams` as one, and returns how many were sent. At most [`TRAIN_DATAGRAMS_MAX`] are
+    /// tried.
     pub(super) fn send_each(&self, datagrams: &[&[IoSlice<'_>]], to: Option<&SockAddr>) -> io::Result<usize> {
         let mut headers: ArrayVec<libc::mmsghdr, TRAIN_DATAGRAMS_MAX> = ArrayVec::new();
         for slices in datagrams.iter().take(TRAIN_DATAGRAMS_MAX) {
             headers.push(libc::mmsghdr { msg_hdr: message_to(slices, to), msg_len: 0 });
         }
         let (fd, count) = (self.fd() as usize, headers.len());
-        // SAFETY: as in `send_slices`, for each header; the kernel writes nothing but msg_len.
+        // SAFETY: as in `send_slices`, for each header; the kernel writes only msg_len.
         let sent = unsafe { libc::syscall(libc::SYS_sendmmsg, fd, headers.as_mut_ptr(), count, 0usize) };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
     }
@@ -128,12 +136,13 @@ impl Socket {
         Ok(unsafe { arrival(&header, from.to_std(), len as usize) })
     }
 
-    /// As [`Socket::receive`] for a socket connected to `peer`, of whose datagrams none is joined: the least work there is. Drops are not told.
+    /// As [`Socket::receive`], with the least work, for a socket connected to `peer` whose datagrams are never joined.
+    /// Drops are not reported.
     #[inline]
     pub(super) fn receive_connected(&self, buffer: &mut [u8], peer: SocketAddr) -> io::Result<Arrival> {
         let nobody = std::ptr::null_mut::<libc::sockaddr>();
         let (fd, to, len) = (self.fd() as usize, buffer.as_mut_ptr(), buffer.len());
-        // SAFETY: the pointer goes with the length of the buffer, which is exclusively ours; no address is asked for.
+        // SAFETY: the pointer comes with the length of the buffer, which is exclusively ours; no address is requested.
         let len = unsafe { libc::syscall(libc::SYS_recvfrom, fd, to, len, 0usize, nobody, nobody) };
         if len < 0 {
             return Err(io::Error::last_os_error());
@@ -149,7 +158,7 @@ impl Socket {
         let mut slice = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
         let mut header = message_from(&mut slice, None);
         room.attach(&mut header);
-        // SAFETY: as in `receive`; no address is asked for.
+        // SAFETY: as in `receive`; no address is requested.
         let len = unsafe { libc::syscall(libc::SYS_recvmsg, self.fd() as usize, &raw mut header, 0usize) };
         if len < 0 {
             return Err(io::Error::last_os_error());
@@ -158,7 +167,7 @@ impl Socket {
         Ok(unsafe { arrival(&header, Some(peer), len as usize) })
     }
 
-    /// Takes up to `N` arrivals, each into a buffer of its own, and says how many.
+    /// Takes up to `N` arrivals, each into a buffer of its own, and returns how many.
     pub(super) fn receive_many<const N: usize>(
         &self,
         buffers: [&mut [u8]; N],
@@ -189,14 +198,14 @@ impl Socket {
         Ok(())
     }
 
-    /// Takes one entry off the queue of errors, if there is one.
+    /// Takes one entry from the error queue, if there is one.
     pub(super) fn take_error(&self) -> Option<SendError> {
         let mut to = SockAddr::empty();
         let mut room = Control::<{ control::ERROR_BYTES }>::empty();
         let mut slice = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         let mut header = message_from(&mut slice, Some(&mut to));
         room.attach(&mut header);
-        // SAFETY: as in `receive`; the buffer has no bytes.
+        // SAFETY: as in `receive`; the buffer is empty.
         if unsafe { libc::recvmsg(self.fd(), &mut header, libc::MSG_ERRQUEUE) } < 0 {
             return None;
         }
@@ -217,7 +226,7 @@ impl Socket {
 
 /// A header for sending `slices` to `to`; valid while both are.
 fn message_to(slices: &[IoSlice<'_>], to: Option<&SockAddr>) -> libc::msghdr {
-    // SAFETY: plain integers and pointers, for which zero is a value.
+    // SAFETY: plain integers and pointers, for which zero is valid.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     if let Some(to) = to {
         header.msg_name = to.as_ptr().cast_mut().cast();
@@ -229,7 +238,7 @@ fn message_to(slices: &[IoSlice<'_>], to: Option<&SockAddr>) -> libc::msghdr {
     header
 }
 
-/// A header for receiving into `slice`, and the sender's address into `from` if that is wanted; valid while both are.
+/// A header for receiving into `slice`, and the sender's address into `from` if given; valid while both are.
 fn message_from(slice: &mut libc::iovec, from: Option<&mut SockAddr>) -> libc::msghdr {
     // SAFETY: as above.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -250,7 +259,7 @@ unsafe fn arrival(header: &libc::msghdr, from: Option<SocketAddr>, len: usize) -
     let truncated = header.msg_flags & libc::MSG_TRUNC != 0;
     let mut arrival = Arrival { from, len, segment: len.max(1), drops: None, truncated, ecn_marked: false };
     if header.msg_controllen > 0 {
-        // SAFETY: passed on.
+        // SAFETY: the caller's promise, passed on.
         unsafe {
             control::each(header, |level, kind, data| match (level, kind, control::number(data)) {
                 (libc::SOL_UDP, libc::UDP_GRO, Some(segment)) => arrival.segment = (segment as usize).max(1),

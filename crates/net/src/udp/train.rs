@@ -1,9 +1,10 @@
 //! A train of datagrams: packets to one destination, packed so that one system call sends them all.
 //!
-//! Small packets are copied into the train, so they may wait in it for more. Large payloads are only noted, in a [`Borrowed`]
-//! whose lifetime ends with the burst: no reference to the caller's memory can outlive `tx_burst`.
+//! Small packets are copied into the train, so they may wait in it for more. For large payloads the train keeps only a
+//! reference, in a [`Borrowed`] whose lifetime ends with the burst: no reference to the caller's memory can outlive
+//! `tx_burst`.
 //!
-//! The first datagram that is complete sets the segment size. Later ones are padded to it, or end the train if that would
+//! The first complete datagram sets the segment size. Later ones are padded to it, or end the train if padding would
 //! waste too much.
 
 use std::io::IoSlice;
@@ -15,20 +16,21 @@ use crate::transport::{Route, TxPacket};
 use super::config::Coalesce;
 use super::frame::{frame_bytes, length};
 
-/// Bytes of a whole train: what one IP packet carries at most, less the headers of IPv6 and UDP.
+/// Bytes of a whole train: the most that one IP packet carries, minus the headers of IPv6 and UDP.
 pub(super) const TRAIN_BYTES_MAX: usize = (65_535 - 40 - 8) / 2 * 2;
 /// Datagrams of a train: the kernel's limit for one send with segmentation offload (128 since Linux 6.9, 64 before).
 pub(super) const TRAIN_DATAGRAMS_MAX: usize = 64;
 /// Payloads up to this length are copied: handing the kernel two more slices costs more.
 const COPY_BYTES_MAX: usize = 2048;
-/// Payloads that can be noted; further ones are copied.
+/// Payloads that can be borrowed; further ones are copied.
 const BORROWED_MAX: usize = 64;
-/// Slices that make up a train at most: each noted payload has copied bytes before it, and some stand at the end.
+/// Most slices of a train: each borrowed payload has copied bytes before it, and the train may end with copied bytes.
 const SLICES_MAX: usize = 2 * BORROWED_MAX + 1;
-/// A datagram is padded to the segment size if that adds at most one part in so many.
+/// A datagram is padded to the segment size if that adds at most one part in this many.
 const PADDING_SHARE: usize = 4;
 
-/// Payloads of the current burst that stand in a train without having been copied: each with its place among the copied bytes.
+/// Payloads of the current burst that are part of a train without having been copied: each with its place among the
+/// copied bytes.
 #[derive(Default)]
 pub(super) struct Borrowed<'a>(ArrayVec<(usize, &'a [u8]), BORROWED_MAX>);
 
@@ -47,7 +49,7 @@ pub(super) struct Load {
 #[must_use]
 pub(super) enum Fit {
     Taken,
-    /// The train has to leave first.
+    /// The train has to be sent first.
     No,
 }
 
@@ -55,7 +57,7 @@ pub(super) enum Fit {
 pub(super) struct Train {
     route: Route,
     loads: ArrayVec<Load, TRAIN_DATAGRAMS_MAX>,
-    /// Bytes of all datagrams, noted payloads included.
+    /// Bytes of all datagrams, including borrowed payloads.
     bytes: usize,
     /// Where the open datagram begins.
     open_at: usize,
@@ -63,7 +65,7 @@ pub(super) struct Train {
     segment: usize,
     copied: Box<[u8; TRAIN_BYTES_MAX]>,
     copied_len: usize,
-    /// Most bytes of a datagram that holds several packets, and of each datagram of a train of several.
+    /// Most bytes of a datagram that holds several packets, and of each datagram in a train of several.
     joined_bytes: usize,
     datagram_bytes: usize,
     coalesce: Coalesce,
@@ -106,8 +108,8 @@ impl Train {
         if self.segment == 0 { self.bytes } else { self.segment }
     }
 
-    /// Sets how long the datagrams of an empty train may get by joining packets. A longer packet travels in a train of its own: whatever
-    /// becomes of it, no other shares its fate.
+    /// Sets how long the datagrams of an empty train may get by joining packets. A longer packet travels in a train of
+    /// its own: if it is lost, no other packet is lost with it.
     #[inline]
     pub(super) fn limit_joining(&mut self, bytes: usize) {
         debug_assert!(self.is_empty());
@@ -143,7 +145,7 @@ impl Train {
         Fit::Taken
     }
 
-    /// Makes `need` bytes fit behind what is there, in the open datagram or in a new one.
+    /// Makes room for `need` bytes after the present ones, in the open datagram or in a new one.
     #[inline]
     fn make_room(&mut self, need: usize) -> bool {
         let open = self.bytes - self.open_at;
@@ -155,7 +157,7 @@ impl Train {
         joins || self.begin_datagram(need)
     }
 
-    /// Closes the open datagram and opens one that will hold `need` bytes, if the train may go on.
+    /// Closes the open datagram and opens one that will hold `need` bytes, if the train may continue.
     fn begin_datagram(&mut self, need: usize) -> bool {
         let open = self.bytes - self.open_at;
         let segment = if self.segment == 0 { open } else { self.segment };
@@ -194,7 +196,7 @@ impl Train {
         let mut slices = Slices::new();
         let mut from = 0;
         for &(at, payload) in &borrowed.0 {
-            // A noted payload has at least its length before it, so no slice is empty.
+            // A borrowed payload has at least its length before it, so no slice is empty.
             slices.push(IoSlice::new(&self.copied[from..at]));
             slices.push(IoSlice::new(payload));
             from = at;
@@ -271,7 +273,9 @@ mod tests {
         let mut train = Train::new(1472, Coalesce::Fill);
         let payload = [1; 1470];
         let mut borrowed = Borrowed::default();
-        for (len, fit) in [(1470, Fit::Taken), (1300, Fit::Taken), (1470, Fit::Taken), (800, Fit::Taken), (1470, Fit::No)] {
+        for (len, fit) in
+            [(1470, Fit::Taken), (1300, Fit::Taken), (1470, Fit::Taken), (800, Fit::Taken), (1470, Fit::No)]
+        {
             assert_eq!(train.push(&packet(&payload[..len]), &mut borrowed), fit, "{len}");
         }
         assert_eq!(bytes(&train, &borrowed).len(), 3 * 1472 + 802);

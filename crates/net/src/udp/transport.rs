@@ -1,4 +1,4 @@
-//! [`UdpTransport`]: the [`Transport`] made of the parts beside this file.
+//! [`UdpTransport`]: the [`Transport`] built from the parts beside this file.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -20,25 +20,26 @@ use super::sockaddr::SockAddr;
 use super::tx::Tx;
 use super::wake::{Wake, Woken};
 
-/// Packets over one UDP socket. See the [module](super) for how, and [`UdpConfig`] for the settings. It holds about 600 KiB of
-/// buffers, however many peers there are.
+/// Packets over one UDP socket. The [module](super) says how it works, [`UdpConfig`] has the settings. It holds about
+/// 600 KiB of buffers, however many peers there are.
 ///
 /// # The receive queue
-/// The kernel bounds the queue by the memory that it takes, not by packets. The length that this transport claims is what it was
-/// granted (twice the `SO_RCVBUF` asked for), divided by what a datagram of full size costs the kernel when it comes alone: 16,640
-/// bytes for the 9,354 of loopback, 2,304 for those that fit an Ethernet frame. So a queue full of the longest packets fits. Shorter
-/// ones cost less, and far less where they share datagrams or the kernel joins them. Over a network, a driver that spends a page on
-/// each packet makes the queue hold half of what is claimed.
+/// The kernel bounds the queue by memory, not by packets. The length that this transport claims is the granted buffer
+/// (twice the requested `SO_RCVBUF`) divided by what the kernel charges for a datagram of full size that comes alone:
+/// 16,640 bytes for the 9,354 of loopback, 2,304 for those that fit an Ethernet frame. So a queue full of the longest
+/// packets fits. Shorter ones cost less, and far less if they share datagrams or the kernel joins them. Over a network,
+/// a driver that spends a page on each packet makes the queue hold half of what is claimed.
 ///
-/// With the default of 64 MiB, of which the kernel grants twice, that is 8,065 packets over loopback and 58,254 elsewhere; an
-/// ordinary user on an ordinary kernel is granted 416 KiB, which are 184. A server with very many sessions and small messages says
-/// how long its packets are with [`UdpConfig::queued_packet_bytes`], or claims a length with [`UdpConfig::rx_queue_len`]. What the
-/// kernel drops is counted in [`TransportCounters::rx_dropped_kernel`], in datagrams.
+/// With the default of 64 MiB, of which the kernel grants twice, the queue holds 8,065 packets over loopback and 58,254
+/// elsewhere; an ordinary user on a kernel with default settings is granted 416 KiB, which is 184 packets. A server
+/// with very many sessions and small messages can give the length of its packets in [`UdpConfig::queued_packet_bytes`],
+/// or claim a queue length with [`UdpConfig::rx_queue_len`]. [`TransportCounters::rx_dropped_kernel`] counts what the
+/// kernel drops, in datagrams.
 ///
 /// # Peers that are gone
-/// A host answers packets to a port where nobody listens with an ICMP message, which the kernel gives to the sender. Then
-/// [`Transport::peer_health`] says [`PeerHealth::Refused`] until a packet comes from there. It is a hint: such messages may be
-/// filtered, and whoever knows the two addresses can forge them.
+/// A host answers packets to a port where nobody listens with an ICMP message, which the kernel passes to the sender.
+/// [`Transport::peer_health`] then returns [`PeerHealth::Refused`] until a packet comes from there. It is a hint: such
+/// messages may be filtered, and anyone who knows the two addresses can forge them.
 pub struct UdpTransport {
     link: Link,
     tx: Tx,
@@ -56,8 +57,8 @@ impl UdpTransport {
     /// Opens a socket at `config.addr`.
     ///
     /// # Errors
-    /// [`NetError::InUse`] if the port is taken, [`NetError::BadSetting`] for an `mtu` or `queued_packet_bytes` out of range,
-    /// [`NetError::Io`] if the system refuses the address or the socket.
+    /// [`NetError::InUse`] if the port is taken, [`NetError::BadSetting`] for an `mtu` or `queued_packet_bytes` out of
+    /// range, [`NetError::Io`] if the system rejects the address or the socket.
     pub fn bind(config: UdpConfig) -> Result<Self, NetError> {
         let opened = open(&config)?;
         let datagram_bytes = config.datagram_bytes(opened.recv_buffer_bytes)?;
@@ -112,7 +113,8 @@ impl Transport for UdpTransport {
 
     fn is_mtu_certain(&self, route: Route) -> bool {
         let Some(peer) = self.link.routes.get(route) else { return true };
-        // The loopback interface is the whole path, so what it takes arrives. That is all that a socket takes unless its MTU was set.
+        // The loopback interface is the whole path, so what it takes arrives. It takes everything that a socket does,
+        // unless its MTU was changed.
         peer.addr.ip().is_loopback() && carries(peer.addr, self.datagram_bytes).unwrap_or(false)
     }
 

@@ -11,7 +11,7 @@ use super::config::{Coalesce, Offload};
 use super::sockaddr::SockAddr;
 use super::train::{Borrowed, Fit, TRAIN_DATAGRAMS_MAX, Train};
 
-/// Times a send is tried again after an error that may be that of an earlier send.
+/// Times a send is retried after an error that may belong to an earlier send.
 const RETRIES: usize = 4;
 /// Slices of a train that is cut into its datagrams: a cut adds at most one.
 const CUT_SLICES_MAX: usize = 256;
@@ -23,13 +23,13 @@ pub(super) struct Tx {
     gso: Offload,
 }
 
-/// How a train leaves.
+/// How a train is sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     /// It is a single datagram.
     Single,
-    /// In one piece that the kernel cuts. A single large datagram gains too: the kernel then puts it into pages, where
-    /// otherwise it takes, and charges to the receiver's buffer, the next power of two.
+    /// In one piece that the kernel cuts. A single large datagram gains too: the kernel then stores it in pages, while
+    /// otherwise it allocates the next power of two, and charges that to the receiver's buffer.
     Segmented,
     /// Datagram by datagram.
     Each,
@@ -40,7 +40,7 @@ impl Tx {
         Tx { train: Train::new(datagram_bytes, coalesce), packet_bytes_max, gso }
     }
 
-    /// Packs `packets` into trains and sends those that are full or hold memory of the caller's.
+    /// Packs `packets` into trains and sends those that are full or refer to the caller's memory.
     #[inline]
     pub(super) fn burst(&mut self, link: &mut Link, packets: &[TxPacket<'_>]) {
         let mut borrowed = Borrowed::default();
@@ -64,7 +64,7 @@ impl Tx {
         }
     }
 
-    /// Sends what waits.
+    /// Sends what is buffered.
     #[inline]
     pub(super) fn flush(&mut self, link: &mut Link) {
         if !self.train.is_empty() {
@@ -102,7 +102,7 @@ impl Tx {
         self.train.clear(borrowed);
     }
 
-    /// Sends the train to `to`, or without it through the connected socket.
+    /// Sends the train to `to`, or without `to` through the connected socket.
     fn send_to(&self, link: &mut Link, borrowed: &Borrowed<'_>, to: Option<&SockAddr>, gso: Offload) {
         let count = self.train.loads().len();
         let mut way = match gso {
@@ -113,7 +113,7 @@ impl Tx {
         };
         let mut sent = 0;
         let mut failures = 0;
-        // The datagram that the kernel called too long last, and whether one was so.
+        // The datagram that the kernel last called too long, and whether any was confirmed too long.
         let (mut doubted, mut too_long) = (usize::MAX, false);
         let mut is_offload_in_doubt = false;
         while sent < count {
@@ -122,7 +122,7 @@ impl Tx {
                     self.count_sent(link, sent, more);
                     sent += more;
                     if is_offload_in_doubt && !too_long {
-                        // The same bytes went without the offload, so it was the offload that failed.
+                        // The same bytes were sent without the offload, so it was the offload that failed.
                         link.routes.on_gso_refused(self.train.route());
                     }
                 }
@@ -133,7 +133,7 @@ impl Tx {
                             link.counters.tx_dropped_full += self.packets_from(sent);
                             return;
                         }
-                        // A router may have said so of an earlier datagram, so it counts only if it is said twice.
+                        // A router may have reported this for an earlier datagram, so it counts only if it comes twice.
                         Some(libc::EMSGSIZE) if doubted != sent => {
                             link.take_errors();
                             doubted = sent;
@@ -143,7 +143,8 @@ impl Tx {
                         {
                             link.take_errors();
                             (way, doubted) = (Way::Each, usize::MAX);
-                            // Two routers, or somebody who forges their reports, may have called earlier datagrams too long.
+                            // Two routers, or an attacker who forges their reports, may have called earlier datagrams
+                            // too long.
                             is_offload_in_doubt = error != libc::EMSGSIZE;
                         }
                         // The link takes no datagram of this length. The others may be shorter.
@@ -154,7 +155,7 @@ impl Tx {
                             sent += 1;
                         }
                         Some(libc::EINTR) if failures <= RETRIES => {}
-                        // The kernel reports what became of an earlier datagram instead of sending this one.
+                        // The kernel reports an error of an earlier datagram instead of sending this one.
                         _ if link.take_errors() > 0 && failures <= RETRIES => {}
                         _ => {
                             link.counters.tx_dropped_error += self.packets_from(sent);
@@ -166,7 +167,7 @@ impl Tx {
         }
     }
 
-    /// Sends the datagrams from `first` on and says how many left.
+    /// Sends the datagrams from `first` on and returns how many were sent.
     fn send_from(
         &self,
         first: usize,
@@ -217,7 +218,7 @@ impl Tx {
     }
 }
 
-/// Cuts `slices` into datagrams of `segment` bytes; the result says where in `pieces` each one ends.
+/// Cuts `slices` into datagrams of `segment` bytes; the result holds where in `pieces` each one ends.
 fn cut<'a>(
     slices: &'a [IoSlice<'a>],
     segment: usize,

@@ -1,4 +1,5 @@
-//! Sleeping until a packet comes or another thread calls: in a system call of our own, or in someone else's event loop.
+//! Sleeping until a packet comes or another thread wakes this one: in a system call of our own, or in a foreign event
+//! loop.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -10,21 +11,21 @@ use crate::wake::{Event, WakeSet, readable, sleep_at};
 
 use super::socket::Socket;
 
-/// Ends a sleep from any thread, by an event that wakers keep open however long they live.
+/// Ends a sleep from any thread, by an event that wakers keep open as long as they live.
 pub(super) struct Wake {
     event: Arc<Event>,
-    /// For foreign event loops, once one asked. The event is always a member, the sockets are while it is armed: the kernel need not tell
-    /// anybody of packets that come while nobody sleeps.
+    /// For foreign event loops, once one asked for a descriptor. The event is always a member, the sockets only while
+    /// this is armed: the kernel need not report packets that come while nobody sleeps.
     foreign: Option<WakeSet>,
     is_armed: bool,
 }
 
-/// Where packets may be after a sleep.
+/// Which socket may have packets after a sleep.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Woken {
     /// In the connected socket, and the main one had none.
     ByDirect,
-    /// In either, or nowhere.
+    /// Either, or none.
     Otherwise,
 }
 
@@ -71,11 +72,11 @@ impl Wake {
         self.foreign.insert(set).fd()
     }
 
-    /// Has the foreign event loop told of what comes from now on. Not if something is there already.
+    /// Makes the foreign event loop wake up for what comes from now on. Returns false if something is there already.
     pub(super) fn arm(&mut self, main: &Socket, direct: Option<&Socket>) -> bool {
         let Some(set) = &self.foreign else { return false };
         self.is_armed = true;
-        // A socket that the kernel does not take is polled as often as a sleep ends; it is out of memory then.
+        // If the kernel cannot add a socket, because it is out of memory, the socket is polled whenever a sleep ends.
         let is_member = set.add(main).is_ok() && direct.is_none_or(|direct| set.add(direct).is_ok());
         if is_member && !set.is_readable() {
             return true;
@@ -84,7 +85,7 @@ impl Wake {
         false
     }
 
-    /// Leaves the foreign event loop alone again.
+    /// Stops waking the foreign event loop.
     pub(super) fn disarm(&mut self, main: &Socket, direct: Option<&Socket>) {
         let (Some(set), true) = (&self.foreign, self.is_armed) else { return };
         self.is_armed = false;

@@ -56,7 +56,7 @@ fn shared_memory() {
 
 #[test]
 fn udp() {
-    // The longest packets of loopback, those of an Ethernet frame, and the longest of all; together, alone, and either way.
+    // The longest packets over loopback, over Ethernet, and of all; in bursts and alone, in either direction.
     let cases = [
         (9352, Offload::Auto, Offload::Auto, Coalesce::Fill),
         (9352, Offload::Off, Offload::Off, Coalesce::Off),
@@ -80,7 +80,7 @@ fn udp() {
     }
 }
 
-/// Over either of its parts, and one of those never sleeps.
+/// The composite is tested over either of its parts; one of them never sleeps.
 #[test]
 fn composite() {
     let directory = std::env::temp_dir().join(format!("dunlin-composite-{}", std::process::id()));
@@ -99,13 +99,14 @@ fn composite() {
         };
         it_keeps_its_promises_at(address, open("a"), open("b"), || {});
         let net = network(Duration::from_nanos(300));
-        let open = |name: &str, node| Composite::new(net.endpoint(node).unwrap(), shm(format!("{name}{address}"))).unwrap();
+        let open =
+            |name: &str, node| Composite::new(net.endpoint(node).unwrap(), shm(format!("{name}{address}"))).unwrap();
         it_keeps_its_promises_at(address, open("c", 1), open("d", 2), || net.advance(Duration::from_nanos(300)));
     }
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
-/// Of packets of the length that was asked for, a full queue holds what it says, each in a datagram of its own.
+/// A full queue holds as many packets of the configured length as it claims, each in a datagram of its own.
 #[test]
 fn udp_holds_packets_of_a_chosen_length() {
     for bytes in [1, 64, 500, 1000, 3000, 8000] {

@@ -1,4 +1,5 @@
-//! What the `Transport` trait promises, as a suite that any transport is put through. Transports of other crates include this file.
+//! What the `Transport` trait promises, as a test suite for any transport. Transports of other crates include this
+//! file.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,16 +9,16 @@ use dunlin_net::transport::{HEAD_BYTES, RX_BURST};
 use dunlin_net::wake::wait_readable;
 use dunlin_net::{Addr, Arm, NetError, PeerHealth, Route, ShmName, Transport, TxPacket};
 
-/// How long a packet may take. Reached only when something is broken.
+/// Longest wait for a packet. Reached only when something is broken.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Checks the promises of two fresh transports that can reach each other. `drive` lets time pass for them; it is called again
-/// and again while a packet is awaited.
+/// Checks the promises of two fresh transports that can reach each other. `drive` makes time pass for them; it is
+/// called repeatedly while a packet is awaited.
 pub fn transport_keeps_its_promises<T: Transport>(a: T, b: T, drive: impl FnMut()) {
     it_keeps_its_promises_at(0, a, b, drive);
 }
 
-/// The same, with packets that go from one address to one other of the transport's, given by its number.
+/// The same, over the address of the transports that has the number `address`.
 pub fn it_keeps_its_promises_at<T: Transport>(address: usize, a: T, b: T, drive: impl FnMut()) {
     let mut link = Link { a, b, drive, address, handed_over: 0, received: 0, received_bytes: 0 };
     link.has_sensible_limits();
@@ -89,7 +90,9 @@ impl<T: Transport, D: FnMut()> Link<T, D> {
         assert!(packet.head().len() >= bytes.len().min(HEAD_BYTES));
         assert!(bytes.starts_with(packet.head()));
         assert!(packet.bytes().is_none_or(|whole| whole == bytes));
-        for (from, to) in [(0, 1), (1, 65), (63, 65), (64, 80), (bytes.len() / 2, bytes.len()), (bytes.len(), bytes.len())] {
+        for (from, to) in
+            [(0, 1), (1, 65), (63, 65), (64, 80), (bytes.len() / 2, bytes.len()), (bytes.len(), bytes.len())]
+        {
             if let Some(expected) = bytes.get(from..to) {
                 let mut part = vec![0; to - from];
                 packet.copy_to(from, &mut part);
@@ -197,7 +200,7 @@ impl<T: Transport, D: FnMut()> Link<T, D> {
         self.a.release(route);
     }
 
-    /// A packet without bytes may get lost, since not every framing can tell one from nothing, but disturbs no other.
+    /// An empty packet may get lost, since not every framing can represent one, but it affects no other packet.
     fn tolerates_an_empty_packet(&mut self, route: Route) {
         let packet = |header| TxPacket { route, header, payload: b"" };
         self.send(&[packet(b"before"), packet(b""), packet(b"after")]);
@@ -213,7 +216,7 @@ impl<T: Transport, D: FnMut()> Link<T, D> {
         }
     }
 
-    /// Sends `bad` packets among good ones: those arrive, and these are counted as errors of the caller.
+    /// Sends `bad` packets among good ones: the good ones arrive, and the bad ones are counted as errors of the caller.
     fn drops_and_counts(&mut self, route: Route, bad: &[TxPacket<'_>]) {
         let before = self.a.counters().tx_dropped_error;
         let good = |header| TxPacket { route, header, payload: b"" };
@@ -300,16 +303,16 @@ impl<T: Transport, D: FnMut()> Link<T, D> {
         assert_eq!(self.receive_one().bytes, b"a packet");
     }
 
-    /// [`Transport::wait`] in parts, the middle one of which is done by someone else.
+    /// [`Transport::wait`] in parts, the middle one of which a foreign event loop does.
     fn wakes_foreign_event_loops(&mut self) {
         assert_eq!(self.b.rx_burst(), 0);
-        // A composite sleeps by descriptor anyway; others have none yet.
+        // A composite sleeps by descriptor anyway; other transports have no descriptor yet.
         self.b.arm(PATIENCE);
         self.b.disarm();
         let fds = [self.b.wake_fd().unwrap(), self.b.wake_fd().unwrap()];
         let Arm::Sleep(time) = self.b.arm(PATIENCE) else { panic!("there is no work") };
         assert!(time <= PATIENCE);
-        // Transports in the time of a test never sleep.
+        // Transports that run in a test's time never sleep.
         let sleeps = !time.is_zero();
         assert!(!sleeps || !wait_readable(&fds[0], Duration::ZERO), "nothing has happened");
         self.b.disarm();
@@ -363,7 +366,7 @@ impl<T: Transport, D: FnMut()> Link<T, D> {
         self.a.release(route);
     }
 
-    /// Receives until at least `count` packets have come and no more do.
+    /// Receives until at least `count` packets have come and no more come.
     fn receive_at_least(&mut self, count: usize) -> Vec<Vec<u8>> {
         let deadline = Instant::now() + PATIENCE;
         let mut received = Vec::new();
@@ -382,7 +385,10 @@ impl<T: Transport, D: FnMut()> Link<T, D> {
         assert_eq!(a.tx_packets + a.tx_dropped_full + a.tx_dropped_error, self.handed_over, "{a:?}");
         assert_eq!((b.rx_packets, b.rx_bytes), (self.received, self.received_bytes), "{b:?}");
         assert!(a.tx_packets >= b.rx_packets && a.tx_bytes >= b.rx_bytes, "{a:?} {b:?}");
-        assert!((1..=a.tx_packets).contains(&a.tx_batches) && (1..=b.rx_packets).contains(&b.rx_batches), "{a:?} {b:?}");
+        assert!(
+            (1..=a.tx_packets).contains(&a.tx_batches) && (1..=b.rx_packets).contains(&b.rx_batches),
+            "{a:?} {b:?}"
+        );
         assert_eq!((b.tx_packets, a.rx_packets, b.rx_dropped_malformed), (0, 0, 0), "{a:?} {b:?}");
     }
 }

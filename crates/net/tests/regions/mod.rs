@@ -1,4 +1,4 @@
-//! Shared memory in a directory of a test's own, and the child processes that join it there.
+//! Shared memory in a directory of the test's own, and the child processes that join it there.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use dunlin_net::{Addr, Route, ShmName, Transport};
 
 /// Tells a child the directory of its test.
 pub const DIRECTORY: &str = "DUNLIN_TEST_DIRECTORY";
-/// Reached only when something is broken.
+/// Longest wait. Reached only when something is broken.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A directory of its own for each test, removed at the end.
@@ -31,7 +31,7 @@ impl Dir {
         endpoint(&self.0, name)
     }
 
-    /// This test binary again, as a process that runs its test `child`.
+    /// Starts this test binary again, as a process that runs its test `child`.
     pub fn child(&self, variables: &[(&str, &str)]) -> Killed {
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "child", "--ignored", "--nocapture"])
@@ -74,7 +74,7 @@ pub fn addr(name: &str) -> Addr {
     Addr::Shm(ShmName::new(name).unwrap())
 }
 
-/// Tries until it works: the other process may still be starting.
+/// Retries until it works: the other process may still be starting.
 pub fn resolve(endpoint: &mut ShmTransport, name: &str) -> Route {
     let end = Instant::now() + PATIENCE;
     loop {

@@ -1,4 +1,4 @@
-//! What is sent arrives, whole, in order and from whom it came, whatever is batched on the way.
+//! What is sent arrives complete, in order and with the right sender, whatever is batched on the way.
 
 use std::net::{Ipv6Addr, SocketAddr};
 
@@ -82,7 +82,7 @@ fn every_length_up_to_the_mtu() {
             send(&mut client, route, std::slice::from_ref(&message));
             assert_eq!(receive(&mut server, 1)[0].bytes, message);
         }
-        // The same lengths in a burst each: full datagrams, and full trains of them.
+        // The same lengths, each in a burst of its own: full datagrams, and full trains of them.
         for len in [largest, largest - 1, largest / 2, largest / 2 - 2, largest / 3, 1] {
             let messages: Vec<_> = (0..130).map(|i| Random(i).bytes(len)).collect();
             send(&mut client, route, &messages);
@@ -177,7 +177,7 @@ fn one_receive_may_feed_several_bursts() {
     until("all bursts", || {
         let started = !received.is_empty();
         if started {
-            // Nothing more comes, so this would sleep for long if it did not know of what is left.
+            // Nothing more comes, so this would sleep long if it did not know about leftover packets.
             server.wait(super::DEADLINE);
         }
         let packets = burst(&mut server);

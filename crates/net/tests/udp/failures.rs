@@ -62,7 +62,7 @@ fn a_port_that_refuses_is_a_dead_peer_until_it_answers() {
     assert_eq!(client.peer_health(alive), PeerHealth::Unknown);
     assert!(client.counters().tx_refused > 0);
 
-    // Somebody takes the port again.
+    // Another transport binds the port again.
     let mut reborn = bind(UdpConfig::new(addr));
     let back = reborn.resolve(&client.local_addr()).unwrap();
     reborn.tx_burst(&[TxPacket { route: back, header: b"here", payload: &[] }]);
@@ -80,7 +80,8 @@ fn a_refusing_peer_does_not_cost_others_their_packets() {
     let alive = client.resolve(&live.local_addr()).unwrap();
     drop(gone);
     for number in 0..100u8 {
-        // The first packet's refusal is reported by the system call that sends the second, which must still leave.
+        // The refusal of the first packet is reported by the system call that sends the second, which must still be
+        // sent.
         for (route, header) in [(dead, [0xff]), (alive, [number])] {
             client.tx_burst(&[TxPacket { route, header: &header, payload: &[] }]);
             client.tx_flush();
@@ -127,7 +128,7 @@ fn a_waker_ends_this_wait_or_the_next() {
     transport.wait(DEADLINE);
     assert!(start.elapsed() < DEADLINE);
 
-    // Both wake-ups were one: the next wait lasts until its time is over.
+    // The two wake-ups were merged: the next wait lasts until its timeout.
     let start = Instant::now();
     transport.wait(Duration::from_millis(5));
     assert!(start.elapsed() >= Duration::from_millis(5));
@@ -138,7 +139,8 @@ fn a_waker_ends_this_wait_or_the_next() {
 #[test]
 fn sizes_follow_the_buffer_that_was_granted() {
     let transport = bind(loopback_v4());
-    // What an ordinary user gets of an ordinary kernel is enough for a dozen sessions, with shorter packets.
+    // What an ordinary user gets from a kernel with default settings is enough for a dozen sessions, with shorter
+    // packets.
     assert!(transport.rx_queue_len() >= 180, "{}", transport.rx_queue_len());
     assert!(transport.mtu() >= 8192 + 32 || transport.mtu() == 1470, "{}", transport.mtu());
     let mut config = loopback_v4();

@@ -1,4 +1,4 @@
-//! A sender that knows nothing but section 2 of the specification, and whose datagrams the kernel joins.
+//! A sender that implements only section 2 of the specification, and whose datagrams the kernel joins.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -8,7 +8,7 @@ use dunlin_net::{Addr, Transport, TxPacket};
 
 use crate::{bind, loopback_v4, receive, socket_addr, until};
 
-/// A frame as section 2 has it: length, packet, and a zero byte if the length is odd.
+/// A frame as section 2 defines it: length, packet, and a zero byte if the length is odd.
 fn frame(packet: &[u8]) -> Vec<u8> {
     let mut bytes = (packet.len() as u16).to_le_bytes().to_vec();
     bytes.extend(packet);
@@ -16,13 +16,14 @@ fn frame(packet: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Has the kernel cut everything that `socket` sends into datagrams of `bytes`. Over loopback they arrive joined.
+/// Makes the kernel cut everything that `socket` sends into datagrams of `bytes`. Over loopback they arrive joined.
 fn cut_into(socket: &UdpSocket, bytes: usize) {
     let bytes = bytes as libc::c_int;
     let len = size_of::<libc::c_int>() as libc::socklen_t;
     // SAFETY: the pointer is to a number of that length.
-    let rc =
-        unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, (&raw const bytes).cast(), len) };
+    let rc = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, (&raw const bytes).cast(), len)
+    };
     assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
 }
 
@@ -33,7 +34,7 @@ fn pair() -> (UdpTransport, UdpSocket, SocketAddr) {
     (server, UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(), to)
 }
 
-/// Lets a sender be the only peer for so long that the server receives from it through a socket of its own.
+/// Makes a sender the only peer for so long that the server receives from it through a socket of its own.
 fn earn_a_socket(server: &mut UdpTransport, sender: &UdpSocket) {
     let from = sender.local_addr().unwrap();
     let route = server.resolve(&Addr::Udp(from)).unwrap();
@@ -46,7 +47,7 @@ fn earn_a_socket(server: &mut UdpTransport, sender: &UdpSocket) {
         server.tx_flush();
         sender.recv(&mut answer).unwrap();
     }
-    // A poll that finds nothing gives the socket away.
+    // A poll that finds nothing gives the socket to the peer.
     assert_eq!(server.rx_burst(), 0);
 }
 
@@ -69,7 +70,7 @@ fn frames_of_every_length_share_a_datagram() {
 #[test]
 fn datagrams_of_odd_length_are_told_apart_when_the_kernel_joins_them() {
     let (mut server, sender, to) = pair();
-    // The pad byte of the last frame is missing, as a receiver must put up with.
+    // The pad byte of the last frame is missing, which a receiver must accept.
     let packets: Vec<[u8; 3]> = (0..40u8).map(|i| [i, 0xff, 0xff]).collect();
     let datagrams: Vec<u8> = packets.iter().flat_map(|packet| frame(packet)[..5].to_vec()).collect();
     cut_into(&sender, 5);
@@ -80,7 +81,7 @@ fn datagrams_of_odd_length_are_told_apart_when_the_kernel_joins_them() {
     assert_eq!(server.counters().rx_dropped_malformed, 0);
 }
 
-/// Datagrams of six bytes: good ones with the numbers from `range`, and a bad one behind each.
+/// Datagrams of six bytes: good ones with the numbers from `range`, and a bad one after each.
 fn good_and_bad(range: std::ops::Range<u8>) -> Vec<u8> {
     range.flat_map(|i| [4, 0, i, i, i, i, 0xff, 0xff, 1, 2, 3, 4]).collect()
 }
@@ -122,14 +123,15 @@ fn a_lone_peer_may_send_odd_and_bad_datagrams_too() {
     }
 }
 
-/// Polls until the server knows that both its sockets are empty: it receives otherwise from a socket that was.
+/// Polls until the server knows that both its sockets are empty: from a socket that was empty it receives in another
+/// way.
 fn idle(server: &mut UdpTransport) {
     for _ in 0..100 {
         assert_eq!(server.rx_burst(), 0);
     }
 }
 
-/// Has a sender with a socket of its own send one frame at a time for a while.
+/// Makes a sender with a socket of its own send one frame at a time for a while.
 fn call_for_a_while(server: &mut UdpTransport, sender: &UdpSocket) {
     let to = socket_addr(server);
     for _ in 0..200 {
@@ -156,7 +158,8 @@ fn a_lone_peer_of_short_calls_loses_nothing_to_bad_datagrams() {
     }
 }
 
-/// Frames of an odd length without their pad byte, of which the kernel joins two, after calls that were a single frame each.
+/// Frames of odd length without their pad byte, of which the kernel joins two, after calls that were a single frame
+/// each.
 #[test]
 fn a_lone_peer_of_short_calls_may_go_over_to_datagrams_of_odd_length() {
     let (mut server, sender, to) = pair();

@@ -1,4 +1,4 @@
-//! Datagrams of strangers: any bytes may come, nothing may break or grow.
+//! Datagrams of strangers: whatever bytes come, nothing may break or grow.
 
 use std::net::{Ipv4Addr, UdpSocket};
 
@@ -21,7 +21,7 @@ fn random_datagrams_are_counted_and_harmless() {
         let len = random.below(len_max);
         let mut datagram = random.bytes(len);
         if seed % 3 == 0 {
-            // Likelier to begin like a frame.
+            // Make it likelier to begin like a frame.
             datagram.iter_mut().skip(1).step_by(9).for_each(|high| *high = 0);
         }
         socket.send_to(&datagram, to).unwrap();
@@ -46,7 +46,7 @@ fn each_kind_of_malformed_datagram_is_counted_once() {
             server.counters().rx_dropped_malformed == i as u64 + 1
         });
     }
-    // Frames before the lie are good.
+    // Frames before the wrong length are good.
     socket.send_to(&[1, 0, 7, 9, 0, 1], to).unwrap();
     assert_eq!(receive(&mut server, 1)[0].bytes, [7]);
     assert_eq!(server.counters().rx_dropped_malformed, 7);
@@ -70,7 +70,7 @@ fn strangers_get_no_route() {
         stranger().send_to(&[1, 0, 7], to).unwrap();
         assert_eq!(receive(&mut server, 1)[0].route, None);
     }
-    // One place is still free, and no more.
+    // One entry is still free, and no more.
     assert_eq!(server.resolve(&friend.local_addr()).unwrap(), route);
     assert!(server.resolve(&"udp://127.0.0.1:1".parse().unwrap()).is_ok());
     assert!(server.resolve(&"udp://127.0.0.1:2".parse().unwrap()).is_err());
@@ -95,7 +95,7 @@ fn drops_by_the_kernel_are_counted() {
         while server.rx_burst() > 0 {}
         server.counters().rx_dropped_kernel > 0
     });
-    // Once there is room, a packet arrives and tells of the last drops.
+    // Once there is room, a packet arrives and reports the last drops.
     client.tx_burst(&[TxPacket { route, header: b"last", payload: &[] }]);
     client.tx_flush();
     until("the last packet", || burst(&mut server).iter().any(|r| r.bytes == *b"last"));

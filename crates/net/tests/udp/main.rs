@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use dunlin_net::udp::{UdpConfig, UdpTransport};
 use dunlin_net::{Addr, Route, Transport};
 
-/// Longest that any condition is waited for. Only a test that fails takes so long.
+/// Longest wait for any condition. Only a failing test takes this long.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 fn loopback_v4() -> UdpConfig {

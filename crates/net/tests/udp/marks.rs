@@ -60,7 +60,7 @@ fn every_way_to_receive_sees_unmarked_packets_as_such() {
     config.ecn = Ecn::On;
     let (mut server, mut client) = (bind(config.clone()), bind(config));
     let route = client.resolve(&server.local_addr()).unwrap();
-    // Enough for the connected socket.
+    // Enough to get the connected socket.
     for i in 0..2_000u32 {
         let bytes = i.to_le_bytes();
         client.tx_burst(&[dunlin_net::transport::TxPacket { route, header: &bytes, payload: &[] }]);

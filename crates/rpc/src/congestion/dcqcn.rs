@@ -1,9 +1,10 @@
 //! DCQCN: a rate from the marks of switches (Zhu et al., SIGCOMM 2015).
 //!
-//! A marked packet lowers the rate by a share that follows how often packets are marked, once in a while at most; without marks the rate
-//! returns in steps, driven by a timer and a byte counter: half the way back to where it was (fast recovery), then beyond (additive
-//! increase), then faster (hyper increase). What NICs do with congestion notification packets, servers here do with a bit in the answer;
-//! the timers are worked out when an answer comes, so that there are none.
+//! A marked packet lowers the rate by a share that depends on how often packets are marked, at most once per interval.
+//! Without marks the rate returns in steps, driven by a timer and a byte counter: half the way back to where it was
+//! (fast recovery), then beyond (additive increase), then faster (hyper increase). What NICs do with congestion
+//! notification packets, servers here do with a bit in the answer. Elapsed timer periods are computed when an answer
+//! comes, so no timers run.
 
 use std::time::Duration;
 
@@ -14,19 +15,19 @@ use crate::config::{ConfigError, nanos};
 /// Parameters of DCQCN. The defaults are those of its paper, with the timers of "ECN or Delay" (section 3).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DcqcnConfig {
-    /// Rate of this host's link, in bits per second: where a session begins, and what it never exceeds. Default 25 Gbit/s.
+    /// Rate of this host's link, in bits per second: the initial and the maximum rate of a session. Default 25 Gbit/s.
     pub link_rate: u64,
-    /// Least rate of a session, in bits per second. Default 40 Mbit/s.
+    /// Minimum rate of a session, in bits per second. Default 40 Mbit/s.
     pub rate_min: u64,
     /// Marks within this time count as one. Default 50 us.
     pub mark_interval: Duration,
     /// Weight of a new observation in the estimate of congestion. Default 1/256.
     pub gain: f64,
-    /// Time between two observations that there was no mark. Default 55 us.
+    /// Time without a mark that counts as an observation. Default 55 us.
     pub alpha_timer: Duration,
     /// Time after which the rate makes a step up. Default 55 us.
     pub increase_timer: Duration,
-    /// Bytes after which it does so too. Default 10 MB.
+    /// Bytes after which the rate makes a step up, too. Default 10 MB.
     pub increase_bytes: u64,
     /// Steps of fast recovery. Default 5.
     pub recovery_steps: u32,
@@ -67,14 +68,14 @@ impl DcqcnConfig {
     }
 }
 
-/// So many periods of a timer are made up for at most: after more of them nothing changes any more.
+/// At most this many periods of a timer are made up for: after more of them nothing changes any more.
 const PERIODS_MAX: u64 = 4096;
 
 /// State of one session. Times in nanoseconds, rates in bytes per nanosecond.
 #[derive(Debug)]
 pub(crate) struct Dcqcn {
     rate: Rate,
-    /// Where the rate was before it was cut, and where it goes back to.
+    /// The rate before it was cut, to which it returns.
     target: f64,
     additive_step: f64,
     hyper_step: f64,
@@ -135,12 +136,12 @@ impl Dcqcn {
         }
         self.target = self.target.min(self.rate.max());
         let next = (self.rate.get() + self.target) / 2.0;
-        // Halving the distance would never arrive.
+        // Halving the distance would never reach the maximum.
         self.rate.set(if next > 0.999 * self.rate.max() { self.rate.max() } else { next });
     }
 }
 
-/// Whole periods since `*since`, which moves on by them.
+/// Whole periods since `*since`, which is advanced by them.
 fn periods(since: &mut u64, now: u64, period: u64) -> u64 {
     let count = now.saturating_sub(*since) / period;
     *since += count * period;
@@ -211,7 +212,7 @@ mod tests {
             answer(&mut dcqcn, micros, true);
         }
         let target = dcqcn.target;
-        // Five steps of fast recovery go half the way each.
+        // Each of the five steps of fast recovery goes half the way.
         for step in 1..=5 {
             answer(&mut dcqcn, 150 + 55 * step, false);
         }
@@ -219,7 +220,7 @@ mod tests {
         assert!(dcqcn.rate.get() > 0.95 * target && dcqcn.rate.get() < target);
         answer(&mut dcqcn, 150 + 55 * 6, false);
         assert!((dcqcn.target - target - dcqcn.additive_step).abs() < 1e-12);
-        // Long afterwards it is where it was.
+        // Long afterwards the rate is where it was.
         for micros in 0..4_000 {
             answer(&mut dcqcn, 1_000 + 10 * micros, false);
         }

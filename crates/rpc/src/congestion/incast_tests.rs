@@ -1,4 +1,5 @@
-//! What each algorithm makes of a bottleneck: queue, use of the link, fairness, and how it comes back from what is no congestion.
+//! How each algorithm handles a bottleneck: queue, use of the link, fairness, and how it recovers from what is not
+//! congestion.
 
 use super::model::{Model, Outcome, Packets, Port};
 use super::*;
@@ -19,7 +20,7 @@ fn dcqcn() -> CongestionControl {
     CongestionControl::Dcqcn(DcqcnConfig::default())
 }
 
-/// What `flows` senders see from 10 to 40 ms after they began together.
+/// What `flows` senders see from 10 to 40 ms after they all started.
 fn incast(port: Port, control: &CongestionControl, flows: usize) -> Outcome {
     let mut model = Model::new(port, control, flows, CREDITS);
     model.run_for(10 * MILLI);
@@ -136,7 +137,7 @@ fn a_peer_that_did_not_run_is_not_congestion_for_long() {
         let mut model = Model::new(Port::cx4().without_marks(), &swift(), 2, CREDITS);
         model.run_for(5 * MILLI);
         model.pause(pause * MILLI);
-        // Its answers arrive all at once, and then it is as before.
+        // Its answers arrive all at once, and then everything is as before.
         model.run_for(pause * MILLI + MILLI);
         for flow in 0..2 {
             assert!(model.controller(flow).is_unlimited(), "{pause} ms: {:?}", model.controller(flow).allowance());

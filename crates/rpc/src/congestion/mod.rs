@@ -1,9 +1,10 @@
-//! Congestion control: how much a session may send, from what its packets experienced. Pure arithmetic; it knows nothing of packets,
-//! sessions or timers, which [`crate::Endpoint`] connects it with (`core/congestion.rs`).
+//! Congestion control: how much a session may send, from the round trips and marks of its packets. Pure arithmetic
+//! without packets, sessions or timers; `core/congestion.rs` connects it with [`crate::Endpoint`].
 //!
-//! Control is the client's: in a client-driven protocol every packet of a server answers one of the client, so limiting what the client
-//! sends limits both directions, and servers pay nothing (paper, section 5.2.1). There are two signals: the round-trip time of each packet,
-//! and the congestion marks of switches (ECN), which servers echo.
+//! Congestion control runs at the client: in a client-driven protocol every packet of a server answers one of the
+//! client, so limiting what the client sends limits both directions, and servers pay nothing (paper, section 5.2.1).
+//! There are two signals: the round-trip time of each packet, and the congestion marks of switches (ECN), which servers
+//! echo.
 //!
 //! | File | Algorithm | Signal | Limits |
 //! |---|---|---|---|
@@ -11,9 +12,9 @@
 //! | [`dcqcn`] | DCQCN | ECN | rate |
 //! | [`swift`] | ours, after Swift | round-trip time, and ECN if there is any | window, paced below one packet |
 //!
-//! `rate` is what those have in common that limit a rate, and `pacing` lets packets go in time.
+//! `rate` is the common part of the algorithms that limit a rate, and `pacing` spaces packets in time.
 //!
-//! Every algorithm begins *unlimited* and is told of a packet only when that matters; see `Algorithm::is_unlimited`.
+//! Every algorithm begins *unlimited* and receives a packet only when that matters; see `Algorithm::is_unlimited`.
 
 pub mod dcqcn;
 #[cfg(test)]
@@ -37,23 +38,23 @@ use timely::Timely;
 /// Which algorithm limits the sessions of an endpoint, in the direction of their requests.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum CongestionControl {
-    /// The default: [`CongestionControl::Swift`] where packets cross a network, and [`CongestionControl::None`] where they stay on this host
-    /// (shared memory, and UDP bound to a loopback address). There a late answer means that a process waited for a processor, and
-    /// sending less would only make it wait more.
+    /// The default: [`CongestionControl::Swift`] if packets cross a network, and [`CongestionControl::None`] if they
+    /// stay on this host (shared memory, and UDP bound to a loopback address). There a late answer means that a process
+    /// waited for a processor, and sending less would only make it wait more.
     #[default]
     Auto,
     /// Credits alone limit a session.
     None,
     /// Timely (SIGCOMM 2015) as eRPC runs it.
     Timely(TimelyConfig),
-    /// DCQCN (SIGCOMM 2015). Needs switches that mark packets, and a transport that sees the marks.
+    /// DCQCN (SIGCOMM 2015). Needs switches that mark packets, and a transport that reports the marks.
     Dcqcn(DcqcnConfig),
-    /// After Swift (SIGCOMM 2020). Needs to know nothing of the network.
+    /// After Swift (SIGCOMM 2020). Needs no knowledge of the network.
     Swift(SwiftConfig),
 }
 
 impl CongestionControl {
-    /// The name by which people know the algorithm.
+    /// The usual name of the algorithm.
     pub fn name(&self) -> &'static str {
         match self {
             CongestionControl::Auto => "auto",
@@ -64,7 +65,7 @@ impl CongestionControl {
         }
     }
 
-    /// What [`CongestionControl::Auto`] stands for; anything else as it is.
+    /// The algorithm that [`CongestionControl::Auto`] chooses; any other is returned unchanged.
     pub(crate) fn chosen(self, is_local: bool) -> CongestionControl {
         match self {
             CongestionControl::Auto if is_local => CongestionControl::None,
@@ -83,19 +84,20 @@ impl CongestionControl {
         }
     }
 
-    /// Unlimited sessions need no update for unmarked packets whose round trip is shorter than this, in nanoseconds: it would leave them
-    /// unlimited (the paper's Timely bypass, section 5.2.2).
+    /// Unlimited sessions need no update for unmarked packets whose round trip is shorter than this, in nanoseconds: it
+    /// would leave them unlimited (the paper's Timely bypass, section 5.2.2).
     pub(crate) fn bypass_nanos(&self) -> u64 {
         match self {
             CongestionControl::Auto | CongestionControl::None => u64::MAX,
             CongestionControl::Timely(config) => nanos(config.t_low),
-            // Round trips mean nothing to it.
+            // DCQCN ignores round trips.
             CongestionControl::Dcqcn(_) => u64::MAX,
             CongestionControl::Swift(config) => nanos(config.target),
         }
     }
 
-    /// State for a session of `credits` credits, whose path was once `rtt_min` nanoseconds long; `None` if it needs none.
+    /// State for a session with `credits` credits, whose path once had a round trip of `rtt_min` nanoseconds; `None` if
+    /// it needs none.
     pub(crate) fn controller(&self, credits: u16, rtt_min: Option<u64>, now: u64) -> Option<Controller> {
         match self {
             CongestionControl::Auto | CongestionControl::None => None,
@@ -106,7 +108,7 @@ impl CongestionControl {
     }
 }
 
-/// What the answer to a packet told.
+/// What the answer to a packet showed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sample {
     /// When it came, in nanoseconds.
@@ -115,13 +117,13 @@ pub(crate) struct Sample {
     pub rtt: u64,
     /// Whether a switch marked the packet or its answer.
     pub is_marked: bool,
-    /// Credits of the session now: they may be lent and taken back.
+    /// Credits of the session now: they may be borrowed and given back.
     pub credits: u16,
     /// Bytes of the packet or of its answer, whichever is longer.
     pub bytes: u32,
 }
 
-/// What an algorithm is told of, and what it says. One instance serves one direction of one session, all slots together.
+/// The inputs and outputs of an algorithm. One instance serves one direction of one session, all slots together.
 pub(crate) trait Algorithm {
     /// A packet was answered.
     fn on_answer(&mut self, sample: &Sample);
@@ -129,10 +131,10 @@ pub(crate) trait Algorithm {
     /// A packet was lost while later ones arrived.
     fn on_loss(&mut self, _now: u64) {}
 
-    /// Nothing of a request was answered for a whole retransmission timeout, the first of them in a row.
+    /// The first of several retransmission timeouts in a row, for a request of which nothing was answered.
     fn on_timeout(&mut self, _now: u64) {}
 
-    /// Packets that may be on the way at once, at least one.
+    /// Packets that may be in flight at the same time, at least one.
     fn window(&self) -> u32 {
         u32::MAX
     }
@@ -140,10 +142,11 @@ pub(crate) trait Algorithm {
     /// Nanoseconds from sending a packet of `bytes` to sending the next.
     fn spacing(&self, bytes: u32) -> u64;
 
-    /// Whether this limits nothing: the rate is that of the link, or the window all credits. The paper calls such a session uncongested.
+    /// Whether this limits nothing: the rate is that of the link, or the window covers all credits. The paper calls
+    /// such a session uncongested.
     fn is_unlimited(&self) -> bool;
 
-    /// What it allows now, for people to read.
+    /// What it allows now, in a form for humans.
     fn allowance(&self) -> Allowance;
 }
 
@@ -154,7 +157,7 @@ pub enum Allowance {
     Unlimited,
     /// Bits per second.
     Rate(f64),
-    /// Packets on the way at once; below one, a packet in so many round trips.
+    /// Packets in flight; below one, the number of packets per round trip.
     Window(f64),
 }
 
@@ -206,7 +209,7 @@ impl Algorithm for Controller {
     }
 }
 
-/// Refuses a parameter.
+/// Rejects a parameter.
 fn refuse(name: &'static str, value: impl std::fmt::Debug, allowed: &'static str) -> Result<(), ConfigError> {
     Err(ConfigError { name, value: format!("{value:?}"), allowed })
 }

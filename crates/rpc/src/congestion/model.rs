@@ -1,4 +1,5 @@
-//! One bottleneck and its senders, packet by packet: enough of a network to see what an algorithm does. For tests only.
+//! One bottleneck and its senders, packet by packet: enough of a network to show how an algorithm behaves. For tests
+//! only.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,14 +15,15 @@ pub(super) struct Port {
     pub rate: f64,
     /// Round trip without a queue, nanoseconds.
     pub base_rtt: u64,
-    /// Packets are marked with a probability that grows from 0 to `mark_share` between these queue lengths in bytes, and always above.
+    /// Packets are marked with a probability that grows from 0 to `mark_share` between these queue lengths in bytes,
+    /// and always above the second.
     pub mark_from: u64,
     pub mark_to: u64,
     pub mark_share: f64,
 }
 
 impl Port {
-    /// 25 Gbit/s and 6 us, marking as DCQCN's authors recommend, scaled to this rate.
+    /// 25 Gbit/s and 6 us; marking as DCQCN's authors recommend, scaled to this rate.
     pub fn cx4() -> Port {
         Port { rate: 3.125, base_rtt: 6_000, mark_from: 5_000, mark_to: 200_000, mark_share: 0.01 }
     }
@@ -39,7 +41,7 @@ struct Flow {
     credits: u32,
     in_flight: u32,
     gate: Gate,
-    /// A wake-up is under way.
+    /// Whether a wake-up is pending.
     waiting: bool,
     active: bool,
     delivered: u64,
@@ -61,9 +63,9 @@ pub(super) struct Model {
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     sequence: u64,
     flows: Vec<Flow>,
-    /// What windows count.
+    /// Which packets windows count.
     pub packets: Packets,
-    /// When the port has sent everything that it holds.
+    /// When the port will have sent everything that it holds.
     free_at: u64,
     random: u64,
     rtts: Vec<u64>,
@@ -73,13 +75,13 @@ pub(super) struct Model {
 /// What the senders send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Packets {
-    /// Packets that are answered at once: windows hold for them.
+    /// Packets that are answered at once: windows count them.
     OfLongMessages,
-    /// Requests of one packet, which a handler answers: they are paced only.
+    /// Single-packet requests that a handler answers: they are only paced.
     Requests,
 }
 
-/// What was seen since the last [`Model::measure`].
+/// What was measured since the last [`Model::measure`].
 #[derive(Debug)]
 pub(super) struct Outcome {
     /// Gbit/s, headers included.
@@ -138,7 +140,7 @@ impl Model {
         self.send(flow);
     }
 
-    /// The port sends nothing for a time: a peer that does not run.
+    /// Stops the port for a time, like a peer that does not run.
     pub fn pause(&mut self, nanos: u64) {
         self.free_at = self.free_at.max(self.now) + nanos;
     }
@@ -224,7 +226,7 @@ impl Model {
         self.now = end;
     }
 
-    /// What was seen since the last time this was called.
+    /// What was measured since the last call.
     pub fn measure(&mut self) -> Outcome {
         let time = (self.now - self.measured_from) as f64;
         let rates: Vec<f64> =

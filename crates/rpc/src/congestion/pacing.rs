@@ -1,14 +1,15 @@
 //! The gate of a session: when its next packet may be sent.
 //!
-//! Carousel (SIGCOMM 2017) and the paper keep *packets* in a timing wheel until their time has come. Here nothing waits but the session: the
-//! wheel holds when it may send next, and what it sends is chosen then. So no queued packet refers to a buffer, a call that ends takes what
-//! it would have sent with it, and a change of the rate counts from the next packet on.
+//! Carousel (SIGCOMM 2017) and the paper keep *packets* in a timing wheel until they are due. Here only the session
+//! waits: the wheel holds the time at which it may send next, and what it sends is chosen then. So no queued packet
+//! refers to a buffer, a call that ends leaves nothing behind to be sent, and a change of the rate takes effect with
+//! the next packet.
 
 use crate::timer::TICK_NANOS;
 
-/// A gate opens so much early: the wheel's step, finer than which nothing is paced.
+/// A gate opens this much early: the step of the wheel, which is the resolution of pacing.
 const EARLY_NANOS: u64 = TICK_NANOS;
-/// A session that was late by no more than this catches up, so that the wheel's step does not lower its rate.
+/// A session that was late by no more than this catches up, so that the wheel's resolution does not lower its rate.
 const CATCH_UP_NANOS: u64 = 8 * TICK_NANOS;
 
 /// See the [module](self).
@@ -26,7 +27,7 @@ impl Gate {
         self.opens_at
     }
 
-    /// A packet is sent, after which the gate stays shut for `spacing` nanoseconds.
+    /// Notes that a packet is sent; the gate then stays shut for `spacing` nanoseconds.
     pub fn pass(&mut self, now: u64, spacing: u64) {
         let from = if self.opens_at + CATCH_UP_NANOS < now { now } else { self.opens_at };
         self.opens_at = from.saturating_add(spacing);

@@ -1,4 +1,5 @@
-//! The rate of a session, for algorithms that limit one: between a least rate and that of the link, where it limits nothing.
+//! The rate of a session, for algorithms that limit one: between a minimum and the rate of the link, at which it limits
+//! nothing.
 
 use super::{Allowance, refuse};
 use crate::config::ConfigError;
@@ -12,7 +13,7 @@ pub(super) struct Rate {
 }
 
 impl Rate {
-    /// The rate of the link, and the least, in bits per second.
+    /// Creates it from the rate of the link and the minimum, in bits per second.
     pub fn of_link(link_rate: u64, rate_min: u64) -> Rate {
         let max = bytes_per_nano(link_rate);
         Rate { now: max, min: bytes_per_nano(rate_min), max }
@@ -26,7 +27,7 @@ impl Rate {
         self.max
     }
 
-    /// Sets the rate, or the bound that it would exceed.
+    /// Sets the rate, clamped to its bounds.
     pub fn set(&mut self, rate: f64) {
         self.now = rate.clamp(self.min, self.max);
     }

@@ -1,20 +1,27 @@
-//! A window that holds the queueing delay at a target, after Swift (Kumar et al., SIGCOMM 2020), for a network of which nothing is known.
+//! A window that keeps the queueing delay at a target, after Swift (Kumar et al., SIGCOMM 2020), for a network about
+//! which nothing is known.
 //!
-//! While the round trip of packets stays below the target the window grows by a packet per round trip; above, it shrinks in proportion to
-//! the excess, once per round trip. Below one packet the window is kept by pacing: a packet in several round trips. So hundreds of senders
-//! share a port without a standing queue, where rates that are raised blindly between rare answers (Timely, DCQCN) overshoot.
+//! While the round trip of packets stays below the target, the window grows by a packet per round trip; above it, the
+//! window shrinks in proportion to the excess, once per round trip. Below one packet, pacing enforces the window: one
+//! packet in several round trips. So hundreds of senders share a port without a standing queue, where algorithms that
+//! raise rates blindly between rare answers (Timely, DCQCN) overshoot.
 //!
 //! What differs from Swift:
 //!
-//! - The target is never below 5/4 of the session's own shortest round trip. So nobody configures the length of paths, and a network of
-//!   long paths or slow wake-ups is not taken for a congested one. Where paths are short all senders have the same target, which is what
-//!   divides a port fairly among them: a session that began in a full queue, and never saw the empty path, gets no more than others.
-//! - A window far above what the path takes is cut to what it takes at once, not by half per round trip: the packets on the way are the queue,
-//!   so `window * target / delay` is the right window. The first round trip of an incast is then its only bad one. But one answer alone
-//!   never takes the window below one packet: a peer that did not run for 50 ms looks like that, and is not congestion.
-//! - The window grows faster the longer the queue has been short, so that a session returns to its credits soon.
-//! - Marks of switches (ECN) shrink the window as in DCTCP, by the share of packets marked; without marks nothing changes.
-//! - Losses count only if the packets before them waited: others are corruption, and slowing down does not help against it.
+//! - The target is never below 5/4 of the session's own shortest round trip. So nobody has to configure the length of
+//!   paths, and a network with long paths or slow wake-ups is not mistaken for a congested one. On short paths all
+//!   senders have the same target, which divides a port fairly among them: a session that began in a full queue, and
+//!   never saw the empty path, gets no more than others.
+//! - A window far above what the path takes is cut to what it takes at once, instead of by half per round trip: the
+//!   packets in flight are the queue, so `window * target / delay` is the right window. Only the first round trip of an
+//!   incast is then a bad one. But one answer alone never cuts the window below one packet: a peer that did not run for
+//!   50 ms looks like that, and is not congestion.
+//! - The window grows faster the longer the queue has been short, so that a session soon has the use of all its credits
+//!   again.
+//! - ECN marks of switches shrink the window as in DCTCP, by the share of packets marked; without marks nothing
+//!   changes.
+//! - Losses count only if the packets before them were delayed: others are corruption, and slowing down does not help
+//!   against that.
 
 use std::time::Duration;
 
@@ -24,19 +31,20 @@ use crate::config::ConfigError;
 /// Parameters of the window.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SwiftConfig {
-    /// Round trip that a session with a large window aims at, or 5/4 of its shortest one if that is more. Default 40 us: on a path of 6 us
-    /// at 25 Gbit/s, a queue of a hundred packets of 1 KiB.
+    /// Target round trip of a session with a large window, or 5/4 of its shortest one if that is more. Default 40 us:
+    /// on a path of 6 us at 25 Gbit/s, a queue of a hundred packets of 1 KiB.
     pub target: Duration,
-    /// How much more delay the smallest windows aim at; between, it falls with the root of the window. Many senders make a
-    /// queue that varies more, and those with small windows gain on those with large ones. Default 50 us.
+    /// Additional target delay of the smallest windows; in between it falls with the root of the window. Many senders
+    /// cause a queue that varies more, and this lets those with small windows gain on those with large ones. Default 50
+    /// us.
     pub scaling_range: Duration,
     /// Packets by which the window grows in a round trip. Default 0.25.
     pub increase: f64,
     /// Share of the excess delay by which the window shrinks. Default 0.8.
     pub decrease: f64,
-    /// Greatest share that losses, marks and (below one packet) delays take at once. Default 0.5.
+    /// Greatest share of the window that one cut for losses, marks or (below one packet) delays takes. Default 0.5.
     pub decrease_max: f64,
-    /// Least window, in packets. Default 0.01: a packet in a hundred round trips.
+    /// Minimum window, in packets. Default 0.01: a packet in a hundred round trips.
     pub window_min: f64,
 }
 
@@ -75,38 +83,41 @@ impl SwiftConfig {
     }
 }
 
-/// Windows between which the target falls from its whole scaling range to nothing, in packets (Swift, section 3.1).
+/// Windows, in packets, between which the target falls from its whole scaling range to nothing (Swift, section 3.1).
 const SCALING_WINDOW_MIN: f64 = 0.1;
 const SCALING_WINDOW_MAX: f64 = 100.0;
-/// The shortest round trip may be this much longer after [`BASE_AGE_NANOS`]: routes change. Slowly, because in a congestion that lasts
-/// nobody sees the empty path.
+/// The shortest round trip may grow by this factor after [`BASE_AGE_NANOS`]: routes change. It grows slowly, because
+/// during lasting congestion nobody sees the empty path.
 const BASE_GROWTH: f64 = 1.25;
 const BASE_AGE_NANOS: u64 = 10_000_000_000;
-/// Least target, as a multiple of the shortest round trip.
+/// Minimum target, as a multiple of the shortest round trip.
 const BASE_SHARE: f64 = 1.25;
-/// Round trips that exceed the shortest by less than this share of what the target does met no queue.
+/// Round trips count as free of a queue if they exceed the shortest by less than this share of the target's excess.
 const CALM_SHARE: f64 = 0.25;
-/// The window grows twice as fast after so many round trips with a short queue, and again after as many more, up to a limit.
+/// The window grows twice as fast after this many round trips with a short queue, and doubles again after as many more,
+/// up to a limit.
 const CALM_ROUNDS: u32 = 4;
 const CALM_DOUBLINGS_MAX: u32 = 5;
 /// Weight of a round trip in the share of packets marked (DCTCP's g).
 const MARK_GAIN: f64 = 1.0 / 16.0;
-/// Windows above one packet are paced a little faster than they are answered, so that answers drive them and pacing only spreads bursts.
+/// Windows above one packet are paced a little faster than they are answered, so that answers clock the sending and
+/// pacing only spreads bursts.
 const PACING_GAIN: f64 = 1.25;
-/// Pacing counts on round trips of at most so many targets: one that is longer says more of the peer than of the path.
+/// For pacing, round trips count as at most this many targets: a longer one tells more about the peer than about the
+/// path.
 const PACED_RTT_TARGETS: f64 = 2.0;
 
 /// State of one session. Times in nanoseconds, the window in packets.
 #[derive(Debug)]
 pub(crate) struct Swift {
     window: f64,
-    /// The credits of the session when it was last looked at.
+    /// The credits of the session as last seen.
     window_max: f64,
-    /// While this limits nothing, the window follows the credits.
+    /// While the window limits nothing, it follows the credits.
     is_unlimited: bool,
     config: SwiftConfig,
     target: f64,
-    /// Shortest round trip, with no queue in it; infinite before the first.
+    /// Shortest round trip, without a queue; infinite before the first.
     base: f64,
     base_at: u64,
     /// Shortest since `base_at`.
@@ -165,17 +176,17 @@ impl Swift {
         self.base_next = self.base_next.min(rtt);
     }
 
-    /// Round trip that a large window aims at.
+    /// Target round trip of a large window.
     fn common_target(&self) -> f64 {
         if self.base.is_finite() { self.target.max(BASE_SHARE * self.base) } else { self.target }
     }
 
-    /// Round trips up to this met no queue to speak of.
+    /// Round trips up to this are treated as free of a queue.
     fn calm_rtt(&self) -> f64 {
         self.base + CALM_SHARE * (self.common_target() - self.base)
     }
 
-    /// Round trip that the window of now aims at.
+    /// Target round trip of the present window.
     fn own_target(&self) -> f64 {
         let falling = |window: f64| 1.0 / window.sqrt();
         let (low, high) = (falling(SCALING_WINDOW_MAX), falling(SCALING_WINDOW_MIN));
@@ -183,7 +194,7 @@ impl Swift {
         self.common_target() + share * self.config.scaling_range.as_nanos() as f64
     }
 
-    /// Counts an answer into the current round trip, and ends it if the packet was sent after it began.
+    /// Counts an answer into the current round trip, and ends that if the packet was sent after it began.
     fn note_round(&mut self, sample: &Sample) {
         self.answers += 1;
         self.marks += u32::from(sample.is_marked);
@@ -202,7 +213,7 @@ impl Swift {
     fn grow(&mut self) {
         let doublings = (self.calm_rounds / CALM_ROUNDS).min(CALM_DOUBLINGS_MAX);
         let increase = self.config.increase * f64::from(1 << doublings);
-        // A round trip has about `window` answers. One of them at most doubles the window.
+        // A round trip has about `window` answers. One answer at most doubles the window.
         let step = (increase / self.window).min(self.window);
         self.window = (self.window + step).min(self.window_max);
         self.is_unlimited = self.window >= self.window_max;
@@ -216,14 +227,14 @@ impl Swift {
         self.calm_rounds = 0;
     }
 
-    /// What a delay above the target leaves of the window.
+    /// The share of the window that remains after a delay above the target.
     fn share_after_delay(&self, rtt: f64, target: f64) -> f64 {
         let proportional = target / rtt;
         let gentle = 1.0 - self.config.decrease * (rtt - target) / rtt;
         if rtt > 2.0 * target { proportional } else { gentle }
     }
 
-    /// The least window that one cut may leave.
+    /// The minimum window after one cut.
     fn least_after_cut(&self) -> f64 {
         (self.window * (1.0 - self.config.decrease_max)).min(1.0)
     }
@@ -242,7 +253,7 @@ impl Algorithm for Swift {
             return self.grow();
         }
         if sample.now.saturating_sub(sample.rtt) < self.decreased_at {
-            // It was on the way already when the window was lowered.
+            // It was in flight already when the window was cut.
             return;
         }
         let after_delay = if is_long { self.share_after_delay(rtt, target) } else { 1.0 };

@@ -1,13 +1,16 @@
-//! Timely: a rate from round-trip times and their gradient (Mittal et al., SIGCOMM 2015), with eRPC's parameters (paper, section 5.2.2).
+//! Timely: a rate from round-trip times and their gradient (Mittal et al., SIGCOMM 2015), with eRPC's parameters
+//! (paper, section 5.2.2).
 //!
-//! Below `t_low` the rate grows, above `t_high` it falls whatever happens, and between them the *gradient* of round-trip times decides:
-//! growing times mean a growing queue. "ECN or Delay" (Zhu et al., CoNEXT 2016) shows that the gradient alone has no fixed point: any
-//! queue length will do, and any division of the link. Its patch adds a term for the queue's length itself: [`Gradient::Patched`].
+//! Below `t_low` the rate grows, above `t_high` it always falls, and in between the *gradient* of round-trip times
+//! decides: growing times mean a growing queue. "ECN or Delay" (Zhu et al., CoNEXT 2016) shows that the gradient alone
+//! has no fixed point: any queue length and any division of the link are stable. Its patch adds a term for the queue
+//! length itself: [`Gradient::Patched`].
 //!
-//! A loss means nothing to Timely: the retransmission timeout is its own back-off.
+//! Timely ignores losses: the retransmission timeout is a back-off of its own.
 //!
-//! One thing is ours: a session that is not limited becomes so only if round trips stay long. Clocks are read by software here, and a process that
-//! was without its processor for a moment makes every packet on the way late, once. A queue lasts: what is sent next is late too.
+//! One rule is ours: a session that is not limited becomes limited only if round trips stay long. Software reads the
+//! clocks here, and a process that was descheduled for a moment makes every packet in flight late, once. A queue lasts:
+//! packets sent afterwards are late too.
 
 use std::time::Duration;
 
@@ -18,7 +21,8 @@ use crate::config::ConfigError;
 /// How round trips between `t_low` and `t_high` change the rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Gradient {
-    /// As in Timely, and as eRPC runs it: grow while the gradient is not positive, else shrink in proportion to it.
+    /// As in Timely, and as eRPC runs it: grow while the gradient is not positive, otherwise shrink in proportion to
+    /// it.
     #[default]
     Original,
     /// As in "ECN or Delay", section 4.3: shrink in proportion to the queue, weighted by the gradient.
@@ -28,11 +32,11 @@ pub enum Gradient {
 /// Parameters of Timely. The defaults are eRPC's.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TimelyConfig {
-    /// Rate of this host's link, in bits per second: where a session begins, and what it never exceeds. Default 25 Gbit/s.
+    /// Rate of this host's link, in bits per second: the initial and the maximum rate of a session. Default 25 Gbit/s.
     pub link_rate: u64,
-    /// Least rate of a session, in bits per second. Default 120 Mbit/s.
+    /// Minimum rate of a session, in bits per second. Default 120 Mbit/s.
     pub rate_min: u64,
-    /// Round trip of an empty network. Default 2 us.
+    /// Round trip in an empty network. Default 2 us.
     pub rtt_min: Duration,
     /// Below this the rate grows. Default 50 us.
     pub t_low: Duration,
@@ -44,7 +48,7 @@ pub struct TimelyConfig {
     pub beta: f64,
     /// Step of an increase, in bits per second and `rtt_min`. Default 40 Mbit/s.
     pub step: u64,
-    /// After so many falling round trips in a row, steps are five times as long. Default 5.
+    /// After this many falling round trips in a row, steps are five times as long. Default 5.
     pub hyper_after: u32,
     /// Default [`Gradient::Original`].
     pub gradient: Gradient,
@@ -70,7 +74,8 @@ impl Default for TimelyConfig {
 impl TimelyConfig {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         check_rates(self.link_rate, self.rate_min)?;
-        if self.rtt_min.is_zero() || self.t_low < self.rtt_min || self.t_high < self.t_low || self.t_high.as_secs() >= 1 {
+        if self.rtt_min.is_zero() || self.t_low < self.rtt_min || self.t_high < self.t_low || self.t_high.as_secs() >= 1
+        {
             let value = (self.rtt_min, self.t_low, self.t_high);
             return refuse("timely rtt_min, t_low, t_high", value, "choose 0 < rtt_min <= t_low <= t_high < 1 s");
         }
@@ -83,7 +88,7 @@ impl TimelyConfig {
 
 /// Steps are this much longer in hyperactive increase.
 const HYPER_STEPS: f64 = 5.0;
-/// One update takes at most this share of the rate.
+/// One update reduces the rate by at most this share.
 const SHARE_MIN: f64 = 0.5;
 
 /// State of one session. Times in nanoseconds, rates in bytes per nanosecond.
@@ -99,12 +104,12 @@ pub(crate) struct Timely {
     gradient: Gradient,
     hyper_after: u32,
     last_rtt: f64,
-    /// Moving average of the differences between round trips.
+    /// Moving average of the differences between successive round trips.
     trend: f64,
     /// Falling round trips in a row.
     falling: u32,
     updated: u64,
-    /// When a late answer came while nothing was limited: what was sent before says no more than that answer.
+    /// When a late answer came while nothing was limited: answers of packets sent before it show no more than that one.
     late_at: u64,
 }
 
@@ -129,7 +134,8 @@ impl Timely {
         }
     }
 
-    /// Whether a long round trip says that a queue lasts: that of a packet which was sent soon after an answer was late.
+    /// Whether a long round trip shows that a queue lasts: the packet must have been sent soon after an answer was
+    /// late.
     fn is_lasting(&mut self, sample: &Sample) -> bool {
         let sent = sample.now.saturating_sub(sample.rtt);
         if sent < self.late_at {
@@ -140,8 +146,8 @@ impl Timely {
         is_lasting
     }
 
-    /// The next rate. `scale` is the part of a minimal round trip since the last update, at most 1: many answers in one round trip
-    /// together change as much as one.
+    /// The next rate. `scale` is the time since the last update in minimal round trips, at most 1: many answers in one
+    /// round trip together change as much as one.
     fn next_rate(&self, rtt: f64, scale: f64) -> f64 {
         let rate = self.rate.get();
         let step = self.step * scale;
@@ -207,7 +213,7 @@ mod tests {
         Timely::new(&TimelyConfig { gradient, ..TimelyConfig::default() }, 0)
     }
 
-    /// One packet after the other, a whole step each.
+    /// Answers one packet after the other, each a whole step.
     fn answers(timely: &mut Timely, rtts: &[u64]) {
         for rtt in rtts {
             let now = timely.updated.max(timely.late_at) + rtt * MICRO;
@@ -233,11 +239,11 @@ mod tests {
             timely.on_answer(&Sample { now, rtt, is_marked: false, credits: 32, bytes: 1000 });
             timely.is_unlimited()
         };
-        // All that was on the way is late, whether its answers come at once or one by one.
+        // Everything in flight is late, whether its answers come at once or one by one.
         assert!(answer(5_000, 4_000) && answer(5_000, 3_990) && answer(5_002, 3_900));
         // Another pause, much later.
         assert!(answer(9_000, 3_000));
-        // What was sent then is late too.
+        // Packets sent then are late too.
         assert!(!answer(9_200, 190));
     }
 
@@ -252,7 +258,7 @@ mod tests {
         answers(&mut timely, &[75, 70, 65]);
         assert!(timely.rate.get() > before);
         let before = timely.rate.get();
-        // By now five have fallen in a row.
+        // By now five round trips in a row have fallen.
         answers(&mut timely, &[64]);
         assert!((timely.rate.get() - before - HYPER_STEPS * timely.step).abs() < 1e-9);
     }

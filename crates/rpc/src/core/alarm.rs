@@ -1,4 +1,4 @@
-//! Timers of the application's.
+//! Timers of the application.
 
 use std::task::Waker;
 
@@ -6,11 +6,11 @@ use super::Core;
 use super::timers::token_of_alarm;
 use crate::timer::TimerId;
 
-/// The place of an alarm. Its owner alone gives it back, so it needs no generation.
+/// The index of an alarm. Only its owner frees it, so it needs no generation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AlarmId(u32);
 
-/// One that was set.
+/// An alarm that was set.
 pub(crate) struct Alarm {
     timer: TimerId,
     has_fired: bool,
@@ -31,12 +31,12 @@ impl Core {
         AlarmId(index)
     }
 
-    /// Whether its time has come.
+    /// Whether it has fired.
     pub fn alarm_fired(&self, id: AlarmId) -> bool {
         self.alarms[id.0 as usize].has_fired
     }
 
-    /// Wakes this one when it has; gives who was to be woken before.
+    /// Wakes `waker` when it fires; returns the waker it replaces.
     pub fn watch_alarm(&mut self, id: AlarmId, waker: &Waker) -> Option<Waker> {
         match &mut self.alarms[id.0 as usize].waker {
             Some(before) if before.will_wake(waker) => None,
@@ -44,7 +44,7 @@ impl Core {
         }
     }
 
-    /// Gives an alarm back, and who was to be woken.
+    /// Frees an alarm, and returns its waker.
     pub fn forget_alarm(&mut self, id: AlarmId) -> Option<Waker> {
         let alarm = &mut self.alarms[id.0 as usize];
         let (timer, waker) = (alarm.timer, alarm.waker.take());

@@ -1,4 +1,4 @@
-//! What the server answers: credit returns and responses, as the client takes them in.
+//! How the client receives the server's answers: credit returns and responses.
 
 use dunlin_net::RxPacket;
 
@@ -14,11 +14,11 @@ use crate::observe::DropReason;
 use crate::wire::failure::{BusyReason, FAILURE_BYTES_MAX, Failure};
 use crate::wire::{Header, Multi, Status};
 
-/// What a response with another status than OK tells its caller.
+/// The error for the caller of a response whose status is not OK.
 #[cold]
 fn error_of(header: &Header, packet: &RxPacket<'_>) -> CallError {
     let mut bytes = [0; FAILURE_BYTES_MAX];
-    // As much as its status allows: the header was checked.
+    // No more than its status allows: the header was checked.
     let payload = &mut bytes[..header.payload_len().min(FAILURE_BYTES_MAX)];
     packet.copy_to(header.wire_len(), payload);
     match header.status {
@@ -54,13 +54,13 @@ impl Core {
         Some(slot.call)
     }
 
-    /// A request packet that is not the last has arrived at the server. The server takes packets in order, so an answer to
-    /// packet *i* also stands for those before it.
+    /// A request packet that is not the last has arrived at the server. The server counts packets in order, so an
+    /// answer to packet *i* also stands for those before it.
     pub fn on_credit_return(&mut self, session: u32, header: &Header, packet: &RxPacket<'_>) {
         let Some(index) = self.answered_call(session, header) else { return };
         let call = &mut self.calls[index as usize];
         if header.cut != call.cut {
-            // It speaks of packets of another length.
+            // It refers to packets of another length.
             self.drop_on(session, DropReason::Stale);
             return;
         }
@@ -72,7 +72,7 @@ impl Core {
             return;
         };
         if call.was_sent() && header.aux + 1 == call.request_packets && arrivals.first_missing >= call.request_packets {
-            // The server has all of it, and its handler takes its time.
+            // The server has the whole request, and its handler is still running.
             (call.unanswered, call.confirmed) = (0, true);
             if call.request_packets == 1 {
                 return;
@@ -82,7 +82,8 @@ impl Core {
             self.drop_on(session, DropReason::OutOfOrder);
             return;
         }
-        // The last packet of the request is answered by the response only, and what a timeout took back was not sent.
+        // Only the response answers the last packet of the request, and packets that a timeout rolled back do not count
+        // as sent.
         let packet = (arrivals.first_missing - 1).min(call.request_packets - 2).min(call.sent - 1);
         if packet < call.received {
             self.drop_on(session, DropReason::Duplicate);
@@ -100,7 +101,7 @@ impl Core {
         call.received += returned;
         call.progress = self.now;
         (call.retries, call.unanswered) = (0, 0);
-        self.sessions[session as usize].credits += returned as u16;
+        self.sessions[session as usize].credits += returned as i16;
         self.pump_in_turn(index);
     }
 
@@ -119,21 +120,23 @@ impl Core {
         self.on_first_response(index, header, packet, total);
     }
 
-    /// Response packet 0: the server has the whole request, whatever of its answers was lost, and whether or not the call was
-    /// rolled back meanwhile.
+    /// Response packet 0: the server has the whole request, whichever of its answers were lost, and whether or not the
+    /// call was rolled back meanwhile.
     #[inline(always)]
     fn on_first_response(&mut self, index: u32, header: &Header, packet: &RxPacket<'_>, total: usize) {
         let call = &mut self.calls[index as usize];
         let si = call.session as usize;
         let session = &mut self.sessions[si];
-        // What the server had to give up is over, however much of it has come.
+        // If the server had to give up the response, the call is over, however much of it has arrived.
         let had_response = call.response_packets != 0;
         if had_response && header.status == Status::Ok {
             return self.on_first_response_again(index, *header);
         }
         let packet_data = match header.multi {
             None => Some(session.packet_data_max),
-            Some(_) => Piece::of(header, session.packet_data_max, session.message_bytes_max).map(|piece| piece.packet_data),
+            Some(_) => {
+                Piece::of(header, session.packet_data_max, session.message_bytes_max).map(|piece| piece.packet_data)
+            }
         };
         let fits = |packet_data: &u16| {
             header.payload_len() <= usize::from(*packet_data)
@@ -145,7 +148,7 @@ impl Core {
             return;
         };
         let held = if call.window == NONE { call.in_flight() } else { clear_window(&mut self.windows, call.window) };
-        session.credits += held as u16;
+        session.credits += held as i16;
         (call.sent, call.received) = (call.request_packets, call.request_packets);
         // Longer requests were sampled at their first credit return.
         if call.request_packets == 1 && !had_response {
@@ -188,19 +191,20 @@ impl Core {
         self.pump_in_turn(index);
     }
 
-    /// Response packet 0 again: a repetition, or the server has cut the response anew because its packets were too long for the path.
+    /// Response packet 0 again: a duplicate, or the server has recut the response because its packets were too long for
+    /// the path.
     #[cold]
     fn on_first_response_again(&mut self, index: u32, header: Header) {
         let si = self.calls[index as usize].session;
-        // What is not of the response as it was cut is counted where that is seen.
+        // A packet that does not match the present cut of the response is counted where that is detected.
         if header.multi.is_none_or(|_| self.piece_of_response(index, &header).is_some()) {
             self.drop_on(si, DropReason::Duplicate);
         }
     }
 
-    /// Where in its response a packet belongs, of a call whose response is being received; `None` if it is not to be taken. If its packets are shorter
-    /// than those before, the server has cut the response anew; then what is missing is asked for in its terms, and the packet, which was
-    /// not, is not taken either.
+    /// Where in its response a packet belongs, for a call whose response is being received; `None` if the packet must
+    /// be dropped. If its packets are shorter than those before, the server has recut the response; the client then
+    /// requests the missing part in the new cut. This packet was not requested in that cut, so it is dropped, too.
     pub fn piece_of_response(&mut self, index: u32, header: &Header) -> Option<Piece> {
         let call = &self.calls[index as usize];
         let session = &self.sessions[call.session as usize];
@@ -223,14 +227,14 @@ impl Core {
         None
     }
 
-    /// Goes on with a response that its server has cut anew, into shorter packets. What has arrived without a gap is kept.
+    /// Continues with a response that its server has recut into shorter packets. Data received without a gap is kept.
     #[cold]
     fn recut_response(&mut self, index: u32, piece: Piece) {
         let call = &mut self.calls[index as usize];
         let total = call.response.as_ref().map_or(0, |response| response.len());
         let whole = (call.received + 1 - call.request_packets) as usize * usize::from(call.response_data);
         let held = if call.window == NONE { call.in_flight() } else { clear_window(&mut self.windows, call.window) };
-        self.sessions[call.session as usize].credits += held as u16;
+        self.sessions[call.session as usize].credits += held as i16;
         call.response_data = piece.packet_data;
         call.response_packets = piece.packets(total);
         call.received = call.request_packets - 1 + (whole / usize::from(piece.packet_data)) as u32;
@@ -251,7 +255,8 @@ impl Core {
         let call = &mut self.calls[index as usize];
         let session = &mut self.sessions[si as usize];
         let expected = (call.received + 1).saturating_sub(call.request_packets);
-        let Some(response) = call.response.as_mut().filter(|_| multi.packet == expected && call.received < call.sent) else {
+        let Some(response) = call.response.as_mut().filter(|_| multi.packet == expected && call.received < call.sent)
+        else {
             match multi.packet < expected {
                 true => self.drop_on(si, DropReason::Duplicate),
                 false => self.drop_on(si, DropReason::OutOfOrder),
@@ -273,7 +278,7 @@ impl Core {
         } else if let Some(response) = call.response.take() {
             let session = call.session;
             self.complete_call(index, response);
-            // The server keeps a large response until it hears that it arrived.
+            // The server keeps a large response until it learns that it arrived.
             self.send_release(session);
         }
     }

@@ -1,9 +1,10 @@
-//! The server's side of messages of several packets: requests are put together from packets in any order, and packets of responses are sent
-//! as they are asked for.
+//! The server's side of multi-packet messages: requests are assembled from packets in any order, and packets of
+//! responses are sent on request.
 //!
-//! In `Serve::received` the packets before the first that is missing are counted; those that came before their turn are in [`Early`], which
-//! exists only once some did. The first packet of a request that comes, whichever it is, makes the buffer for all of it: a client can claim
-//! no more memory with it than with packet 0, which is a message of the agreed length for each slot.
+//! `Serve::received` counts the packets before the first missing one; those that came out of order are in [`Early`],
+//! which exists only once there are some. The first packet of a request to arrive, whichever it is, allocates the
+//! buffer for the whole request: a client can claim no more memory with it than with packet 0, that is, a message of
+//! the agreed length for each slot.
 
 use dunlin_net::RxPacket;
 
@@ -19,11 +20,12 @@ use crate::wire::control::Body;
 use crate::wire::packets::{ARRIVALS_BITS, Arrivals, Asked};
 use crate::wire::{HEADER_BYTES, Header, Kind, Multi, Status};
 
-/// Packets that one credit return answers, at most. If it is lost, others come of the same window, and the client need not wait for a timeout.
+/// Most packets that one credit return answers. If it is lost, others for the same window follow, and the client need
+/// not wait for a timeout.
 const RETURNED_TOGETHER_MAX: u8 = 8;
 const WORDS: usize = WINDOW_PACKETS_MAX / u64::BITS as usize;
 
-/// Packets that came before their turn: a bit for each of the [`WINDOW_PACKETS_MAX`] behind the first that is missing.
+/// Packets that came out of order: a bit for each of the [`WINDOW_PACKETS_MAX`] after the first missing one.
 #[derive(Debug)]
 pub(crate) struct Early {
     bits: [u64; WORDS],
@@ -53,7 +55,7 @@ impl Early {
         self.bits[word] |= bit;
     }
 
-    /// Takes out those that follow on `first`, and gives the first that is missing behind them.
+    /// Removes the packets that follow on `first`, and returns the first missing one after them.
     fn take_from(&mut self, mut first: u32) -> u32 {
         while self.count > 0 && self.contains(first) {
             let (word, bit) = Early::place(first);
@@ -64,11 +66,12 @@ impl Early {
         first
     }
 
-    /// Which of the [`ARRIVALS_BITS`] packets at and before `packet`, which has arrived, have arrived: those before `first` have.
+    /// Which of the last [`ARRIVALS_BITS`] packets up to `packet`, which has arrived, have arrived; all packets before
+    /// `first` have.
     fn mask(&self, packet: u32, first: u32) -> u64 {
         let start = packet.wrapping_sub(ARRIVALS_BITS - 1) as usize % WINDOW_PACKETS_MAX;
         let (word, shift) = (start / u64::BITS as usize, start as u32 % u64::BITS);
-        // Two words, of which the wanted bits are the middle.
+        // Two words; the wanted bits are in the middle.
         let pair = self.bits[word] as u128 | (self.bits[(word + 1) % WORDS] as u128) << u64::BITS;
         let early = ((pair >> shift) as u64).reverse_bits();
         let before_first = u64::MAX.checked_shl((packet + 1).saturating_sub(first)).unwrap_or(0);
@@ -82,28 +85,28 @@ impl Early {
     }
 }
 
-/// A credit return of the current transmit batch that may be made to tell of more.
+/// A credit return of the current transmit batch that may still be extended.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct CreditReturn {
     batch: u32,
     place: u32,
     /// The packet that it answers.
     packet: u32,
-    /// Packets that it may yet be made to answer.
+    /// Packets by which it may still be extended.
     room: u8,
     ecn_echo: bool,
 }
 
-/// What a credit return says has arrived; `None` if it is malformed.
+/// The packets that a credit return reports as arrived; `None` if it is malformed.
 pub(crate) fn arrivals_of(header: &Header, packet: &RxPacket<'_>) -> Option<Arrivals> {
     match body_of(packet)? {
-        // Without a body: all through this packet.
+        // Without a body: all packets up to this one.
         [] => Some(Arrivals { first_missing: header.aux + 1, mask: 1 }),
         body => Arrivals::parse(body).ok(),
     }
 }
 
-/// What follows the header; `None` if that is longer than any body.
+/// The body after the header; `None` if it is longer than any valid body.
 fn body_of<'a>(packet: &RxPacket<'a>) -> Option<&'a [u8]> {
     packet.head().get(HEADER_BYTES..packet.len())
 }
@@ -115,12 +118,13 @@ impl Core {
         Piece::of(header, session.packet_data_max, session.message_bytes_max)
     }
 
-    /// Whether a packet that is not the next is kept.
+    /// Whether a packet that is not the next one is kept.
     fn keeps_early(&self, next: u32, number: u32) -> bool {
         self.config.recovery == Recovery::Selective && number - next < WINDOW_PACKETS_MAX as u32
     }
 
-    /// Where in its request the first packet of several that comes belongs, if it can begin it. If not, that is counted.
+    /// Where in its request the first packet to arrive belongs, if a multi-packet request can begin with it. If not,
+    /// the packet is counted as dropped.
     #[cold]
     pub fn may_begin(&mut self, si: u32, header: &Header, multi: Multi) -> Option<Piece> {
         let Some(piece) = self.piece_of_request(si, header) else {
@@ -134,7 +138,7 @@ impl Core {
         Some(piece)
     }
 
-    /// The first packet of a request of several packets that comes, after [`Core::may_begin`].
+    /// Begins a multi-packet request with its first packet to arrive, after [`Core::may_begin`].
     #[allow(clippy::too_many_arguments, reason = "what the caller has found out of the packet already")]
     pub fn begin_request(
         &mut self,
@@ -169,12 +173,14 @@ impl Core {
         }
     }
 
-    /// Gives up a request that has arrived in part: nothing of it ran, and the client is told so as often as it sends more.
+    /// Gives up a request that was not yet handed to a handler: nothing of it ran, and the client is told so whenever
+    /// it sends more of it.
     pub fn refuse_rest(&mut self, index: u32) {
         let serve = &mut self.serves[index as usize];
-        // Whatever of it comes later is a repetition.
+        // From now on every packet of it counts as a duplicate.
         serve.received = serve.request_packets;
         serve.state = ServeState::Executing;
+        self.handlers.counts[usize::from(serve.req_type)].requests += 1;
         if let Some(early) = &mut serve.early {
             early.clear();
         }
@@ -187,7 +193,13 @@ impl Core {
     }
 
     /// A further packet of the request that is being received.
-    pub fn continue_request(&mut self, si: u32, index: u32, header: &Header, packet: &RxPacket<'_>) -> Option<Dispatch> {
+    pub fn continue_request(
+        &mut self,
+        si: u32,
+        index: u32,
+        header: &Header,
+        packet: &RxPacket<'_>,
+    ) -> Option<Dispatch> {
         if header.cut != self.serves[index as usize].cut && !self.recut_request(si, index, header) {
             return None;
         }
@@ -199,8 +211,9 @@ impl Core {
         let number = multi.packet;
         let is_early = || serve.early.as_ref().is_some_and(|early| early.contains(number));
         if number < serve.received || serve.state == ServeState::Receiving && number != serve.received && is_early() {
-            // A request that failed, or was given up before it was whole, is over whichever packet asks: a credit return would speak of packets
-            // that the client has not sent, and it would not believe it.
+            // A request that failed, or was given up before it was complete, gets its final answer for whichever packet
+            // comes: a credit return would refer to packets that the client has not sent, and the client would reject
+            // it.
             let is_over = number + 1 == serve.request_packets || serve.status != Status::Ok;
             if is_over && serve.state != ServeState::Receiving {
                 self.answer_again(si, index, header);
@@ -241,9 +254,10 @@ impl Core {
         self.dispatch(index, None)
     }
 
-    /// Takes in that a packet belongs to another cut of its request than the packets before. If the request is incomplete and the cut is newer, the
-    /// request begins anew in its terms, since the client counts packets from 0 again. A complete request stays as it is, so only one cut of it
-    /// ever completes and its handler runs once. Returns whether the packet is to be taken.
+    /// Handles a packet that belongs to another cut of its request than the packets before. If the request is
+    /// incomplete and the cut is newer, the request starts over in the new cut, since the client counts packets from 0
+    /// again. A complete request stays as it is, so only one cut of it ever completes and its handler runs once.
+    /// Returns whether to accept the packet.
     #[cold]
     fn recut_request(&mut self, si: u32, index: u32, header: &Header) -> bool {
         let piece = self.piece_of_request(si, header);
@@ -273,7 +287,7 @@ impl Core {
         true
     }
 
-    /// Tells the client that the whole request is here, in answer to a packet of it that came again.
+    /// Tells the client that the whole request has arrived, in answer to a duplicate packet.
     pub fn confirm_request(&mut self, si: u32, index: u32, header: &Header) {
         let serve = &self.serves[index as usize];
         let session = &mut self.sessions[si as usize];
@@ -297,11 +311,12 @@ impl Core {
         }
     }
 
-    /// Answers packet `packet` of a request: by the credit return before it in the batch, if that tells of it too, or by one of its own.
+    /// Answers packet `packet` of a request: by extending the previous credit return in the batch, if possible, or by a
+    /// new one.
     fn return_credit(&mut self, si: u32, index: u32, packet: u32) {
         let serve = &mut self.serves[index as usize];
         let session = &mut self.sessions[si as usize];
-        // A header alone says that all through its packet have arrived, and this is the last of them.
+        // A header alone means that all packets up to its own have arrived, with this one as the last.
         let arrivals = (packet + 1 != serve.received).then(|| Arrivals {
             first_missing: serve.received + u32::from(is_planted(Mutation::HoleReportedFilled)),
             mask: serve.early.as_ref().map_or(u64::MAX, |early| early.mask(packet, serve.received)),
@@ -311,7 +326,7 @@ impl Core {
         (header.ecn_echo, header.cut) = (serve.ecn_echo, serve.cut);
         let last = serve.credit_return;
         let tells_of_last = last.packet <= packet && packet - last.packet < ARRIVALS_BITS;
-        // A mark is echoed for the packets that bore it only.
+        // A mark is echoed only for the packets that carried it.
         if last.room > 0 && last.batch == self.tx.batch && tells_of_last && last.ecn_echo == header.ecn_echo {
             self.tx.amend(last.place, Some(&header), arrivals.as_ref());
             (serve.credit_return.packet, serve.credit_return.room) = (packet, last.room - 1);
@@ -327,7 +342,7 @@ impl Core {
         serve.credit_return = CreditReturn { batch: self.tx.batch, place, packet, room, ecn_echo: header.ecn_echo };
     }
 
-    /// The client asks for later packets of a response.
+    /// The client requests later packets of a response.
     pub fn on_request_for_response(&mut self, si: u32, header: &Header, packet: &RxPacket<'_>) {
         let ServerSlot { sequence, serve: index } = self.sessions[si as usize].server[header.request as usize & 7];
         if index == NONE || sequence as u64 != header.request >> 3 {
@@ -346,10 +361,10 @@ impl Core {
         let serve = &mut self.serves[index as usize];
         serve.ecn_echo = header.ecn_echo;
         let packets = serve.response.as_ref().map_or(0, |r| r.len().div_ceil(packet_data));
-        // Of 24 bits and of 7: their sum does not overflow.
+        // Numbers of 24 bits and of 7: their sum does not overflow.
         let (first, end) = (header.aux, header.aux + count);
         if serve.state == ServeState::Responded && serve.status != Status::Ok {
-            // It was given up: the client learns it however far it had come.
+            // The response was given up: the client must learn that, however far it has come.
             return self.send_response_packet(index, 0);
         }
         if serve.state != ServeState::Responded || first == 0 || end as usize > packets {

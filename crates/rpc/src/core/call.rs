@@ -1,9 +1,10 @@
 //! The client's side of a request (paper, section 5.1).
 //!
-//! Packets of a request are numbered through: first its `request_packets` data packets, then one REQUEST_FOR_RESPONSE for each
-//! response packet after the first. `sent` counts those transmitted, `received` those answered: request packet *i* by its
-//! CREDIT_RETURN, the last one by response packet 0, and each REQUEST_FOR_RESPONSE by its response packet. Their difference is
-//! what the call holds of the session's credits. [`super::pump`] sends the packets, and [`super::end`] ends calls.
+//! Packets of a request are numbered consecutively: first its `request_packets` data packets, then one
+//! REQUEST_FOR_RESPONSE for each response packet after the first. `sent` counts those transmitted, `received` those
+//! answered: request packet *i* is answered by its CREDIT_RETURN, the last one by response packet 0, and each
+//! REQUEST_FOR_RESPONSE by its response packet. The difference is the number of the session's credits that the call
+//! holds. [`super::pump`] sends the packets, and [`super::end`] ends calls.
 
 use std::task::Waker;
 
@@ -19,18 +20,17 @@ use crate::timer::TimerId;
 /// No deadline.
 pub(crate) const NO_DEADLINE: u64 = u64::MAX;
 
-/// Names a call.
+/// Identifies a call.
 pub(crate) type CallRef = Handle<Call>;
 
-/// Who waits for the end of a call.
-/// One number, since it is handed on with every call.
+/// What waits for the end of a call. A single number, since every call passes it on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Waiter(pub(super) u32);
 
 impl Waiter {
-    /// A future, which polls; [`Call::waker`] wakes its task.
+    /// A future that polls; [`Call::waker`] wakes its task.
     pub const FUTURE: Waiter = Waiter(u32::MAX);
-    /// A future that the endpoint's own `block_on` or `poll_once` polls: a flag wakes it.
+    /// A future that the endpoint's own `block_on` or `poll_once` polls; a flag wakes it.
     pub const ROOT: Waiter = Waiter(u32::MAX - 1);
 
     /// A registered continuation.
@@ -56,7 +56,7 @@ pub(crate) enum CallState {
     Queued,
     /// Has a slot.
     InSlot,
-    /// Ended; its future has not looked yet, or its continuation has not run.
+    /// Ended; its future has not been polled since, or its continuation has not run.
     Done,
 }
 
@@ -67,33 +67,34 @@ pub(crate) struct Call {
     pub req_type: u8,
     /// Timeouts in a row without progress.
     pub retries: u8,
-    /// Timeouts in a row without progress and without a word that the server has the whole request.
+    /// Timeouts in a row without progress and without a confirmation that the server has the whole request.
     pub unanswered: u8,
-    /// How often the request was cut anew into shorter packets.
+    /// How often the request was recut into shorter packets.
     pub cut: u8,
-    /// Whether the server has said that it has the whole request.
+    /// Whether the server has confirmed that it has the whole request.
     pub confirmed: bool,
-    /// Whether anything was sent again, so that round trips are ambiguous (Karn's rule).
+    /// Whether anything was retransmitted, so that round trips are ambiguous (Karn's rule).
     pub sent_again: bool,
     pub session: u32,
     pub session_generation: u32,
-    /// Its window, if it is a call of several packets that recovers selectively, else `NONE`. See [`super::recovery`].
+    /// Its window, for a multi-packet call that recovers selectively, otherwise `NONE`. See [`super::recovery`].
     pub window: u32,
     pub sequence: u32,
-    /// Data bytes of each packet of the request but the last, and of the response once it is known.
+    /// Data bytes of each packet of the request but the last, and of the response once that is known.
     pub packet_data: u16,
     pub response_data: u16,
     pub request_packets: u32,
-    /// Zero until response packet 0 says it.
+    /// Zero until response packet 0 gives the number.
     pub response_packets: u32,
     pub sent: u32,
     pub received: u32,
-    /// The packet whose round trip is measured, of a call of several packets without a window, and when it was sent; else `NONE`.
+    /// The packet whose round trip is being measured, for a multi-packet call without a window, and when it was sent;
+    /// otherwise `NONE`.
     pub timed: u32,
     pub timed_at: u64,
-    /// Packets before this one were sent again, so that their round trips are ambiguous (Karn's rule).
+    /// Packets before this one were retransmitted, so that their round trips are ambiguous (Karn's rule).
     pub sent_again_below: u32,
-    /// Transmit batch in which a packet of this call was queued last.
+    /// The last transmit batch in which a packet of this call was queued.
     pub tx_batch: u32,
     /// Next call that waits for a slot of the session.
     pub next: u32,
@@ -103,16 +104,16 @@ pub(crate) struct Call {
     pub started: u64,
     /// Absolute, once the event loop has seen the call.
     pub deadline: u64,
-    /// Relative, until then: whoever issues a call cannot read the clock.
+    /// Relative, until then: the code that issues a call cannot read the clock.
     pub timeout: u64,
     pub timer: Option<TimerId>,
     pub request: Option<Payload>,
     pub response: Option<MsgBuf>,
     pub waiter: Waiter,
     pub waker: Option<Waker>,
-    /// What the caller gave to tell its calls apart.
+    /// The caller's tag, by which it tells its calls apart.
     pub tag: u64,
-    /// Of a call that is done, if it failed; else its response is whole.
+    /// For a finished call, its error, if it failed; otherwise its response is complete.
     pub error: Option<CallError>,
 }
 
@@ -157,7 +158,7 @@ impl Call {
         }
     }
 
-    /// How a call that is done ended; `None` before.
+    /// The result of a finished call; `None` before.
     #[inline]
     pub fn take_result(&mut self) -> Option<Result<MsgBuf, CallError>> {
         if self.state != CallState::Done {
@@ -169,32 +170,33 @@ impl Call {
         }
     }
 
-    /// Packets that this call will ever send, as far as is known.
+    /// Packets that this call will send in total, as far as is known.
     #[inline]
     pub fn sendable(&self) -> u32 {
         self.request_packets + self.response_packets.saturating_sub(1)
     }
 
-    /// Packets that its request takes at the length that packets have.
+    /// Packets that its request takes at the present packet length.
     pub fn packets_of_request(&self) -> u32 {
         let len = self.request.as_ref().map_or(0, |request| request.len());
         len.div_ceil(usize::from(self.packet_data)).max(1) as u32
     }
 
-    /// Whether anything of it was ever sent, be it before a timeout.
+    /// Whether anything of it was ever sent, even if a timeout rolled it back.
     #[inline]
     pub fn was_sent(&self) -> bool {
         self.sent > 0 || self.sent_again
     }
 
-    /// Whether the last packet of the request was sent and not answered: its answer is the response, when the handler has made it.
+    /// Whether the last packet of the request was sent and not answered: the response answers it, once the handler has
+    /// produced that.
     #[inline]
     pub fn awaits_handler(&self) -> bool {
         self.sent == self.request_packets && self.response_packets == 0
     }
 
-    /// Measures the round trip of the packet that is sent next, unless one is measured, or this one was sent before, or its answer waits for
-    /// the handler. One in a round trip is enough to follow it.
+    /// Measures the round trip of the next packet to send, unless one is being measured, or this one was sent before,
+    /// or its answer waits for the handler. One measurement per round trip is enough.
     #[cold]
     pub fn time_next(&mut self, now: u64) {
         let is_last = self.sent + 1 == self.request_packets;
@@ -203,9 +205,9 @@ impl Call {
         }
     }
 
-    /// The round trip that is measured, if `answered` is the packet or one behind it. In nanoseconds.
+    /// The measured round trip in nanoseconds, if `answered` is the timed packet or a later one.
     pub fn take_timing(&mut self, answered: u32, now: u64) -> Option<u64> {
-        // `NONE` comes behind every packet.
+        // `NONE` is greater than every packet number.
         (self.timed <= answered).then(|| {
             self.timed = NONE;
             now.saturating_sub(self.timed_at)
@@ -219,7 +221,7 @@ impl Call {
     }
 }
 
-/// What a caller asks for.
+/// The parameters of a new call.
 pub(crate) struct NewCall {
     pub req_type: u8,
     pub request: Payload,
@@ -230,7 +232,8 @@ pub(crate) struct NewCall {
 }
 
 impl Core {
-    /// Starts a call, or queues it. Gives the request back if it cannot even be queued. Inlined, since what it takes and gives is many words.
+    /// Starts a call, or queues it. Returns the request if it cannot even be queued. Inlined, since its arguments and
+    /// result are many words.
     #[inline(always)]
     pub fn start_call(&mut self, session: SessionRef, new: NewCall) -> Result<CallRef, (CallError, Payload)> {
         let Some(found) = self.session(session) else {
@@ -260,7 +263,7 @@ impl Core {
         let reference = CallRef::new(index, call.generation);
         call.req_type = new.req_type;
         (call.session, call.session_generation) = (session.index, session.generation);
-        // Without the division, which takes longer than all else here, where it can be.
+        // Avoids the division where possible: it takes longer than everything else here.
         call.request_packets = match new.request.len() {
             len if len <= packet_data => 1,
             len => len.div_ceil(packet_data) as u32,
@@ -287,7 +290,7 @@ impl Core {
         Ok(reference)
     }
 
-    /// Has the next call that waits for a slot of a session enter one, in packets of the length that the session has now.
+    /// Moves the next call that waits for a slot of a session into one, with the session's present packet length.
     #[inline(never)]
     pub fn enter_next(&mut self, session: u32) {
         let Some(index) = self.pop_queued(session) else { return };
@@ -310,11 +313,15 @@ impl Core {
     pub fn set_deadlines(&mut self) {
         while let Some(reference) = self.fresh_deadlines.pop() {
             let call = &mut self.calls[reference.place()];
-            if call.generation == reference.generation() && matches!(call.state, CallState::Queued | CallState::InSlot) {
+            if call.generation == reference.generation() && matches!(call.state, CallState::Queued | CallState::InSlot)
+            {
                 call.deadline = self.now.saturating_add(call.timeout);
                 call.timeout = NO_DEADLINE;
-                let deadline = call.deadline;
-                self.arm_call(reference.index(), deadline);
+                let (deadline, timer) = (call.deadline, call.timer);
+                // A call in a slot is looked at before its deadline: its timer is armed for the retransmission.
+                if timer.and_then(|timer| self.wheel.due(timer)).is_none_or(|due| due > deadline) {
+                    self.arm_call(reference.index(), deadline);
+                }
             }
         }
     }
@@ -342,7 +349,7 @@ impl Core {
         let (si, timer, rto_min) = (call.session, call.timer, self.rto_min[session.timing.place()]);
         let is_known = std::mem::replace(&mut session.unreleased, true);
         if call.request_packets == 1 && !session.limited && session.credits > 0 {
-            // Nothing stands in its way: no loop, and nothing is looked up again.
+            // The common case: no loop, and nothing is looked up again.
             session.credits -= 1;
             call.sent = 1;
             push_packet(&mut self.tx, context, call, session, 0);
@@ -372,7 +379,7 @@ impl Core {
         }
     }
 
-    /// Makes sure that the server of a session is told what is over, once the session is quiet.
+    /// Makes sure that the server of a session learns what it can release, once the session is quiet.
     #[inline]
     pub fn release_later(&mut self, si: u32) {
         if !self.sessions[si as usize].unreleased {
@@ -381,12 +388,12 @@ impl Core {
         }
     }
 
-    /// When a call must be looked at again: at its timeout, or its deadline.
+    /// When a call must be checked again: at its timeout, or its deadline.
     #[cold]
     pub fn call_due(&self, index: u32) -> u64 {
         let call = &self.calls[index as usize];
         let due = match call.window {
-            // What was sent before a sign of life is as late as it was then.
+            // Packets sent before the last sign of life keep the timeout they had, without the later back-off.
             NONE if call.progress < self.cold[call.session as usize].silence.ended => {
                 call.progress + self.rto_before_backoff(call.session, call.retries)
             }
@@ -396,8 +403,8 @@ impl Core {
         due.min(call.deadline)
     }
 
-    /// Makes sure that the timer of a call of one packet that was just sent fires in time. In a stream of small calls it is armed already, for an
-    /// earlier call of this entry, and nothing needs to be worked out.
+    /// Makes sure that the timer of a single-packet call that was just sent fires in time. In a stream of small calls
+    /// it is already armed, for an earlier call of this entry, and nothing needs to be computed.
     #[inline(always)]
     fn watch_call(&mut self, index: u32, timer: Option<TimerId>, rto_min: u64) {
         let armed = timer.and_then(|timer| self.wheel.due(timer));
@@ -406,7 +413,8 @@ impl Core {
         }
     }
 
-    /// The same of a call whose request or response has several packets. It is looked at long before its timeout, for which alone its timer may be armed.
+    /// The same for a call whose request or response has several packets. It is checked long before its timeout; its
+    /// timer may be armed only for the timeout.
     #[inline(never)]
     pub fn watch_long_call(&mut self, index: u32) {
         let due = self.call_due(index);
@@ -414,8 +422,9 @@ impl Core {
     }
 
     pub fn arm_call(&mut self, index: u32, at: u64) {
-        let timer =
-            *self.calls[index as usize].timer.get_or_insert_with(|| self.wheel.create(super::timers::token_of_call(index)));
+        let timer = *self.calls[index as usize]
+            .timer
+            .get_or_insert_with(|| self.wheel.create(super::timers::token_of_call(index)));
         self.wheel.arm_by(timer, at);
     }
 }

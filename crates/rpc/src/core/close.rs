@@ -1,4 +1,4 @@
-//! Sessions end in order: CLOSE, CLOSE_ACK.
+//! Orderly end of sessions: CLOSE, CLOSE_ACK.
 
 use super::session::{SessionRef, State};
 use super::timers::token_of_session;
@@ -7,14 +7,14 @@ use crate::error::CallError;
 use crate::wire::control::{Presence, SLOTS_MAX};
 use crate::wire::{Header, Kind};
 
-/// CLOSE is sent this many times before the other side counts as gone.
+/// CLOSE is sent this many times before the peer counts as gone.
 const CLOSE_ATTEMPTS: u32 = 5;
-/// Wait before it is repeated.
+/// Wait before it is retransmitted.
 const CLOSE_REPEAT_NANOS: u64 = 10_000_000;
 
 impl Core {
-    /// Starts to close a session. Its calls end with [`CallError::Closed`], and requests in the hands of its handlers are orphans: nobody will hear
-    /// their responses. Those whose handlers have not started never start.
+    /// Starts to close a session. Its calls end with [`CallError::Closed`]. Requests that its handlers have become
+    /// orphans: their responses are dropped. Those whose handlers have not started never start.
     pub fn close_session(&mut self, session: SessionRef) {
         let index = session.index;
         if self.session(session).is_none_or(|found| found.state != State::Connected) {
@@ -57,14 +57,14 @@ impl Core {
         }
     }
 
-    /// The other side closes. The answer goes out even if it is repeated, since it may have been lost.
+    /// The peer closes. Every CLOSE is answered, even a repeated one, since the answer may have been lost.
     pub fn on_close(&mut self, index: u32) {
         let presence = Presence { incarnation: self.incarnation, token: 0 };
         self.send_control(index, Kind::CloseAck, &presence);
         self.finish_close(index);
     }
 
-    /// The other side has closed.
+    /// The peer has closed.
     pub fn on_close_ack(&mut self, index: u32) {
         if self.sessions[index as usize].state == State::Closing {
             self.finish_close(index);
@@ -79,7 +79,7 @@ impl Core {
     /// Opens no more sessions, and accepts none.
     pub fn stop_opening(&mut self) {
         self.shutting_down = true;
-        for opening in self.openings.drain(..).chain(self.openings_waiting.drain(..)) {
+        for opening in self.openings.drain(..) {
             opening.progress.borrow_mut().finish(Err(crate::error::ConnectError::ShutDown), &mut self.woken);
         }
     }
@@ -95,7 +95,7 @@ impl Core {
         }
     }
 
-    /// Tells every peer once that its sessions end here; for an endpoint that goes away.
+    /// Tells every peer once that its sessions end; for an endpoint that is going away.
     pub fn close_all(&mut self) {
         self.stop_opening();
         for index in 0..self.sessions.len() as u32 {

@@ -1,11 +1,13 @@
-//! Congestion control of sessions (paper, section 5.2): what packets experienced goes in, and before a packet of a call is sent, its session
-//! is asked whether it may be.
+//! Congestion control of sessions (paper, section 5.2): round trips and marks of packets go in, and before a packet of
+//! a call is sent, its session is asked whether it may be.
 //!
-//! Nearly all sessions are uncongested nearly always, so what they pay is a bit of a cache line that is at hand: `Session::limited` says
-//! whether anything here must be asked at all. State is made for a session at the first packet that was slow or marked.
+//! Nearly all sessions are uncongested nearly always, so the only cost for them is one bit in a cache line that is at
+//! hand: `Session::limited` says whether congestion control must be asked at all. State is allocated for a session at
+//! the first packet that was slow or marked.
 //!
-//! A session that may not send yet keeps its calls in `Session::stalled`, as if it had no credits. Either an answer lets it go on, or a
-//! timer of the pacing wheel, which is apart from the wheel of timeouts: timeouts wait for a drained receive queue, pacing does not.
+//! A session that may not send yet keeps its calls in `Session::stalled`, as if it had no credits. Either an answer
+//! lets it continue, or a timer of the pacing wheel. That wheel is separate from the wheel of timeouts: timeouts wait
+//! for a drained receive queue, pacing does not.
 
 use super::session::SessionCold;
 use super::{Core, NONE};
@@ -25,18 +27,18 @@ pub(crate) struct Congestion {
     control: CongestionControl,
     /// Unmarked packets with a shorter round trip change nothing for sessions that are not limited.
     bypass_nanos: u64,
-    /// As `bypass_nanos`, or zero if every round trip is to be counted.
+    /// As `bypass_nanos`, or zero if every round trip must be counted.
     look_nanos: u64,
-    /// Round trips of all packets, if they are to be counted.
+    /// Round trips of all packets, if they are counted.
     packet_rtt: Option<Box<RttHistogram>>,
     /// Whether sessions whose packets stay on this host are never limited.
     spares_local: bool,
-    /// Whether sessions are asked although they are not limited.
+    /// Whether sessions ask before sending even if they are not limited.
     limits_all: bool,
     /// By session.
     flows: Vec<Option<Box<Flow>>>,
     wheel: Wheel,
-    /// When the first of the waiting sessions may send.
+    /// When the first waiting session may send.
     due: u64,
     fired: Vec<u64>,
 }
@@ -47,7 +49,7 @@ struct Flow {
     gate: Gate,
     timer: TimerId,
     is_waiting: bool,
-    /// Slot whose call sent last.
+    /// Slot of the call that sent last.
     turn: u8,
     paced: u64,
 }
@@ -98,7 +100,7 @@ impl Congestion {
         self.flows.get(session as usize)?.as_deref()
     }
 
-    /// The state of a session, made if it has none yet; `None` if it needs none.
+    /// The state of a session, created if it has none yet; `None` if it needs none.
     fn flow_or_new(&mut self, session: u32, credits: u16, cold: &SessionCold, now: u64) -> Option<&mut Flow> {
         let index = session as usize;
         if self.flow(session).is_none() {
@@ -117,7 +119,7 @@ impl Congestion {
         self.flows[index].as_deref_mut()
     }
 
-    /// Forgets a session that ended.
+    /// Drops the state of a session that ended.
     pub fn forget(&mut self, session: u32) {
         if let Some(flow) = self.flows.get_mut(session as usize).and_then(Option::take) {
             self.wheel.remove(flow.timer);
@@ -129,7 +131,7 @@ impl Congestion {
         self.packet_rtt.as_deref()
     }
 
-    /// What a session may do.
+    /// What congestion control allows a session.
     pub fn allowance(&self, session: u32) -> Allowance {
         self.flow(session).map_or(Allowance::Unlimited, |flow| flow.controller.allowance())
     }
@@ -139,7 +141,7 @@ impl Congestion {
         self.flow(session).map_or(0, |flow| flow.paced)
     }
 
-    /// Whether it is late enough for a session to send. If not, its timer will say when.
+    /// Whether pacing lets a session send now. If not, its timer will fire when it may.
     fn is_time(&mut self, session: u32, now: u64) -> bool {
         let Some(flow) = self.flows.get_mut(session as usize).and_then(Option::as_deref_mut) else { return true };
         if flow.gate.is_open(now) {
@@ -156,7 +158,7 @@ impl Congestion {
 
     fn arm(&mut self, timer: TimerId, at: u64, now: u64) {
         if self.due == NEVER {
-            // Nothing is armed: this moves the wheel's time on, which nobody did while nothing was paced.
+            // Nothing is armed: advance the wheel's time, which stood still while nothing was paced.
             self.wheel.expire(now, &mut self.fired);
         }
         self.wheel.arm(timer, at);
@@ -165,8 +167,8 @@ impl Congestion {
 }
 
 impl Core {
-    /// Takes the round trip of one packet, in nanoseconds. It must be that of a packet that was sent once, to a server that answered it at
-    /// once; `is_marked` says whether the network marked the packet or its answer.
+    /// Processes the round trip of one packet, in nanoseconds. The packet must have been sent only once, to a server
+    /// that answered it at once; `is_marked` says whether the network marked the packet or its answer.
     #[inline]
     pub fn on_rtt_sample(&mut self, session: u32, nanos: u64, is_marked: bool) {
         let entry = &mut self.sessions[session as usize];
@@ -202,12 +204,13 @@ impl Core {
         self.control(session, |controller| controller.on_loss(now));
     }
 
-    /// A call has timed out, and something of it is about to be sent again. If it waits for the answer to the last packet of its request, that may be its
-    /// handler's doing, and if it has timed out before, that was told already.
+    /// A call has timed out, and something of it is about to be retransmitted. This does not count as congestion if the
+    /// call waits for the answer to the last packet of its request, since its handler may still be running; nor if the
+    /// call has timed out before, since that was reported already.
     #[cold]
     pub fn on_timeout(&mut self, index: u32) {
         let call = &self.calls[index as usize];
-        // A call with a window has been probed before.
+        // A call with a window has sent a probe before.
         let first = u8::from(call.window != NONE);
         if call.retries == first && !call.awaits_handler() {
             let now = self.now;
@@ -215,7 +218,7 @@ impl Core {
         }
     }
 
-    /// Tells a session's controller something, and notes whether it limits the session from now on.
+    /// Passes an event to a session's controller, and notes whether it limits the session from now on.
     fn control(&mut self, session: u32, tell: impl FnOnce(&mut Controller)) {
         let entry = &mut self.sessions[session as usize];
         let cold = &self.cold[session as usize];
@@ -234,19 +237,22 @@ impl Core {
         entry.credits > 0 && (!entry.limited || (self.room(session) > 0 && self.congestion.is_time(session, self.now)))
     }
 
-    /// Packets for which there is room in the window of a session.
+    /// Packets that still fit into the window of a session.
     fn room(&mut self, session: u32) -> u32 {
         let entry = &self.sessions[session as usize];
         let cold = &self.cold[session as usize];
-        let Some(flow) = self.congestion.flow_or_new(session, entry.credits_max, cold, self.now) else { return u32::MAX };
+        let Some(flow) = self.congestion.flow_or_new(session, entry.credits_max, cold, self.now) else {
+            return u32::MAX;
+        };
         let window = flow.controller.window();
         if window == u32::MAX {
             return window;
         }
-        // A request whose handler runs is not on the way. Which of them run is unknown here, so none is counted: pacing limits them.
+        // A request whose handler runs is not in flight. Which handlers run is unknown here, so none of these requests
+        // is counted: pacing limits them.
         let calls = entry.client.iter().filter(|slot| slot.call != NONE).map(|slot| &self.calls[slot.call as usize]);
         let at_handlers = calls.filter(|call| call.in_flight() > 0 && call.awaits_handler()).count() as u32;
-        let in_flight = u32::from(entry.credits_max.saturating_sub(entry.credits));
+        let in_flight = (i32::from(entry.credits_max) - i32::from(entry.credits)).max(0) as u32;
         window.saturating_sub(in_flight.saturating_sub(at_handlers))
     }
 
@@ -257,7 +263,7 @@ impl Core {
         let (session, slot) = (call.session, call.slot);
         let lost = if call.window == NONE { 0 } else { self.windows[call.window as usize].lost() };
         let left = call.sendable() - call.sent + lost;
-        let most = self.room(session).min(left).min(u32::from(self.sessions[session as usize].credits));
+        let most = self.room(session).min(left).min(self.sessions[session as usize].credits.max(0) as u32);
         let mut granted = 0;
         while granted < most && self.congestion.is_time(session, self.now) {
             let bytes = self.packet_bytes(index, granted);
@@ -270,7 +276,8 @@ impl Core {
         granted
     }
 
-    /// Bytes that a packet of a call puts on the network, in the direction in which they are more: that is sent after `skipped` others.
+    /// Bytes that a packet of a call puts on the network, in the direction with more bytes, if the packet is sent after
+    /// `skipped` others.
     fn packet_bytes(&self, index: u32, skipped: u32) -> u32 {
         let call = &self.calls[index as usize];
         let packet = call.sent + skipped;
@@ -282,7 +289,7 @@ impl Core {
         HEADER_BYTES as u32 + (len - packet * packet_data).min(packet_data)
     }
 
-    /// Lets sessions send whose time has come.
+    /// Lets sessions send whose pacing timers are due.
     #[cold]
     pub fn send_paced(&mut self) {
         let mut fired = std::mem::take(&mut self.congestion.fired);

@@ -1,5 +1,5 @@
-//! How calls end: each exactly once, through [`Core::complete_call`], [`Core::fail_call`] or [`Core::cancel_call`]. Its slot and credits are free then,
-//! and its buffers go back.
+//! How calls end: each exactly once, through [`Core::complete_call`], [`Core::fail_call`] or [`Core::cancel_call`].
+//! After that its slot and credits are free, and its buffers are returned.
 
 use std::task::Waker;
 
@@ -11,7 +11,7 @@ use crate::msgbuf::MsgBuf;
 use crate::wire::control::SLOTS_MAX;
 
 impl Core {
-    /// Ends a call whose response is whole.
+    /// Ends a call whose response is complete.
     #[inline(always)]
     pub fn complete_call(&mut self, index: u32, response: MsgBuf) {
         self.counters.calls_completed += 1;
@@ -28,7 +28,7 @@ impl Core {
         self.end_call(index);
     }
 
-    /// Tells whoever waits for a call, and frees its slot, if it has one.
+    /// Notifies the waiter of a call, and frees its slot, if it has one.
     #[inline(always)]
     fn end_call(&mut self, index: u32) {
         let call = &mut self.calls[index as usize];
@@ -44,7 +44,7 @@ impl Core {
         }
     }
 
-    /// The next call that ended and has a continuation.
+    /// Takes the next call that ended and has a continuation.
     #[inline]
     pub fn next_ended(&mut self) -> Option<Ended> {
         loop {
@@ -60,7 +60,7 @@ impl Core {
         }
     }
 
-    /// Frees the slot of a call that has one, and lets the next call have it.
+    /// Frees the slot of a call that has one, for the next call.
     #[inline]
     fn leave_slot(&mut self, index: u32) {
         let call = &mut self.calls[index as usize];
@@ -69,12 +69,12 @@ impl Core {
             self.tx.forget_call(index);
         }
         let (si, slot) = (call.session, call.slot);
-        let in_flight = if call.window == NONE { call.in_flight() } else { self.drop_window(index) } as u16;
-        // Masked, so that the compiler sees what holds anyway: there are so many slots.
+        let in_flight = if call.window == NONE { call.in_flight() } else { self.drop_window(index) } as i16;
+        // Masked, so that the compiler sees what always holds: the number of slots is at least this.
         let slot = slot % SLOTS_MAX as u8;
         let session = &mut self.sessions[si as usize];
         session.credits += in_flight;
-        debug_assert!(session.credits <= session.credits_max, "more credits than the session has");
+        debug_assert!(session.credits <= session.credits_max as i16, "more credits than the session has");
         session.client[slot as usize].call = NONE;
         session.stalled &= !(1 << slot);
         session.free_slots |= 1 << slot;
@@ -90,7 +90,7 @@ impl Core {
         }
     }
 
-    /// Makes the entry of an ended call available.
+    /// Frees the entry of an ended call.
     #[inline]
     pub fn free_call(&mut self, index: u32) {
         let call = &mut self.calls[index as usize];
@@ -102,7 +102,7 @@ impl Core {
         }
     }
 
-    /// Makes the entry of an ended call available whose buffers were taken.
+    /// Frees the entry of an ended call whose buffers were taken.
     #[inline]
     fn free_entry(&mut self, index: u32) {
         let call = &mut self.calls[index as usize];
@@ -113,10 +113,10 @@ impl Core {
         self.free_calls.push(index);
     }
 
-    /// Ends a call that its caller no longer wants, in whatever state it is. Its buffers are free at once; a response that comes
-    /// later is stale.
+    /// Cancels a call, in whatever state it is. Its buffers are free at once; a later response is stale.
     ///
-    /// Gives back what awaited it, to be dropped once nobody borrows the core: a waker may own what comes back here.
+    /// Returns the waker of the call's waiter. Drop it once nobody borrows the core: a waker may own what calls back
+    /// into this code.
     pub fn cancel_call(&mut self, reference: CallRef) -> Option<Waker> {
         let call = self.calls.get_mut(reference.place())?;
         if call.generation != reference.generation() || call.state == CallState::Free {

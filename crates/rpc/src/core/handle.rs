@@ -1,10 +1,10 @@
-//! Names of entries that are used again: the number of the place, and a generation that tells its users apart.
+//! References to reusable entries: the index of the entry, and a generation that tells its users apart.
 
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Names an entry of kind `T`. One word, since it is copied on the path of every call: two, written one by one and read as one, would
-/// wait for the store buffer.
+/// References an entry of kind `T`. One word, since it is copied on the path of every call: two words, written one by
+/// one and read as one, would wait for the store buffer.
 pub(crate) struct Handle<T> {
     word: u64,
     kind: PhantomData<fn() -> T>,

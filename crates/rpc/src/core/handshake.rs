@@ -1,8 +1,8 @@
-//! Sessions begin: CONNECT, COOKIE, CONNECT again with the cookie, ACCEPT or REFUSE.
+//! The start of sessions: CONNECT, COOKIE, CONNECT again with the cookie, ACCEPT or REFUSE.
 //!
-//! Until a client has sent back a cookie that only reached it at its own address, the server keeps nothing of it and sends it
-//! nothing longer than what it sent. Every step may be lost or repeated: the client repeats CONNECT, and a repeated CONNECT finds the
-//! session that the first one made.
+//! Until a client has sent back a cookie that was sent only to its own address, the server keeps no state about it and
+//! sends it nothing longer than what it sent. Every step may be lost or repeated: the client retransmits CONNECT, and a
+//! repeated CONNECT finds the session that the first one created.
 
 use std::hash::Hasher;
 use std::task::Waker;
@@ -24,27 +24,23 @@ use crate::wire::control::{Accept, Body, Connect, Cookie, CookieBytes, Refuse, R
 use crate::wire::header::VERSION;
 use crate::wire::{Header, Kind, MASK_24};
 
-/// How long a cookie is good, at least; at most twice as long.
+/// How long a cookie is valid, at least; at most twice as long.
 const COOKIE_EPOCH_NANOS: u64 = 10_000_000_000;
-/// First wait before CONNECT is repeated; it doubles up to [`CONNECT_REPEAT_NANOS_MAX`].
+/// First wait before CONNECT is retransmitted; it doubles up to [`CONNECT_REPEAT_NANOS_MAX`].
 const CONNECT_REPEAT_NANOS: u64 = 5_000_000;
 const CONNECT_REPEAT_NANOS_MAX: u64 = 200_000_000;
-/// So many CONNECTs go to an address that is said to refuse packets, the one before that included.
+/// CONNECTs sent to an address that is reported to refuse packets, including the one before the report.
 const ATTEMPTS_IF_REFUSED: u32 = 4;
-/// A handshake with so many CONNECTs is not answered at once, and can be begun anew.
-const ATTEMPTS_BEFORE_LOWERING: u32 = 4;
 
-/// How an accepted session is found when its CONNECT is repeated: its client's route, nonce and incarnation. Numbers that another address
-/// draws, or has heard of, do not lead to it.
+/// How a repeated CONNECT finds its accepted session: by the client's route, nonce and incarnation. Another address
+/// that draws the same numbers, or has overheard them, does not find it.
 pub(crate) type Accepted = (Route, u64, u64);
 
-/// A session asked for by the application, before the event loop has seen it, or while there are no places for it.
+/// A session requested by the application, before the event loop has seen it.
 pub(crate) struct Opening {
     pub addr: Addr,
-    /// Nanoseconds that it may take, if not as long as the endpoint's settings say.
+    /// Nanoseconds that it may take, if not the endpoint's setting.
     pub timeout: Option<u64>,
-    /// When it is given up, once the event loop has seen it.
-    pub give_up: Option<u64>,
     /// Shared with the future that waits.
     pub progress: std::rc::Rc<std::cell::RefCell<OpenProgress>>,
 }
@@ -54,12 +50,12 @@ pub(crate) struct Opening {
 pub(crate) struct OpenProgress {
     pub result: Option<Result<SessionRef, ConnectError>>,
     pub waker: Option<Waker>,
-    /// Set when the future is dropped: nobody wants the session.
+    /// Set when the future is dropped: the session is no longer wanted.
     pub abandoned: bool,
 }
 
 impl OpenProgress {
-    /// Notes the result; who waits for it is to be woken when nobody borrows the core.
+    /// Stores the result; wake the waiters once nobody borrows the core.
     pub fn finish(&mut self, result: Result<SessionRef, ConnectError>, woken: &mut Vec<Waker>) {
         self.result = Some(result);
         woken.extend(self.waker.take());
@@ -72,8 +68,12 @@ pub(crate) struct OpenState {
     nonce: u64,
     cookie: CookieBytes,
     give_up: u64,
-    /// CONNECTs that were sent before the one that its address was first said to refuse, as long as that is said.
+    /// When CONNECT was sent last.
+    connect_sent: u64,
+    /// CONNECTs sent before the one after which its address was first reported to refuse packets, as long as it is.
     attempts_before_hint: Option<u32>,
+    /// Until when it keeps what it was given places for at the start, although others want them. It is given them once.
+    start_until: Option<u64>,
     progress: std::rc::Rc<std::cell::RefCell<OpenProgress>>,
 }
 
@@ -103,8 +103,13 @@ impl CookieKey {
     }
 }
 
+/// How long the CONNECT is waited for that follows on so many.
+fn repeat_after(attempts: u32) -> u64 {
+    (CONNECT_REPEAT_NANOS << attempts.min(10)).min(CONNECT_REPEAT_NANOS_MAX)
+}
+
 impl Core {
-    /// Looks at the sessions that the application asked for.
+    /// Starts the sessions that the application requested.
     pub fn start_openings(&mut self, routes: &mut dyn Routes) {
         while let Some(opening) = self.openings.pop_front() {
             if opening.progress.borrow().abandoned {
@@ -118,40 +123,46 @@ impl Core {
     }
 
     fn start_opening(&mut self, routes: &mut dyn Routes, opening: Opening) -> Result<(), ConnectError> {
-        let Opening { addr, timeout, give_up, progress } = &opening;
-        let timeout = timeout.unwrap_or(nanos(self.config.connect_timeout));
-        let give_up = give_up.unwrap_or(self.now.saturating_add(timeout));
+        let Opening { addr, timeout, progress } = opening;
+        let give_up = self.now.saturating_add(timeout.unwrap_or(nanos(self.config.connect_timeout)));
         if self.shutting_down {
             return Err(ConnectError::ShutDown);
         }
         if self.session_count >= self.config.sessions_max {
             return Err(ConnectError::TooManySessions { sessions: self.session_count });
         }
-        let wanted = Places::new(self.config.reverse_credits, self.config.credits);
+        let mut wanted = self.places_wanted();
+        if self.shares_credits() {
+            // The other credits get places once the server has answered, so a silent server keeps no places from
+            // others.
+            wanted = wanted.least();
+        }
         let places = match self.admission(wanted) {
             Admission::Full => wanted,
             Admission::Least => wanted.least(),
             Admission::Unplaced => wanted.unplaced(),
-            Admission::Later if self.now < give_up => {
-                self.openings_waiting.push_back(Opening { give_up: Some(give_up), ..opening });
-                return Ok(());
-            }
-            Admission::Later | Admission::Refused => {
-                let needed = if self.shares_credits() { wanted.least() } else { wanted }.sum();
+            Admission::Refused => {
                 let (queue, reserved) = (self.queue.len, self.queue.reserved);
-                return Err(ConnectError::NoCredits { queue, reserved, needed });
+                return Err(ConnectError::NoCredits { queue, reserved, needed: wanted.sum() });
             }
         };
-        let route = routes.resolve(addr).map_err(|error| ConnectError::unreachable(addr, &error))?;
+        let route = routes.resolve(&addr).map_err(|error| ConnectError::unreachable(&addr, &error))?;
         let index = self.take_session(places);
         let nonce = self.random.next_u64();
         let session = &mut self.sessions[index as usize];
         session.state = State::Connecting;
         session.route = route;
         self.set_path(index, routes.path(route));
-        let (cookie, attempts_before_hint) = ([0; 16], None);
-        let (addr, progress) = (addr.clone(), progress.clone());
-        let open = OpenState { addr, nonce, cookie, give_up, attempts_before_hint, progress };
+        let open = OpenState {
+            addr,
+            nonce,
+            cookie: CookieBytes::default(),
+            give_up,
+            connect_sent: self.now,
+            attempts_before_hint: None,
+            start_until: None,
+            progress,
+        };
         self.cold[index as usize].opening = Some(Box::new(open));
         let timer = self.wheel.create(token_of_session(index));
         self.cold[index as usize].timer = Some(timer);
@@ -159,12 +170,41 @@ impl Core {
         Ok(())
     }
 
+    /// The places that a session opened here gets, if there are enough.
+    fn places_wanted(&self) -> Places {
+        Places::new(self.config.reverse_credits, self.config.credits)
+    }
+
+    /// Takes places for all credits of a session whose server has answered, if there are enough.
+    fn take_start(&mut self, index: u32) {
+        let (least, wanted) = (self.cold[index as usize].places, self.places_wanted());
+        self.give_up_places(index);
+        let is_room = self.admission(wanted) == Admission::Full;
+        self.take_places(index, if is_room { wanted } else { least });
+    }
+
+    /// Takes the places for the start from a session whose server has said COOKIE, and then nothing in the time until
+    /// CONNECT is repeated; says whether it had any. The server may have opened the session with them, so CONNECT
+    /// begins anew: an ACCEPT to the nonce and tag before is answered with a RESET.
+    pub fn withdraw_start(&mut self, index: u32) -> bool {
+        let places = self.cold[index as usize].places;
+        let Some(open) = &mut self.cold[index as usize].opening else { return false };
+        if open.start_until.is_none_or(|until| self.now < until) || places.sum() <= places.least().sum() {
+            return false;
+        }
+        (open.nonce, open.cookie) = (self.random.next_u64(), CookieBytes::default());
+        self.sessions[index as usize].local_tag = self.random.next_tag();
+        self.change_places(index, |places| *places = places.least());
+        self.send_connect(index);
+        true
+    }
+
     fn send_connect(&mut self, index: u32) {
         let session = &self.sessions[index as usize];
         let (route, tag) = (session.route, session.local_tag);
         let places = self.cold[index as usize].places;
         let cold = &mut self.cold[index as usize];
-        let Some(open) = &cold.opening else { return };
+        let Some(open) = &mut cold.opening else { return };
         let connect = Connect {
             versions: (VERSION, VERSION),
             slots: self.config.slots,
@@ -177,33 +217,17 @@ impl Core {
             incarnation: self.incarnation,
             nonce: open.nonce,
             cookie: open.cookie,
-            // One is there without a place, too.
+            // One credit exists even without a place. The server uses these numbers only together with a valid cookie.
             credits_start: places.outbound.max(1),
             reverse_start: places.inbound.max(self.config.reverse_credits.min(1)),
         };
         self.tx.push_control(route, &Core::sessionless(Kind::Connect), &connect);
-        cold.connect_sent = self.now;
-        let wait = (CONNECT_REPEAT_NANOS << cold.attempts.min(10)).min(CONNECT_REPEAT_NANOS_MAX);
+        open.connect_sent = self.now;
+        let wait = repeat_after(cold.attempts);
         cold.attempts += 1;
         if let Some(timer) = cold.timer {
             self.wheel.arm(timer, (self.now + wait).min(open.give_up));
         }
-    }
-
-    /// Begins a handshake anew that waits for its answer with more places than it needs, since others need them. Two endpoints that wait
-    /// for each other would otherwise wait in vain.
-    pub fn lower_opening(&mut self, index: u32) {
-        let (cold, session) = (&mut self.cold[index as usize], &mut self.sessions[index as usize]);
-        let Some(open) = cold.opening.as_mut().filter(|_| cold.attempts >= ATTEMPTS_BEFORE_LOWERING) else { return };
-        if cold.places.sum() <= cold.places.least().sum() {
-            return;
-        }
-        // If the server made a session after all, its ACCEPT is answered with RESET.
-        (open.nonce, open.cookie) = (self.random.next_u64(), [0; 16]);
-        session.local_tag = self.random.next_tag();
-        (cold.attempts, open.attempts_before_hint) = (0, None);
-        self.change_places(index, |places| *places = places.least());
-        self.send_connect(index);
     }
 
     /// The timer of a session that is being opened has fired.
@@ -221,7 +245,7 @@ impl Core {
         let Some(open) = &mut cold.opening else { return };
         let is_gone = match health {
             PeerHealth::Dead => true,
-            // Anybody can forge that. Each CONNECT since asks whether it is true.
+            // Anyone can forge such a report. Each CONNECT since then checks whether it is true.
             PeerHealth::Refused => {
                 let before = *open.attempts_before_hint.get_or_insert(cold.attempts.saturating_sub(1));
                 cold.attempts >= before + ATTEMPTS_IF_REFUSED
@@ -245,7 +269,7 @@ impl Core {
         }
     }
 
-    /// A stranger wants a session.
+    /// A stranger requests a session.
     pub fn on_connect(&mut self, routes: &mut dyn Routes, source: Option<Addr>, body: &[u8]) {
         let (Some(addr), Ok(connect)) = (source, Connect::parse(body)) else {
             self.counters.dropped_control += 1;
@@ -259,8 +283,9 @@ impl Core {
             let answer = Cookie { nonce: connect.nonce, cookie: expected };
             return self.tx.push_stranger(addr, &header, &answer);
         }
-        // The route is looked up now: the transport's look at the packet was before whatever came with it, which may have made this stranger
-        // a peer. It is held while the packet is looked at, and by each session that is made.
+        // Look up the route now: the transport's own look-up preceded the other packets of the burst, which may have
+        // made this stranger a peer. The route is held while the packet is processed, and by each session that is
+        // created.
         let Ok(route) = routes.resolve(&addr) else {
             return self.refuse(addr, &connect, RefuseReason::Settings);
         };
@@ -274,18 +299,16 @@ impl Core {
         self.tx.push_stranger(addr, &header, &Refuse { nonce: connect.nonce, reason });
     }
 
-    /// A client that has proven its address wants a session, or has not heard of the one that it got.
+    /// A client that has proven its address requests a session, or has missed our ACCEPT.
     fn on_proven_connect(&mut self, routes: &mut dyn Routes, route: Route, addr: &Addr, connect: &Connect) {
         if self.is_contested(route, connect.incarnation) {
-            // The client repeats its CONNECT, and by then this is settled.
+            // The client retransmits its CONNECT, and by then this is resolved.
             return;
         }
         let index = match self.accepted.get(&(route, connect.nonce, connect.incarnation)) {
             Some(&index) if !is_planted(Mutation::AcceptedTwice) => index,
             _ => match self.accept(routes, addr, connect) {
-                Ok(Some(index)) => index,
-                // The client repeats its CONNECT, and by then others may have given up some credits.
-                Ok(None) => return,
+                Ok(index) => index,
                 Err(reason) => return self.refuse(addr.clone(), connect, reason),
             },
         };
@@ -309,8 +332,8 @@ impl Core {
         self.search_path(index);
     }
 
-    /// Makes the session of a client that has proven its address; `None` if places for it are being asked back from others.
-    fn accept(&mut self, routes: &mut dyn Routes, addr: &Addr, connect: &Connect) -> Result<Option<u32>, RefuseReason> {
+    /// Creates the session of a client that has proven its address.
+    fn accept(&mut self, routes: &mut dyn Routes, addr: &Addr, connect: &Connect) -> Result<u32, RefuseReason> {
         if self.shutting_down {
             return Err(RefuseReason::ShuttingDown);
         }
@@ -324,13 +347,14 @@ impl Core {
         if self.session_count >= self.config.sessions_max {
             return Err(RefuseReason::TooManySessions);
         }
-        // What the client may send us, and what we may send it.
+        // What the client may send us, and what we may send to it.
         let inbound = connect.credits.min(1024);
         let outbound = connect.reverse_credits.min(1024);
         let start = (inbound.min(connect.credits_start), outbound.min(connect.reverse_start));
         let agreed = Places::new(inbound, outbound);
-        // What the client has no places for at the start need not have any here either, if it may come and go.
-        let wanted = if self.shares_credits() { Places { inbound: start.0, outbound: start.1, ..agreed } } else { agreed };
+        // If credits are shared, what the client has no places for at the start need not have any here either.
+        let wanted =
+            if self.shares_credits() { Places { inbound: start.0, outbound: start.1, ..agreed } } else { agreed };
         let host = HostName::from(addr);
         self.check_share(&host, wanted)?;
         let fits_share = wanted.sum() <= self.places_left(self.peers.hosts.share_of(&host).places_due());
@@ -339,12 +363,11 @@ impl Core {
             Admission::Full => (wanted.least(), (1, outbound.min(1))),
             Admission::Least => (wanted.least(), (1, outbound.min(1))),
             Admission::Unplaced => (wanted.unplaced(), (1, outbound.min(1))),
-            Admission::Later => return Ok(None),
             Admission::Refused => return Err(RefuseReason::NoCredits),
         };
         let route = routes.resolve(addr).map_err(|_| RefuseReason::Settings)?;
         let index = self.take_session(places);
-        self.cold[index as usize].loan = Loan::new(start.0);
+        self.cold[index as usize].loan = Loan::new(start.1, start.0, self.now);
         self.cold[index as usize].accepted_as = Some((connect.nonce, connect.incarnation));
         self.accepted.insert((route, connect.nonce, connect.incarnation), index);
         self.sessions[index as usize].slots = connect.slots.min(self.config.slots);
@@ -357,17 +380,17 @@ impl Core {
         self.join_peer(index, addr, route, connect.incarnation);
         self.limit_to_path(index, mtu as u16);
         self.counters.sessions_accepted += 1;
-        Ok(Some(index))
+        Ok(index)
     }
 
-    /// Fills in what was agreed on; the session is open.
+    /// Stores what was agreed; the session is now open.
     fn establish(&mut self, index: u32, route: Route, remote: (u32, u32), credits: u16, mtu: usize) {
         self.mtu = self.mtu.max(mtu);
         let slots = self.sessions[index as usize].slots;
         let session = &mut self.sessions[index as usize];
         session.route = route;
         (session.remote_session, session.remote_tag) = remote;
-        (session.credits, session.credits_max) = (credits, credits);
+        (session.credits, session.credits_max) = (credits as i16, credits);
         session.may_borrow = credits < self.cold[index as usize].places.outbound_agreed;
         session.packet_data = packet_data_bytes(mtu) as u16;
         session.packet_data_max = session.packet_data;
@@ -375,14 +398,15 @@ impl Core {
         session.state = State::Connected;
     }
 
-    /// Whether a packet that was not taken is for a session all the same: it has overtaken the ACCEPT, or came in one burst with it.
+    /// Whether a packet that was not accepted is for a session all the same: it has overtaken the ACCEPT, or came in
+    /// the same burst.
     pub fn knows_tag(&self, header: &Header) -> bool {
         self.sessions
             .get(header.session as usize)
             .is_some_and(|s| s.state != State::Free && s.local_tag & MASK_24 == header.tag)
     }
 
-    /// The session that an answer to a CONNECT is for.
+    /// The opening session that an answer to a CONNECT belongs to.
     fn opening_of(&mut self, header: &Header, from: Option<Route>, nonce: u64) -> Option<u32> {
         let index = header.session;
         let found = self.sessions.get(index as usize).is_some_and(|session| {
@@ -406,21 +430,27 @@ impl Core {
         };
         let Some(index) = self.opening_of(header, from, cookie.nonce) else { return };
         self.note_handshake_rtt(index, 1);
-        if let Some(open) = &mut self.cold[index as usize].opening {
-            // The same cookie again answers a repetition; the timer repeats for us.
-            if open.cookie != cookie.cookie {
-                open.cookie = cookie.cookie;
-                self.send_connect(index);
-            }
+        let cold = &mut self.cold[index as usize];
+        let Some(open) = &mut cold.opening else { return };
+        // The same cookie again answers a repetition; the timer repeats for us.
+        if open.cookie == cookie.cookie {
+            return;
         }
+        open.cookie = cookie.cookie;
+        if self.config.credit_sharing.is_on() && open.start_until.is_none() {
+            // No CONNECT before had a cookie, so no session begins with what one of them said.
+            open.start_until = Some(self.now + repeat_after(cold.attempts));
+            self.take_start(index);
+        }
+        self.send_connect(index);
     }
 
-    /// Takes the round trip of a CONNECT that was answered, if it was the `attempt`-th and so no repetition. No handler and few packets are
-    /// in it: the path itself.
+    /// Notes the round trip of an answered CONNECT, if that was the `attempt`-th and so no retransmission. It involves
+    /// no handler and few packets: it is the path alone.
     fn note_handshake_rtt(&mut self, index: u32, attempt: u32) {
         let cold = &mut self.cold[index as usize];
-        if cold.attempts == attempt {
-            let rtt = self.now.saturating_sub(cold.connect_sent).max(1);
+        if let Some(open) = cold.opening.as_ref().filter(|_| cold.attempts == attempt) {
+            let rtt = self.now.saturating_sub(open.connect_sent).max(1);
             cold.rtt_min = Some(cold.rtt_min.map_or(rtt, |known| known.min(rtt)));
         }
     }
@@ -432,8 +462,10 @@ impl Core {
             return;
         };
         let Some(index) = self.opening_of(header, from, accept.nonce) else {
-            // Of a session that was given up here, or that a repeated CONNECT opened once more: the server need not keep it.
-            let is_known = self.sessions.get(header.session as usize).is_some_and(|s| s.local_tag & MASK_24 == header.tag);
+            // For a session that was given up here, or that a repeated CONNECT opened twice: the server need not keep
+            // it.
+            let is_known =
+                self.sessions.get(header.session as usize).is_some_and(|s| s.local_tag & MASK_24 == header.tag);
             if let (false, Some(source)) = (is_known, source) {
                 self.send_reset(source, header);
             }
@@ -458,7 +490,7 @@ impl Core {
         }
         let route = self.sessions[index as usize].route;
         if self.is_contested(route, accept.incarnation) {
-            // Our CONNECT is repeated, and by then this is settled.
+            // Our CONNECT is retransmitted, and by then this is resolved.
             return;
         }
         self.note_handshake_rtt(index, 2);
@@ -476,7 +508,7 @@ impl Core {
             agreed = start.at_most(places);
         }
         self.take_places(index, agreed);
-        self.cold[index as usize].loan = Loan::new(accept.reverse_start);
+        self.cold[index as usize].loan = Loan::new(accept.credits_start, accept.reverse_start, self.now);
         self.establish(index, route, (accept.session, accept.tag), accept.credits_start, mtu);
         self.join_peer(index, &open.addr, route, accept.incarnation);
         self.limit_to_path(index, accept.mtu);

@@ -1,23 +1,25 @@
-//! Memory that other ends make this endpoint hold, under one budget ([`crate::EndpointConfig::held_bytes_max`]): requests that arrive, requests
-//! in the hands of handlers, and responses that are kept, whoever owns their memory.
+//! Memory that peers make this endpoint hold, under one budget ([`crate::EndpointConfig::held_bytes_max`]): requests
+//! that are arriving, requests that handlers have, and responses that are kept, in memory of any owner.
 //!
-//! Bytes are counted for the host that causes them: of a message buffer all that it takes, which is more than its
+//! Bytes are charged to the host that causes them; a message buffer counts with all its memory, which is more than its
 //! message. A host may hold as much as it leaves free: alone half of the budget, and beside others half of what these
-//! leave. So however many hoard, the next one finds something, and where all of many want as much as they get, they
-//! come to hold the same (Choudhury and Hahne's dynamic thresholds, as switches share their buffers).
+//! leave. So however many hosts hoard memory, the next one finds some, and hosts that all want as much as possible
+//! converge to equal shares (Choudhury and Hahne's dynamic thresholds, by which switches share their buffers).
 //!
-//! Message buffers have one limit for the process. So a host stands under two budgets by the same rule: that of the
-//! endpoint, and three quarters of that limit for what it holds of all endpoints of the process ([`super::process`]).
+//! Message buffers have one limit for the process. So a host is under two budgets by the same rule: that of the
+//! endpoint, and three quarters of that limit for what it holds at all endpoints of the process ([`super::process`]).
 //!
-//! What exceeds a share is refused as early as can be: a request of several packets at its first, and, while any host has more than
-//! three quarters of its share, its other requests too, before they run. A response that has no room all the same is an error of its call.
+//! What exceeds a share is refused as early as possible: a multi-packet request at its first packet, and, while any
+//! host has more than three quarters of its share, other requests of that host too, before they run. A response for
+//! which there is no room all the same is an error of its call.
 //!
-//! A response that nobody asks for is kept for [`RESPONSE_KEPT_NANOS`]: a client that wants it may have no credit to ask with, or wait while another of
-//! its calls probes. Only while its host has most of its share, responses go earlier, the oldest first ([`Core::tick_kept`]). Later requests for
-//! one that is gone get `ResponseTooLarge`.
+//! A response that nobody asks for is kept for [`RESPONSE_KEPT_NANOS`]: a client that wants it may have no credit to
+//! ask with, or may wait while another of its calls probes. Only while its host has most of its share are responses
+//! dropped earlier, the oldest first ([`Core::tick_kept`]). Later requests for a dropped response get
+//! `ResponseTooLarge`.
 //!
-//! The responses of one packet that follow each other in a slot use one buffer, which is counted when it grows: a stream of small calls
-//! costs a comparison. It goes with its slot's entry.
+//! Consecutive single-packet responses of a slot use one buffer, which is charged when it grows: a stream of small
+//! calls costs one comparison each. It is freed with its slot's entry.
 
 use super::Core;
 use super::serve::ServeState;
@@ -26,23 +28,23 @@ use crate::msgbuf::{self, MsgBuf};
 use crate::payload::Payload;
 use crate::wire::Status;
 
-/// A response that nobody asks for is kept so long, unless memory is short.
+/// How long a response that nobody asks for is kept, unless memory is short.
 const RESPONSE_KEPT_NANOS: u64 = 30_000_000_000;
-/// A request that stopped arriving may rest for so many times the longer of peer timeout and greatest retransmission timeout, and so may a response
-/// while memory is short.
+/// How long a request that stopped arriving may rest, in multiples of the longer of peer timeout and maximum
+/// retransmission timeout; the same for a response while memory is short.
 const PATIENCE: u64 = 4;
-/// A tick looks at so many requests that may have stopped arriving, or whose response nobody asks for.
+/// Entries that a tick examines for requests that may have stopped arriving, and responses that nobody asks for.
 const LOOKS_PER_TICK: usize = 512;
-/// While memory is short, all of them are looked at in so many ticks at most.
+/// While memory is short, all entries are examined in at most this many ticks.
 const TICKS_PER_ROUND: usize = 128;
 
 /// What all hosts may make this process hold: three quarters of what message buffers may take. The rest is for requests
-/// and responses of calls from here, and for the caches of threads.
+/// and responses of our own calls, and for the caches of threads.
 pub(crate) fn process_budget() -> u64 {
     msgbuf::limit_bytes() / 4 * 3
 }
 
-/// What a host holds under one budget, and may.
+/// What a host holds under one budget, and the most it may hold.
 #[derive(Debug, Clone, Copy)]
 struct Standing {
     held: u64,
@@ -50,7 +52,7 @@ struct Standing {
 }
 
 impl Standing {
-    /// As much as it leaves free of what all others leave.
+    /// It may hold as much as it leaves free of what all others leave.
     fn under(budget: u64, held: u64, others: u64) -> Standing {
         Standing { held, most: budget.saturating_sub(others) / 2 }
     }
@@ -65,7 +67,7 @@ impl Standing {
 }
 
 impl Core {
-    /// How a host stands here, and in the process.
+    /// The standing of a host at this endpoint, and in the process.
     fn standings(&self, host: u32) -> [Standing; 2] {
         let (held, part) = self.peers.hosts.held_by(host);
         let in_process = process_budget();
@@ -87,14 +89,14 @@ impl Core {
         self.standings(host).iter().any(|standing| standing.has_most())
     }
 
-    /// Counts bytes that are held for a host.
+    /// Charges bytes to a host.
     pub fn hold(&mut self, host: u32, bytes: u64) {
         if self.peers.hosts.set_held(host, |held| held + bytes) {
             self.held_bytes += bytes;
         }
     }
 
-    /// Counts them off.
+    /// Refunds bytes to a host.
     pub fn let_go(&mut self, host: u32, bytes: u64) {
         if self.peers.hosts.set_held(host, |held| held - bytes) {
             self.held_bytes -= bytes;
@@ -105,34 +107,35 @@ impl Core {
         self.peers.host_of(self.sessions[session as usize].peer)
     }
 
-    /// Whether the other end of a session may begin to send a request of so many bytes.
+    /// Whether the peer of a session may begin to send a request of `bytes`.
     pub fn may_receive(&self, session: u32, bytes: usize) -> bool {
         self.may_hold(self.host_of_session(session), msgbuf::capacity_for(bytes) as u64)
     }
 
-    /// Counts the buffer of a request that begins to arrive.
+    /// Charges the buffer of a request that begins to arrive.
     pub fn charge_receiving(&mut self, session: u32, bytes: usize) {
         self.hold(self.host_of_session(session), msgbuf::capacity_for(bytes) as u64);
     }
 
-    /// Counts it off, when the request is complete or given up.
+    /// Refunds it, when the request is complete or given up.
     pub fn refund_receiving(&mut self, session: u32, bytes: usize) {
         self.let_go(self.host_of_session(session), msgbuf::capacity_for(bytes) as u64);
     }
 
-    /// Whether a new request of a session is refused, since its host has most of its share. Asked only while any host has.
+    /// Whether a new request of a session must be refused, because its host has most of its share. Asked only while any
+    /// host has.
     #[cold]
     pub fn is_over_share(&self, session: u32) -> bool {
         self.has_most(self.host_of_session(session))
     }
 
-    /// Looks whether any host has most of its share, also by what it holds of other endpoints of this process.
+    /// Checks whether any host has most of its share, including what it holds at other endpoints of this process.
     pub fn tick_memory(&mut self) {
         self.peers.hosts.tell_all();
         self.is_crowded = self.peers.hosts.all().any(|host| self.has_most(host));
     }
 
-    /// Counts a response that needs more than its slot has counted so far. Says whether it may be kept.
+    /// Charges a response that needs more than its slot was charged so far. Returns whether it may be kept.
     #[cold]
     pub fn charge_response(&mut self, index: u32, response: &Payload) -> bool {
         let bytes = u32::try_from(response.kept_bytes()).unwrap_or(u32::MAX);
@@ -148,14 +151,14 @@ impl Core {
         fits
     }
 
-    /// Counts off a response that is gone. The small buffer beside it stays with the slot.
+    /// Refunds a response that is gone. The small buffer beside it stays with the slot.
     #[cold]
     pub fn refund_response(&mut self, index: u32) {
         let spare = self.serves[index as usize].spare.as_ref().map_or(0, MsgBuf::capacity) as u32;
         self.refund_down_to(index, spare);
     }
 
-    /// Counts off all that an entry had counted, when its slot gives it up.
+    /// Refunds everything charged for an entry, when its slot gives it up.
     #[cold]
     pub fn refund_all(&mut self, index: u32) {
         self.refund_down_to(index, 0);
@@ -168,8 +171,9 @@ impl Core {
         self.let_go(self.host_of_session(session), u64::from(freed));
     }
 
-    /// Frees requests that began to arrive and stopped, and responses that nobody asks for: their memory is not the client's to keep. Its client may
-    /// still want to send such a request, if other calls kept it from that by holding all its credits; so it gets an answer.
+    /// Frees requests that stopped arriving, and responses that nobody asks for: clients must not keep this memory for
+    /// ever. A client may still want to send such a request, if its other calls blocked it by holding all credits; so
+    /// it gets an answer.
     pub fn tick_kept(&mut self) {
         let least = nanos(self.config.peer_timeout.max(self.config.rto_max)).saturating_mul(PATIENCE);
         let most = least.max(RESPONSE_KEPT_NANOS);
@@ -179,7 +183,7 @@ impl Core {
             self.next_kept += 1;
             if self.next_kept as usize >= table {
                 self.next_kept = 0;
-                // With each round that finds memory short, what may go is younger.
+                // With each round that finds memory short, younger responses may be dropped.
                 let less = (self.response_patience.min(most) / 2).max(least);
                 self.response_patience = if self.is_crowded { less } else { most };
             }

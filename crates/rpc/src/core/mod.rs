@@ -2,25 +2,25 @@
 //!
 //! | File | What it holds |
 //! |---|---|
-//! | [`session`] | what two endpoints agreed on, slots and credits |
+//! | [`session`] | what two endpoints agreed, slots and credits |
 //! | [`call`] | the client's side of a request: how it begins, and its timer |
-//! | [`pump`] | what it sends, and when |
-//! | [`end`] | how it ends |
-//! | [`answer`] | what the server answers it |
-//! | [`recovery`], [`window`] | calls of several packets: what is on its way, what is lost |
+//! | [`pump`] | what a call sends, and when |
+//! | [`end`] | how calls end |
+//! | [`answer`] | the server's answers to a call |
+//! | [`recovery`], [`window`] | multi-packet calls: what is in flight, what is lost |
 //! | [`congestion`] | when a session may send its next packet |
 //! | [`backlog`] | calls that wait for a slot |
 //! | [`serve`] | the server's side: receiving, at-most-once, responses |
-//! | [`assemble`] | its side of requests of several packets |
+//! | [`assemble`] | its side of multi-packet requests |
 //! | [`piece`] | where in its message a packet belongs |
 //! | [`receive`] | the first look at a packet, and where it goes |
 //! | [`transmit`] | packets that wait for the end of the iteration |
-//! | [`places`], [`loan`] | who may have how many packets in a receive queue, and credits lent where they are used |
+//! | [`places`], [`loan`] | how many packets each session may have in a receive queue, and credits lent to the sessions that use them |
 //! | [`share`], [`memory`] | what one host may hold |
 //! | [`guess`] | how often strangers may guess tags |
-//! | [`handshake`], [`close`], [`peer`] | sessions begin, end, and are kept alive |
-//! | [`path`], [`mtu_search`] | how long packets may be to get through to a peer |
-//! | [`observe`] | what is counted of single sessions |
+//! | [`handshake`], [`close`], [`peer`] | how sessions begin, end, and are kept alive |
+//! | [`path`], [`mtu_search`] | the longest packets that get through to a peer |
+//! | [`observe`] | counters of single sessions |
 //! | [`timers`] | what happens when a timer fires |
 //!
 //! Nothing here reads a clock: [`Core::now`] is set by the event loop, once per burst.
@@ -79,23 +79,23 @@ use session::{Session, SessionCold};
 use transmit::TxQueue;
 use window::Window;
 
-/// Room for timers that fire at once, so that a call in steady state does not make more.
+/// Room for timers that fire at the same time, so that a call in steady state allocates none.
 const TIMERS_FIRED: usize = 256;
 /// No index.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// The way to a peer, of which a transport may have several kinds.
+/// The path to a peer; a transport may have several kinds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Path {
     /// Largest packet.
     pub mtu: u16,
     /// Whether packets stay on this host.
     pub is_local: bool,
-    /// Whether packets of `mtu` bytes surely get through.
+    /// Whether packets of `mtu` bytes certainly get through.
     pub is_mtu_certain: bool,
 }
 
-/// What management needs of a transport. Dynamic, since it is far from the path of a request.
+/// What session management needs of a transport. Dynamic dispatch, since it is far from the path of a request.
 pub(crate) trait Routes {
     fn path(&self, route: Route) -> Path;
     fn resolve(&mut self, addr: &Addr) -> Result<Route, NetError>;
@@ -125,11 +125,11 @@ impl<T: Transport> Routes for T {
 /// State of one endpoint.
 pub(crate) struct Core {
     pub config: EndpointConfig,
-    /// Largest packet of the sessions so far, and of the transport whatever the route.
+    /// Largest packet of the sessions so far; at least the MTU that the transport has on every route.
     pub mtu: usize,
     /// Nanoseconds, as last read: after the last burst or transmission, or a few empty iterations ago.
     pub now: u64,
-    /// Told to every peer: a restarted endpoint has another.
+    /// Sent to every peer: a restarted endpoint has a different one.
     pub incarnation: u64,
 
     pub sessions: Vec<Session>,
@@ -137,52 +137,51 @@ pub(crate) struct Core {
     pub free_sessions: Vec<u32>,
     pub session_count: u32,
     pub queue: places::Queue,
-    /// Sessions with a step of a loan to be taken or repeated at the next tick.
+    /// Sessions that must begin or repeat a step of a loan at the next tick, each once.
     pub loans_pending: Vec<u32>,
-    /// Where the next search for places to take back begins.
+    /// Where the next search for reclaimable places begins.
     pub reclaim_next: u32,
-    /// Sessions asked for and not yet looked at by the event loop.
+    /// Sessions that were requested and that the event loop has not seen yet.
     pub openings: VecDeque<Opening>,
-    /// Those that wait until other sessions have given up some credits.
-    pub openings_waiting: VecDeque<Opening>,
-    /// Sessions accepted from others, so that a repeated CONNECT finds its own.
+    /// Sessions accepted from peers, so that a repeated CONNECT finds its own.
     pub accepted: HashMap<handshake::Accepted, u32>,
-    /// Sessions with something to release at their server.
+    /// Sessions with something to be released at their server.
     pub unreleased: VecDeque<u32>,
     pub peers: Peers,
-    /// Bytes that other ends make this one hold.
+    /// Bytes that peers make this endpoint hold.
     pub held_bytes: u64,
     /// Whether any host has most of its share of them.
     pub is_crowded: bool,
-    /// How many sessions' calls wait for a sign of life of the other end.
+    /// Number of sessions whose calls wait for a sign of life from the peer.
     pub silent: u32,
-    /// Session that was asked about last, and when.
+    /// The session that was audited last, and when.
     pub audit_next: u32,
     pub audited_at: u64,
-    /// Routes that no session needs any more, to be given back by the event loop.
+    /// Routes that no session needs any more, to be released by the event loop.
     pub idle_routes: Vec<Route>,
 
     pub calls: Vec<Call>,
     pub free_calls: Vec<u32>,
-    /// Calls whose timeout is not yet a deadline.
+    /// Calls whose timeout is not yet converted to a deadline.
     pub fresh_deadlines: Vec<CallRef>,
-    /// Windows of calls of several packets, and those that no call uses.
+    /// Windows of multi-packet calls, and the free ones among them.
     pub windows: Vec<Window>,
     pub free_windows: Vec<u32>,
-    /// Packets queued since the last transmission, as window and number: when they left is not known yet.
+    /// Packets queued since the last transmission, as window and number: the time they leave is not known yet.
     pub unstamped: Vec<(u32, u32)>,
     pub serves: Vec<Serve>,
     pub free_serves: Vec<u32>,
-    /// Where [`Core::serves`] is looked at next for what nobody asks for, and how long a response may rest while memory is short.
+    /// Where [`Core::serves`] is examined next for responses that nobody asks for, and how long a response may rest
+    /// while memory is short.
     pub next_kept: u32,
     pub response_patience: u64,
-    /// Requests in the hands of asynchronous and worker handlers.
+    /// Requests that asynchronous and worker handlers have.
     pub deferred: u32,
 
     pub congestion: Congestion,
     pub wheel: Wheel,
     pub fired: Vec<u64>,
-    /// Timers of the application's, and places that none uses.
+    /// Timers of the application, and the free entries among them.
     pub alarms: Vec<alarm::Alarm>,
     pub free_alarms: Vec<u32>,
     /// Drives peers and releases while there are sessions.
@@ -190,16 +189,16 @@ pub(crate) struct Core {
     /// Ends the time in which guesses are counted.
     pub guess_timer: TimerId,
     pub tx: TxQueue,
-    /// What the transport is to be told before the next packets leave.
+    /// What to tell the transport before the next packets leave.
     pub joining_limits: Vec<path::JoiningLimit>,
-    /// Who is to be woken once nobody borrows this: a waker may run code that comes back here.
+    /// Wakers to call once nobody borrows this: a waker may run code that calls back into it.
     pub woken: Vec<Waker>,
-    /// Memory of the application's that is no longer needed, to be dropped likewise: its owner's `Drop` may come back here, too.
+    /// Memory of the application that is no longer needed, dropped likewise: its owner's `Drop` may call back, too.
     pub discarded: Vec<Payload>,
-    /// Who is to be woken at the next tick.
+    /// The waker to call at the next tick.
     pub ticked: Option<Waker>,
     pub trimmer: Trimmer,
-    /// Whether the future that `block_on` or `poll_once` polls is to be woken.
+    /// Whether to wake the future that `block_on` or `poll_once` polls.
     pub root_woken: bool,
     /// Calls that ended and whose continuation has not run yet.
     pub ended: VecDeque<u32>,
@@ -210,26 +209,27 @@ pub(crate) struct Core {
     pub resets_left: u32,
     pub guesses: guess::Guesses,
     pub shutting_down: bool,
-    /// When timers are looked at next.
+    /// When timers are checked next.
     pub timers_at: u64,
     /// Iterations in a row that received packets.
     pub busy_iterations: u32,
-    /// Least retransmission timeout, in nanoseconds: of sessions across a network, and of those that stay on this host.
+    /// Minimum retransmission timeout, in nanoseconds: for sessions across a network, and for those that stay on this
+    /// host.
     pub rto_min: [u64; 2],
 
     pub counters: Counters,
     pub handlers: Handlers,
-    /// The request of this receive burst whose time is taken.
+    /// The request of this receive burst that is being timed.
     pub timed: Option<ServeRef>,
     pub rtt: RttHistogram,
-    /// Round trips that are for the histograms once the time was read.
+    /// Round trips to be recorded in the histograms once the time has been read.
     pub sampled: Vec<observe::RoundTrip>,
-    /// Whether any session was ever to be observed.
+    /// Whether any session was ever observed.
     pub observes_sessions: bool,
 }
 
 impl Core {
-    /// Least MTU: headers, handshake, and some data.
+    /// Minimum MTU: headers, handshake, and some data.
     pub const MTU_MIN: usize = 256;
 
     pub fn new(config: EndpointConfig, mtu: usize, rx_queue_len: usize, now: u64, secret: [u8; 16]) -> Core {
@@ -253,7 +253,6 @@ impl Core {
             loans_pending: Vec::new(),
             reclaim_next: 0,
             openings: VecDeque::new(),
-            openings_waiting: VecDeque::new(),
             accepted: HashMap::new(),
             unreleased: VecDeque::new(),
             peers: Peers::default(),
@@ -320,13 +319,14 @@ impl Core {
         !self.openings.is_empty() || !self.fresh_deadlines.is_empty()
     }
 
-    /// Whether something ended of which the application is to hear.
+    /// Whether something ended that the application must learn.
     #[inline]
     pub fn has_ended(&self) -> bool {
         self.root_woken || !self.woken.is_empty() || !self.ended.is_empty()
     }
 
-    /// Takes what a message was sent from. Message buffers are dropped here; what may run code of the application's, when nobody borrows this.
+    /// Frees the memory of a sent message. Message buffers are dropped here; what may run the application's code is
+    /// dropped once nobody borrows this.
     #[inline]
     pub fn discard(&mut self, payload: Payload) {
         if payload.is_foreign() {
@@ -345,10 +345,12 @@ impl Core {
     }
 }
 
-/// Data bytes that a packet of `mtu` bytes carries: all that header and extensions leave, in whole 16 bytes.
+/// Data bytes that a packet of `mtu` bytes carries: what header and extensions leave, rounded down to a multiple of 16.
 pub(crate) const fn packet_data_bytes(mtu: usize) -> usize {
     (mtu - HEADER_BYTES_MAX) & !15
 }
 
+#[cfg(test)]
+mod loan_tests;
 #[cfg(test)]
 mod wrap_tests;

@@ -1,39 +1,40 @@
-//! Which packet sizes get through to a peer: path MTU discovery by probes (RFC 8899). Arithmetic only; [`super::path`] sends the probes.
+//! Which packet sizes get through to a peer: path MTU discovery by probes (RFC 8899). Arithmetic only; [`super::path`]
+//! sends the probes.
 //!
-//! A search sends probes of several sizes at once and raises what is known to get through with each answer. Sizes that stay unanswered after
-//! [`TRIES`] tries count as swallowed, and the sizes between are searched next. A **check** asks whether the size in use still gets
-//! through: if its probes stay unanswered, the path has become a black hole for it.
+//! A search sends probes of several sizes at once; each answer raises the size known to get through. Sizes that stay
+//! unanswered after [`TRIES`] tries count as black-holed, and the sizes in between are searched next. A **check** tests
+//! whether the size in use still gets through: if its probes stay unanswered, the path has become a black hole for it.
 //!
-//! A probe of [`BASE_MTU`] goes with the others each time. If the last of these is unanswered too, the peer or the path was away. That says nothing of
-//! sizes, and the search begins anew later.
+//! A probe of [`BASE_MTU`] is sent with the others each time. If its last transmission is unanswered too, the peer or
+//! the path was away. That says nothing about sizes, and the search starts over later.
 
 use arrayvec::ArrayVec;
 
 /// Every path is expected to carry packets of this many bytes.
 pub(crate) const BASE_MTU: u16 = 1200;
-/// Probes on their way at a time.
+/// Probes in flight at the same time.
 const PROBES_MAX: usize = 5;
-/// The same with the control.
+/// The same including the control probe.
 const SENT_MAX: usize = PROBES_MAX + 1;
-/// Times that a probe is sent before its size counts as swallowed.
+/// Times that a probe is sent before its size counts as black-holed.
 const TRIES: u8 = 3;
-/// Time between them: what the answer to one may take, and sizes of which two get lost in a burst are still told apart.
+/// Time between tries: enough for an answer, and for telling sizes apart of which two probes get lost in a burst.
 const TRY_NANOS: u64 = 100_000_000;
-/// Sizes that differ by less are not told apart.
+/// Sizes that differ by less are not distinguished.
 const GRAIN: u16 = 32;
-/// Between two checks of the same path.
+/// Pause between two checks of the same path.
 const CHECK_PAUSE_NANOS: u64 = 1_000_000_000;
 /// A path that carries less than it might is searched again after this time (RFC 8899's PMTU_RAISE_TIMER).
 const RAISE_NANOS: u64 = 600_000_000_000;
-/// First pause before a search that nothing answered begins anew; it doubles each time.
+/// First pause before a search without any answer starts over; it doubles each time.
 const RETRY_NANOS: u64 = 100_000_000;
 
-/// A probe that is on its way.
+/// A probe in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Probe {
     /// Bytes of the packet.
     pub size: u16,
-    /// Told to the peer, which repeats it.
+    /// A token that the peer repeats.
     pub token: u64,
     tries: u8,
 }
@@ -45,7 +46,7 @@ enum Phase {
     Checking,
 }
 
-/// What came of an answer, or of waiting for it.
+/// The result of an answer, or of waiting for one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Outcome {
@@ -54,30 +55,30 @@ pub(crate) enum Outcome {
     Changed,
 }
 
-/// What is known of the path to one peer.
+/// What is known about the path to one peer.
 #[derive(Debug)]
 pub(crate) struct MtuSearch {
     mtu: u16,
-    /// The largest packets that both ends take.
+    /// The largest packets that both ends accept.
     agreed: u16,
     phase: Phase,
     probes: ArrayVec<Probe, PROBES_MAX>,
-    /// The probe of [`BASE_MTU`] that goes with them, and whether it was answered since they were sent last.
+    /// The probe of [`BASE_MTU`] that is sent with them, and whether it was answered since they were last sent.
     control: Option<Probe>,
     is_there: bool,
     /// How long to wait, once idle, before the next search.
     pause: u64,
-    /// Probes that wait to be sent.
+    /// Whether probes are waiting to be sent.
     unsent: bool,
-    /// When they were sent last, or the phase ended.
+    /// When they were last sent, or the phase ended.
     since: u64,
     checked_at: Option<u64>,
-    /// What [`MtuSearch::joining_limit`] said last.
+    /// The last result of [`MtuSearch::joining_limit`].
     told: Option<u16>,
 }
 
 impl MtuSearch {
-    /// Of a path of which nothing is known but that both ends take packets of `agreed` bytes.
+    /// For a path about which only one thing is known: both ends accept packets of `agreed` bytes.
     pub fn new(agreed: u16) -> MtuSearch {
         MtuSearch {
             mtu: agreed.min(BASE_MTU),
@@ -99,15 +100,16 @@ impl MtuSearch {
         self.mtu
     }
 
-    /// How long datagrams may get by joining packets, if that is news. While a path is checked no more than is sure: short packets would be
-    /// swallowed where they share a long datagram, and with them the probes of [`BASE_MTU`].
+    /// How long datagrams may get by joining packets, if that has changed. While a path is being checked, no more than
+    /// is certain: short packets that share a long datagram would be lost with it, including the probes of
+    /// [`BASE_MTU`].
     pub fn joining_limit(&mut self) -> Option<u16> {
         let limit = if self.phase == Phase::Checking { self.mtu.min(BASE_MTU) } else { self.mtu };
         let is_news = self.told.replace(limit) != Some(limit);
         is_news.then_some(limit)
     }
 
-    /// Searches from what is known up to what was agreed on, unless something is going on.
+    /// Searches from the known size up to the agreed one, unless a search or check is running.
     pub fn begin(&mut self, random: impl FnMut() -> u64) {
         if self.phase == Phase::Idle {
             self.search(u32::from(self.agreed) + 1, random);
@@ -119,7 +121,7 @@ impl MtuSearch {
         self.probes.clear();
         self.phase = Phase::Idle;
         let top = (limit - 1) as u16;
-        // What was agreed on is tried in any case, what lies below a swallowed size only if it is worth it.
+        // Always try the agreed size; sizes below a black-holed one only if the gain is worth it.
         let grain = if top == self.agreed { 1 } else { GRAIN };
         if limit <= u32::from(self.mtu) + u32::from(grain) {
             return;
@@ -135,7 +137,7 @@ impl MtuSearch {
         (self.phase, self.unsent, self.is_there) = (Phase::Searching, true, false);
     }
 
-    /// Full packets seem not to arrive: asks whether the path still carries them.
+    /// Full packets seem not to arrive: checks whether the path still carries them.
     pub fn check(&mut self, now: u64, mut random: impl FnMut() -> u64) {
         let is_recent = self.checked_at.is_some_and(|at| now < at + CHECK_PAUSE_NANOS);
         if self.mtu <= BASE_MTU || is_recent || self.phase == Phase::Checking {
@@ -148,7 +150,7 @@ impl MtuSearch {
         (self.phase, self.unsent, self.is_there) = (Phase::Checking, true, false);
     }
 
-    /// The probes that are to be sent now.
+    /// The probes to send now.
     pub fn due(&mut self, now: u64) -> ArrayVec<Probe, SENT_MAX> {
         let is_time = self.unsent || now.saturating_sub(self.since) >= TRY_NANOS;
         if self.probes.is_empty() || !is_time || self.probes.iter().all(|probe| probe.tries == TRIES) {
@@ -170,7 +172,7 @@ impl MtuSearch {
         match self.phase {
             Phase::Idle => Outcome::Nothing,
             Phase::Checking => {
-                // All is well. A search that the check interrupted begins anew.
+                // All is well. A search that the check interrupted starts over.
                 (self.phase, self.since) = (Phase::Idle, now);
                 self.probes.clear();
                 self.begin(random);
@@ -189,7 +191,8 @@ impl MtuSearch {
         }
     }
 
-    /// Looks whether probes have stayed unanswered for so long that they count as swallowed, and whether it is time to search again.
+    /// Checks whether probes have stayed unanswered for so long that they count as black-holed, and whether it is time
+    /// to search again.
     pub fn on_time(&mut self, now: u64, random: impl FnMut() -> u64) -> Outcome {
         let waited = now.saturating_sub(self.since);
         if self.phase == Phase::Idle {
@@ -222,7 +225,7 @@ impl MtuSearch {
         }
     }
 
-    /// Whether it ever began.
+    /// Whether a search ever began.
     pub fn has_begun(&self) -> bool {
         self.is_busy() || self.since > 0
     }
@@ -237,7 +240,8 @@ impl MtuSearch {
 mod tests {
     use super::*;
 
-    /// Lets a search run over a path that carries `carries` bytes, answers at once, and loses no more; gives the probes that it took.
+    /// Runs a search over a path that carries `carries` bytes, answers at once, and loses nothing else; returns the
+    /// number of probes it took.
     fn run(search: &mut MtuSearch, now: &mut u64, carries: u16) -> usize {
         let mut tokens = *now;
         let mut random = || {
@@ -267,7 +271,10 @@ mod tests {
                 search.probes.iter_mut().enumerate().for_each(|(i, probe)| probe.token = i as u64);
                 let sent = run(&mut search, &mut now, carries);
                 let found = search.mtu();
-                assert!(found <= carries && carries - found < 2 * GRAIN, "{found} of {carries}, {agreed} were agreed on");
+                assert!(
+                    found <= carries && carries - found < 2 * GRAIN,
+                    "{found} of {carries}, {agreed} were agreed on"
+                );
                 assert!(sent <= 6 * 3 * 8 && now < 4_000_000_000, "{sent} probes and {now} ns for {carries}");
                 if carries == agreed {
                     assert_eq!(found, agreed);

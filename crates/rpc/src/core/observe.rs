@@ -1,10 +1,10 @@
-//! What is counted of single sessions, where somebody asked for it: see [`crate::observe`].
+//! Counters of single sessions, if the application asked for them: see [`crate::observe`].
 
 use super::Core;
 use super::session::SessionRef;
 use crate::observe::{DropReason, Observed};
 
-/// A round trip that is over, one in several.
+/// A finished round trip, one in several.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RoundTrip {
     pub session: u32,
@@ -21,7 +21,7 @@ impl Core {
         }
     }
 
-    /// Counts a packet of a session that is dropped.
+    /// Counts a packet of a session as dropped.
     #[cold]
     pub fn drop_on(&mut self, session: u32, reason: DropReason) {
         let counters = &mut self.counters;
@@ -38,16 +38,16 @@ impl Core {
         }
     }
 
-    /// Takes the sampled round trips that ended with the burst that was just looked at into the histograms of the endpoint and, if they are
-    /// observed, of their sessions. `now` is read for them: the time that the protocol goes by may be older than the burst, by as long as
-    /// this process waited for a processor.
+    /// Records the sampled round trips that ended with the burst just processed in the histograms of the endpoint and,
+    /// if they are observed, of their sessions. `now` is read for them: the protocol's time may be older than the
+    /// burst, by as long as this process waited for a processor.
     #[inline(never)]
     pub fn record_round_trips(&mut self, now: u64) {
         for RoundTrip { session, since } in self.sampled.drain(..) {
             let nanos = now.saturating_sub(since);
             self.rtt.record(nanos);
             if !self.observes_sessions {
-                // With many sessions their cold halves are not in the cache.
+                // With many sessions, their cold halves are not in the cache.
                 continue;
             }
             let observed = &mut self.cold[session as usize].observed;

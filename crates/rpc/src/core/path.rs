@@ -1,8 +1,9 @@
-//! Path MTU discovery: how long packets may be where the path to a peer may swallow those of the length that was agreed on.
+//! Path MTU discovery: the longest packets to use if the path to a peer may drop packets of the agreed length.
 //!
-//! There is one [`MtuSearch`] for each peer, since all sessions with it share the path. Its probes are padded PINGs. If a search finds more,
-//! later messages have longer packets. If a path carries less than before, requests that are not known to have arrived are cut anew.
-//! Responses are cut anew when their packets are asked for again. `docs/wire-protocol.md`, section 9c, is the specification.
+//! There is one [`MtuSearch`] for each peer, since all sessions with it share the path. Its probes are padded PINGs. If
+//! a search finds a larger size, later messages have longer packets. If a path carries less than before, requests that
+//! are not known to have arrived are recut. Responses are recut when their packets are requested again.
+//! `docs/wire-protocol.md`, section 9c, is the specification.
 
 use dunlin_net::Route;
 
@@ -16,7 +17,8 @@ use crate::wire::header::CUT_MAX;
 use crate::wire::{Header, Kind};
 
 impl Core {
-    /// Limits the packets of a session that just opened to the length that the path to its peer is known to carry. Both ends take `agreed` bytes.
+    /// Limits the packets of a session that just opened to the length that the path to its peer is known to carry. Both
+    /// ends accept `agreed` bytes.
     pub fn limit_to_path(&mut self, session: u32, agreed: u16) {
         let is_certain = self.cold[session as usize].path.is_mtu_certain;
         let (index, route) = (self.sessions[session as usize].peer, self.sessions[session as usize].route);
@@ -28,7 +30,8 @@ impl Core {
         entry.packet_data = entry.packet_data.min(packet_data_bytes(mtu.into()) as u16);
     }
 
-    /// Begins the search for the longest packets that get through to the peer of a session. Does nothing if it ever began.
+    /// Begins the search for the longest packets that get through to the peer of a session. Does nothing if a search
+    /// ever began.
     pub fn search_path(&mut self, session: u32) {
         let peer = self.sessions[session as usize].peer;
         let Some(search) = self.peers.get_mut(peer).and_then(|peer| peer.search.as_deref_mut()) else { return };
@@ -38,8 +41,8 @@ impl Core {
         }
     }
 
-    /// Checks whether the path of a session still carries full packets. Call it when they seem to get lost; checks follow each other after a second
-    /// at the earliest.
+    /// Checks whether the path of a session still carries full packets. Call it when they seem to get lost; there is at
+    /// most one check per second.
     #[cold]
     pub fn doubt_path(&mut self, session: u32) {
         let peer = self.sessions[session as usize].peer;
@@ -48,7 +51,7 @@ impl Core {
         self.send_probes(peer);
     }
 
-    /// Takes the search of a peer on: sends probes again, or gives them up.
+    /// Advances the search of a peer: retransmits probes, or gives them up.
     pub fn tick_path(&mut self, peer: u32) {
         let Some(search) = self.peers.get_mut(peer).and_then(|peer| peer.search.as_deref_mut()) else { return };
         if search.on_time(self.now, || self.random.next_u64()) == Outcome::Changed {
@@ -57,7 +60,7 @@ impl Core {
         self.send_probes(peer);
     }
 
-    /// Takes in a PONG, which answers a probe if its token says so.
+    /// Processes a PONG, which answers a probe if it has the probe's token.
     pub fn on_probe_answered(&mut self, peer: u32, token: u64) {
         let Some(search) = self.peers.get_mut(peer).and_then(|peer| peer.search.as_deref_mut()) else { return };
         if search.on_answer(token, self.now, || self.random.next_u64()) == Outcome::Changed {
@@ -66,7 +69,8 @@ impl Core {
         self.send_probes(peer);
     }
 
-    /// Sends the probes of a peer's search that are due, and tells the transport how long datagrams may get by joining packets.
+    /// Sends the probes of a peer's search that are due, and tells the transport how long datagrams may get by joining
+    /// packets.
     fn send_probes(&mut self, index: u32) {
         let now = self.now;
         let Some(peer) = self.peers.get_mut(index) else { return };
@@ -86,7 +90,7 @@ impl Core {
         self.arm_tick();
     }
 
-    /// Applies what the search of a peer found to all sessions with it.
+    /// Applies the result of a peer's search to all sessions with it.
     fn set_path_mtu(&mut self, index: u32) {
         let Some(peer) = self.peers.get(index) else { return };
         let (Some(mtu), first) = (peer.search.as_ref().map(|search| search.mtu()), peer.first) else { return };
@@ -107,7 +111,7 @@ impl Core {
         }
     }
 
-    /// Cuts the requests of a session that are not known to have arrived into packets of the length that it has now.
+    /// Recuts the requests of a session that are not known to have arrived into packets of its present length.
     fn recut_requests(&mut self, session: u32) {
         for slot in 0..SLOTS_MAX {
             let call = self.sessions[session as usize].client[slot].call;
@@ -117,8 +121,9 @@ impl Core {
         }
     }
 
-    /// Begins a request anew in shorter packets. Does nothing if its packets are short enough, or if its response has begun to arrive. The sequence
-    /// number stays, so the server runs the handler once, whichever cut arrives whole.
+    /// Restarts a request in shorter packets. Does nothing if its packets are short enough, or if its response has
+    /// begun to arrive. The sequence number stays, so the server runs the handler once, whichever cut arrives
+    /// completely.
     fn recut_request_of(&mut self, index: u32) {
         let call = &mut self.calls[index as usize];
         let session = &mut self.sessions[call.session as usize];
@@ -131,14 +136,14 @@ impl Core {
             return self.fail_unanswered(index);
         }
         let held = if call.window == NONE { call.in_flight() } else { clear_window(&mut self.windows, call.window) };
-        session.credits += held as u16;
+        session.credits += held as i16;
         if call.was_sent() {
             (call.cut, call.sent_again) = (call.cut + 1, true);
             self.counters.messages_recut += 1;
         }
         call.packet_data = session.packet_data;
         call.request_packets = call.packets_of_request();
-        // Of a request that the server has, the last packet is enough to ask for the response.
+        // If the server has the request, its last packet is enough to ask for the response.
         call.received = if call.confirmed { call.request_packets - 1 } else { 0 };
         call.sent = call.received;
         (call.timed, call.sent_again_below) = (NONE, 0);
@@ -154,7 +159,7 @@ impl Core {
         self.watch_long_call(index);
     }
 
-    /// Ends a call of which nothing gets through, or no answer comes back, although the peer lives.
+    /// Ends a call for which nothing gets through, or no answer comes back, although the peer lives.
     #[cold]
     pub fn fail_unanswered(&mut self, index: u32) {
         let call = &self.calls[index as usize];
@@ -167,5 +172,5 @@ impl Core {
     }
 }
 
-/// How long datagrams on a route may get by joining packets, as the transport is to be told.
+/// How long datagrams on a route may get by joining packets, to tell the transport.
 pub(crate) type JoiningLimit = (Route, u16);

@@ -1,12 +1,13 @@
 //! Peers: the endpoints at the other ends of our sessions, and whether they still live.
 //!
-//! Keep-alive is per peer, not per session: 20,000 sessions between two endpoints cost one ping. A peer of this host whose process
-//! died is noticed by the transport within a tick; a silent one after [`crate::EndpointConfig::peer_timeout`], and only if it
-//! was asked several times while this endpoint itself was running. If the network says that nobody listens there, which anybody can forge, the
-//! peer is asked at once and more often, and is judged after half of that time.
+//! Keep-alive is per peer, not per session: 20,000 sessions between two endpoints cost one ping. If the process of a
+//! peer on this host dies, the transport notices within a tick. A silent peer is noticed after
+//! [`crate::EndpointConfig::peer_timeout`], and only if it was pinged several times while this endpoint itself was
+//! running. If the network reports that nobody listens there, which anyone can forge, the peer is pinged at once and
+//! more often, and is judged after half of that time.
 //!
-//! A single session may lose its other end while the peer lives: a repeated CONNECT arrived after its session had ended, or a CLOSE was
-//! lost each time. So every session is asked about now and then, and a RESET ends it.
+//! A single session may lose its other end while the peer lives: a repeated CONNECT arrived after its session had
+//! ended, or a CLOSE was lost each time. So every session is audited from time to time, and a RESET ends it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,18 +23,19 @@ use crate::error::CallError;
 use crate::wire::control::Presence;
 use crate::wire::{Header, Kind};
 
-/// A peer is asked this many times at least before its silence counts.
+/// Least number of pings to a peer before its silence counts.
 const PINGS_BEFORE_FAILURE: u32 = 3;
-/// The same of a peer whose address is said to refuse packets.
+/// The same for a peer whose address is reported to refuse packets.
 const PINGS_IN_DOUBT: u32 = 4;
-/// Such a peer is asked so many times in each peer timeout, unless ticks are further apart: it is judged after half of the timeout, so that a pause
-/// that is shorter, together with a forged hint, ends nothing.
+/// Pings to such a peer in each peer timeout, unless ticks are further apart: it is judged after half of the timeout,
+/// so that a shorter pause together with a forged report ends nothing.
 const PINGS_IN_DOUBT_PER_TIMEOUT: u64 = 2 * PINGS_IN_DOUBT as u64;
-/// Deafness excuses a silence of so many peer timeouts, at most.
+/// Deafness excuses a silence of at most this many peer timeouts.
 const EXCUSED_TIMEOUTS: u64 = 4;
-/// Each session is asked about once in this time: the other end may have lost it while the two endpoints went on talking.
+/// Each session is audited once in this time: the peer may have lost it while the two endpoints kept talking.
 const AUDIT_PERIOD_NANOS: u64 = 20_000_000_000;
-/// Sessions asked about in one tick, at most; less than this share of the receive queue, where the answers arrive, but some in any case.
+/// Most sessions audited per tick; less than this share of the receive queue, where the answers arrive, but at least
+/// some.
 const AUDITS_PER_TICK_MAX: usize = 256;
 const AUDITS_PER_TICK_MIN: usize = 16;
 const AUDITS_SHARE: usize = 16;
@@ -48,31 +50,39 @@ pub(crate) struct Peer {
     host: u32,
     /// First of its sessions, linked through [`super::session::SessionCold::peer_next`].
     pub first: u32,
-    /// How long packets may be to get through to it, where that is not certain.
+    /// The search for the longest packets that get through to it, if that is not certain.
     pub search: Option<Box<MtuSearch>>,
-    /// Whether it was heard from since the last tick.
+    /// Whether a packet of it came since the last tick.
     heard: bool,
-    /// When it was last heard from, as far as ticks can tell.
+    /// When a packet of it last came, with the resolution of ticks.
     last_heard: u64,
     last_ping: u64,
     /// Pings since then.
     unanswered: u32,
-    /// Pings since its address was first said to refuse packets; 0 once it was heard from.
+    /// Pings since its address was first reported to refuse packets; 0 once a packet of it came.
     in_doubt: u32,
-    /// Nanoseconds since then in which any of its sessions heard nothing, since its tag was guessed at: see [`super::guess`].
+    /// Nanoseconds since then in which any of its sessions was deaf because of wrong tags: see [`super::guess`].
     excused: u64,
 }
 
-/// Peers, and the ways to find them and their sessions without a search.
+impl Peer {
+    /// Whether a packet came since the last tick, or last at a time that meets a condition.
+    pub fn was_heard(&self, meets: impl FnOnce(u64) -> bool) -> bool {
+        self.heard || meets(self.last_heard)
+    }
+}
+
+/// Peers, and indexes to find them and their sessions without a search.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     entries: Vec<Option<Peer>>,
     free: Vec<u32>,
     pub hosts: Hosts,
     by_route: HashMap<Route, u32>,
-    /// Whether any peer was asked and did not answer yet, or its address is said to refuse packets: what comes of it is looked for soon.
+    /// Whether any peer was pinged and has not answered yet, or its address is reported to refuse packets: the event
+    /// loop then checks soon.
     pub any_in_doubt: bool,
-    /// Sessions by where their other end is and their number and tag there. Numbers alone are used again.
+    /// Sessions by the peer's route and their number and tag there. Numbers alone are reused.
     by_remote: HashMap<(Route, u64), u32>,
 }
 
@@ -102,12 +112,12 @@ impl Peers {
         self.by_route.contains_key(&route)
     }
 
-    /// What the host of the peer with this index holds, be it nothing.
+    /// The share of the host of the peer with this index, possibly empty.
     pub fn share_of(&self, index: u32) -> Share {
         self.hosts.share(self.host_of(index)).copied().unwrap_or_default()
     }
 
-    /// The same, to be changed; `None` for no peer.
+    /// The same, mutable; `None` if there is no such peer.
     pub fn share_mut(&mut self, index: u32) -> Option<&mut Share> {
         let host = self.host_of(index);
         self.hosts.share_mut(host)
@@ -139,8 +149,9 @@ impl Peers {
 }
 
 impl Core {
-    /// Whether another incarnation of an endpoint is known at `route`. Which of the two is the later cannot be seen: a packet of the
-    /// earlier may come late. So the known one is asked; if it is gone, its successor answers with a RESET, and its sessions end.
+    /// Whether another incarnation of an endpoint is known at `route`. Which of the two is newer is unknown: a packet
+    /// of the older may come late. So the known one is pinged; if it is gone, its successor answers with a RESET, and
+    /// its sessions end.
     pub fn is_contested(&mut self, route: Route, incarnation: u64) -> bool {
         let Some(&index) = self.peers.by_route.get(&route) else { return false };
         let is_other = self.peers.get(index).is_some_and(|peer| peer.incarnation != incarnation);
@@ -150,7 +161,7 @@ impl Core {
         is_other
     }
 
-    /// Adds a session to those of its peer, which is at `addr`. The address is not contested.
+    /// Adds a session to those of its peer, which is at `addr`. The address must not be contested.
     pub fn join_peer(&mut self, session: u32, addr: &Addr, route: Route, incarnation: u64) {
         let index = self.peers.by_route.get(&route).copied().unwrap_or_else(|| {
             let (last_heard, last_ping) = (self.now, self.now);
@@ -193,7 +204,7 @@ impl Core {
         self.arm_tick();
     }
 
-    /// Takes a session out of those of its peer, and forgets the peer with its last one.
+    /// Removes a session from those of its peer, and the peer with its last session.
     pub fn leave_peer(&mut self, session: u32) {
         let entry = &mut self.sessions[session as usize];
         let index = std::mem::replace(&mut entry.peer, NONE);
@@ -222,14 +233,14 @@ impl Core {
         }
     }
 
-    /// The sessions with a peer, from one of them on.
+    /// The sessions with a peer, starting at one of them.
     fn sessions_from(&self, first: u32) -> impl Iterator<Item = (u32, &Session)> {
         let some = |session: u32| (session != NONE).then_some(session);
         let next = move |session: &u32| some(self.cold[*session as usize].peer_next);
         std::iter::successors(some(first), next).map(|session| (session, &self.sessions[session as usize]))
     }
 
-    /// A packet of this peer came.
+    /// Notes that a packet of this peer came.
     #[inline]
     pub fn heard_from(&mut self, index: u32) {
         if let Some(peer) = self.peers.get_mut(index) {
@@ -237,12 +248,12 @@ impl Core {
         }
     }
 
-    /// Nanoseconds of silence after which a peer is asked whether it lives.
+    /// Nanoseconds of silence after which a peer is pinged.
     pub fn ping_after(&self) -> u64 {
         nanos(self.config.peer_timeout) / 4
     }
 
-    /// Looks after every peer: asks the silent, ends the dead.
+    /// Checks every peer: pings silent ones, ends the sessions of dead ones.
     pub fn tick_peers(&mut self, routes: &mut dyn Routes) {
         let (timeout, ping_after) = (nanos(self.config.peer_timeout), self.ping_after());
         self.peers.any_in_doubt = false;
@@ -276,7 +287,8 @@ impl Core {
         }
     }
 
-    /// The network says that nobody listens at a peer's address. Asks it, and takes it for dead after a few questions without an answer.
+    /// The network reports that nobody listens at a peer's address. Pings it, and takes it for dead after a few pings
+    /// without an answer.
     fn doubt(&mut self, index: u32) {
         let pause = nanos(self.config.peer_timeout) / PINGS_IN_DOUBT_PER_TIMEOUT;
         self.peers.any_in_doubt = true;
@@ -294,7 +306,8 @@ impl Core {
         self.send_ping(index);
     }
 
-    /// Asks a peer whether it is there, each time that it did not answer in the name of another of the sessions with it: either end of one may be deaf.
+    /// Pings a peer. After each ping without an answer the next one uses another of the sessions with it: either end of
+    /// a session may be deaf.
     fn send_ping(&mut self, index: u32) {
         let Some(peer) = self.peers.get(index) else { return };
         let turn = peer.unanswered % peer.sessions.max(1);
@@ -305,7 +318,7 @@ impl Core {
         }
     }
 
-    /// A session hears nothing for `nanos`, so its peer may seem silent.
+    /// Excuses a session's peer: the session is deaf for `nanos`, so its peer may seem silent.
     pub fn excuse(&mut self, session: u32, nanos: u64) {
         let most = crate::config::nanos(self.config.peer_timeout).saturating_mul(EXCUSED_TIMEOUTS);
         let peer = self.sessions[session as usize].peer;
@@ -314,21 +327,21 @@ impl Core {
         }
     }
 
-    /// A session with a peer that is open.
+    /// An open session with a peer.
     pub fn connected_session_of(&self, peer: u32) -> Option<u32> {
         let first = self.peers.get(peer).map_or(NONE, |peer| peer.first);
         let connected = self.sessions_from(first).find(|(_, session)| session.state == State::Connected);
         connected.map(|(session, _)| session)
     }
 
-    /// Asks whether the other end still has a session.
+    /// Pings a session: does the peer still have it?
     pub fn send_ping_on(&mut self, session: u32) {
         let presence = Presence { incarnation: self.incarnation, token: self.now };
         self.counters.pings_sent += 1;
         self.send_control(session, Kind::Ping, &presence);
     }
 
-    /// Asks about the next few sessions, so that each has its turn once in [`AUDIT_PERIOD_NANOS`].
+    /// Audits the next few sessions, so that each gets its turn once in [`AUDIT_PERIOD_NANOS`].
     pub fn tick_audit(&mut self) {
         let table = self.sessions.len() as u64;
         let due = (self.now.saturating_sub(self.audited_at)).saturating_mul(table) / AUDIT_PERIOD_NANOS;
@@ -344,7 +357,7 @@ impl Core {
                 let was_used = session.client.iter().any(|slot| slot.sequence != 0);
                 self.send_ping_on(self.audit_next);
                 if was_used {
-                    // The last RELEASE may have been lost, and the server keep responses that we have.
+                    // The last RELEASE may have been lost, and the server may keep responses that we have.
                     self.release_later(self.audit_next);
                 }
             }
@@ -362,7 +375,7 @@ impl Core {
         }
     }
 
-    /// A peer asks or answers. If it is not who we think it is, it was restarted.
+    /// Handles a ping or its answer. If the incarnation differs from the one we know, the peer was restarted.
     pub fn on_presence(&mut self, session: u32, kind: Kind, presence: &Presence) {
         let peer = self.sessions[session as usize].peer;
         if peer == NONE {
@@ -391,7 +404,7 @@ impl Core {
         self.tx.push_stranger(to, &Core::sessionless(Kind::Reset), &body);
     }
 
-    /// A peer says that it does not know a session of ours. It must name the session as only the two of us can.
+    /// A peer reports that it does not know a session of ours. It must name the session as only the two of us can.
     pub fn on_reset(&mut self, from: Option<Route>, reset: &Presence) {
         let heard = from.filter(|from| self.hears_resets(*from));
         let named = heard.and_then(|from| self.peers.by_remote.get(&(from, reset.token)).copied());
@@ -404,7 +417,7 @@ impl Core {
         let peer = self.sessions[index as usize].peer;
         let restarted = self.peers.get(peer).is_some_and(|peer| peer.incarnation != reset.incarnation);
         if self.sessions[index as usize].state == State::Closing {
-            // It closed already, and its acknowledgement was lost.
+            // It was closing already, and its acknowledgement was lost.
             self.on_close_ack(index);
         } else if restarted {
             self.fail_peer(peer, CallError::PeerReset);

@@ -1,10 +1,10 @@
-//! A multi-packet message carries its packet length: all packets but the last are equally long, and LAST marks the last. So the two ends need not
-//! agree on a length, and it can change from one message to the next.
+//! A multi-packet message carries its packet length: all packets but the last are equally long, and LAST marks the
+//! last. So the two ends need not agree on a length, and it can change from one message to the next.
 
 use super::{Core, packet_data_bytes};
 use crate::wire::Header;
 
-/// Least data bytes of the packets of a message of several.
+/// Minimum data bytes of the packets of a multi-packet message.
 pub(crate) const PACKET_DATA_MIN: usize = packet_data_bytes(Core::MTU_MIN);
 
 /// Where in its message a packet belongs.
@@ -17,27 +17,28 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// What a packet with a MULTI extension says of itself, if that can be: of a message of at most `message_bytes_max`, in packets of at most
-    /// `packet_data_max` data bytes.
+    /// Reads the place of a packet with a MULTI extension, if it is valid: in a message of at most `message_bytes_max`,
+    /// in packets of at most `packet_data_max` data bytes.
     #[inline]
     pub fn of(header: &Header, packet_data_max: u16, message_bytes_max: u32) -> Option<Piece> {
         let multi = header.multi?;
         let (total, packet, len) = (multi.message_bytes as usize, multi.packet as usize, header.payload_len());
         let packet_data = if header.is_last {
             let before = total.checked_sub(len)?;
-            // The first of several is not the last.
+            // The first of several packets is never the last.
             (before.checked_rem(packet)? == 0).then(|| before / packet)?
         } else {
             len
         };
         let offset = packet * packet_data;
-        let is_regular = (PACKET_DATA_MIN..=usize::from(packet_data_max)).contains(&packet_data) && packet_data % 16 == 0;
+        let is_regular =
+            (PACKET_DATA_MIN..=usize::from(packet_data_max)).contains(&packet_data) && packet_data % 16 == 0;
         let ends_right = if header.is_last { (1..=packet_data).contains(&len) } else { offset + len < total };
         let fits = is_regular && ends_right && total <= message_bytes_max as usize;
         fits.then_some(Piece { packet_data: packet_data as u16, offset })
     }
 
-    /// Packets of a message of so many bytes in all.
+    /// Packets of a message of `message_bytes` bytes.
     pub fn packets(&self, message_bytes: usize) -> u32 {
         message_bytes.div_ceil(usize::from(self.packet_data)) as u32
     }

@@ -1,78 +1,80 @@
-//! Places of the receive queue: who may have how many packets there.
+//! Places of the receive queue: how many packets each session may have there.
 //!
-//! A credit lets one packet of a client be on the way, and so holds a place twice: in the server's receive queue until the packet is
-//! taken in, and in the client's until its answer is. Each end counts the places that it gave away in its own queue,
-//! and their sum never exceeds the queue's length. With [`crate::EndpointConfig::credit_sharing`], each direction of a session keeps a
-//! single credit for good; the others are on loan ([`super::loan`]).
+//! A credit lets one packet of a client be in flight, and so holds a place twice: in the server's receive queue until
+//! the packet is received, and in the client's until its answer is. Each end counts the places that it has promised in
+//! its own queue, and their sum never exceeds the queue's length. With [`crate::EndpointConfig::credit_sharing`], each
+//! direction of a session keeps a single credit permanently; the others are on loan ([`super::loan`]).
 //!
-//! While there are places for all, each of these single credits has one. If there are more sessions, those that are used have a place, and the
-//! others keep their credit without one: they cost memory only. Their next packet may find a full queue; then it is lost, counted and sent again
-//! as any other, and its session is given a place. Loans always have places.
+//! While there are places for all, each of these single credits has one. If there are more sessions, those in use have
+//! a place, and the others keep their credit without one: they cost only memory. Their next packet may find a full
+//! queue; it is then dropped, counted and retransmitted like any other, and its session gets a place. A session that
+//! finds all places on loan begins in the same way, so that it need not wait for borrowers, who may never give anything
+//! back. Loans always have places.
 
 use super::Core;
 
-/// Loans leave this share of the queue to packets that take no credits: RELEASE, PING, handshakes, and what is sent again.
+/// Loans leave this share of the queue to packets that spend no credits: RELEASE, PING, handshakes, and
+/// retransmissions.
 const HEADROOM: usize = 8;
 
-/// What one session holds of this endpoint's receive queue, and what was agreed on.
+/// What one session holds of this endpoint's receive queue, and what was agreed.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Places {
-    /// For requests of the other end: the credits that it may use, as far as this end can know.
+    /// For requests of the peer: the credits that it may use, as far as this end can know.
     pub inbound: u16,
-    /// At most.
+    /// The agreed maximum of `inbound`.
     pub inbound_agreed: u16,
-    /// For answers to calls from here: the credits of the session, and those that are being borrowed or given back.
+    /// For answers to our calls: the credits of the session, and those that are being borrowed or given back.
     pub outbound: u16,
-    /// At most.
+    /// The agreed maximum of `outbound`.
     pub outbound_agreed: u16,
 }
 
-/// Whose requests a place is for.
+/// The end whose requests a place is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
-    /// Those of the other end.
+    /// The peer's requests.
     Inbound,
-    /// Those from here, whose answers need it.
+    /// Our requests, whose answers need it.
     Outbound,
 }
 
-/// The receive queue, as far as credits have given it away.
+/// The receive queue, and how much of it credits hold.
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub len: usize,
     /// Places held by all sessions.
     pub reserved: usize,
-    /// Those of them that sessions keep for good.
+    /// Those of them that sessions keep permanently.
     pub guaranteed: usize,
     /// Directions of sessions that hold more than that.
     pub holders: usize,
     /// Directions of sessions that have a credit and no place for it.
     pub unplaced: usize,
-    /// Somebody found too few places since the last search for more.
+    /// Whether a session found too few places since the last search for more.
     pub is_short: bool,
 }
 
-/// Whether a new session finds places.
+/// Whether there are places for a new session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Admission {
-    /// With all its credits.
+    /// For all its credits.
     Full,
-    /// With one credit in each direction that has any.
+    /// For one credit in each direction that has any.
     Least,
-    /// Once others have given back what they borrowed.
-    Later,
-    /// With one credit in each direction that has any, and no place for it: there are more sessions than places.
+    /// For none: it gets one credit in each direction that has any, without a place until others give some up.
     Unplaced,
+    /// For none, and this end does not share its places: the session is refused.
     Refused,
 }
 
 impl Places {
-    /// All that two directions may have, by the credits they may use at the start.
+    /// All places that two directions may have, from the credits they may use at the start.
     pub fn new(inbound: u16, outbound: u16) -> Places {
         Places { inbound, inbound_agreed: inbound, outbound, outbound_agreed: outbound }
     }
 
-    /// The same agreement with one credit in each direction that has any.
+    /// The same agreement, with one credit in each direction that has any.
     pub fn least(self) -> Places {
         Places { inbound: self.inbound_agreed.min(1), outbound: self.outbound_agreed.min(1), ..self }
     }
@@ -81,17 +83,17 @@ impl Places {
         self.inbound as usize + self.outbound as usize
     }
 
-    /// The same agreement without a place for anything.
+    /// The same agreement, without any place.
     pub fn unplaced(self) -> Places {
         Places { inbound: 0, outbound: 0, ..self }
     }
 
-    /// The same agreement with no more than `other` holds.
+    /// The same agreement, with no more places than `other` holds.
     pub fn at_most(self, other: Places) -> Places {
         Places { inbound: self.inbound.min(other.inbound), outbound: self.outbound.min(other.outbound), ..self }
     }
 
-    /// Directions that have a place at least.
+    /// Directions that have at least one place.
     fn guaranteed(self) -> usize {
         usize::from(self.inbound > 0) + usize::from(self.outbound > 0)
     }
@@ -140,9 +142,9 @@ impl Queue {
         self.unplaced -= places.without_place();
     }
 
-    /// Whether each direction of all sessions, and `more` others, may have a place at the same time.
-    pub fn holds_all(&self, more: usize) -> bool {
-        self.guaranteed + self.unplaced + more <= self.len
+    /// Whether each direction of all sessions may have a place at the same time.
+    pub fn holds_all(&self) -> bool {
+        self.guaranteed + self.unplaced <= self.len
     }
 
     /// Places that may still be lent.
@@ -150,7 +152,7 @@ impl Queue {
         (self.len - self.len / HEADROOM).saturating_sub(self.reserved)
     }
 
-    /// What each direction that wants loans may have, when they do not suffice for all.
+    /// What each direction that wants loans may have if there are not enough for all.
     pub fn share(&self) -> u16 {
         let pool = (self.len - self.len / HEADROOM).saturating_sub(self.guaranteed + 2);
         (pool / self.holders.max(1)).min(u16::MAX as usize) as u16
@@ -162,20 +164,20 @@ impl Core {
         self.config.credit_sharing.is_on()
     }
 
-    /// Whether a session that agrees on this much finds places. If only others' loans are in its way, those are asked back.
+    /// Whether there are places for a session with this agreement. If there are none even for its single credits,
+    /// others' loans are recalled.
     pub fn admission(&mut self, wanted: Places) -> Admission {
-        let (queue, least) = (&self.queue, wanted.least().sum());
-        // Where sessions wait for places, a new one does not begin with more than its share.
+        let queue = &self.queue;
+        // While sessions wait for places, a new one does not begin with more than its minimum.
         if queue.reserved + wanted.sum() <= queue.len && queue.unplaced == 0 {
             Admission::Full
         } else if !self.config.credit_sharing.is_on() {
             Admission::Refused
-        } else if queue.reserved + least <= queue.len {
+        } else if queue.reserved + wanted.least().sum() <= queue.len {
             Admission::Least
         } else {
-            let is_room_for_all = queue.holds_all(least);
             self.want_places();
-            if is_room_for_all { Admission::Later } else { Admission::Unplaced }
+            Admission::Unplaced
         }
     }
 
@@ -185,19 +187,22 @@ impl Core {
         self.cold[session as usize].places = places;
     }
 
-    /// Takes the places of a session that has ended.
+    /// Releases the places of a session that has ended.
     pub fn give_up_places(&mut self, session: u32) {
         let places = std::mem::take(&mut self.cold[session as usize].places);
         self.queue.subtract(places);
     }
 
-    /// Changes what a session holds, within what was agreed on.
+    /// Changes what a session holds, within its agreement.
     pub fn change_places(&mut self, session: u32, change: impl FnOnce(&mut Places)) {
         let places = &mut self.cold[session as usize].places;
         self.queue.subtract(*places);
         let before = *places;
         change(places);
-        debug_assert!(places.inbound <= places.inbound_agreed && places.outbound <= places.outbound_agreed, "{places:?}");
+        debug_assert!(
+            places.inbound <= places.inbound_agreed && places.outbound <= places.outbound_agreed,
+            "{places:?}"
+        );
         let places = *places;
         self.queue.add(places);
         if let Some(share) = self.peers.share_mut(self.sessions[session as usize].peer) {
@@ -206,19 +211,25 @@ impl Core {
         }
     }
 
-    /// Gives a direction of a session that is used its place, or takes that of one that is not, where the place was for its only credit.
+    /// Gives a direction of a session its place if it is used or there are places for all; otherwise takes it back, if
+    /// it was for its only credit.
     pub fn move_place(&mut self, session: u32, direction: Direction, is_used: bool) {
+        let is_entitled = is_used || self.queue.holds_all();
         let places = self.cold[session as usize].places;
         let (held, agreed) = places.of(direction);
-        match (held, is_used) {
+        match (held, is_entitled) {
             (0, true) if agreed > 0 => {
                 let host = self.peers.share_of(self.sessions[session as usize].peer);
                 if self.places_left(host.places) == 0 {
-                    // Nobody else can give it one.
+                    // Its host is at its limit, so places of others would not help.
                     return;
                 }
                 if self.queue.reserved == self.queue.len {
-                    return self.want_places();
+                    // An idle direction takes a free place, and recalls none: others may never give anything back.
+                    if is_used {
+                        self.want_places();
+                    }
+                    return;
                 }
                 self.change_places(session, |places| *places.of_mut(direction) = 1);
             }
@@ -230,7 +241,7 @@ impl Core {
         }
     }
 
-    /// Notes that somebody found too few places: at the next tick, others are asked for what they do not use.
+    /// Notes that a session found too few places: at the next tick, others are asked for what they do not use.
     pub fn want_places(&mut self) {
         self.queue.is_short = true;
         self.arm_tick();

@@ -1,11 +1,11 @@
 //! What each host makes all endpoints of this process hold together. Message buffers have one limit for the process, so
-//! a host that has its share at one endpoint finds none at the others.
+//! a host that has used up its share at one endpoint gets none at the others.
 //!
-//! An endpoint tells of a host when what it holds for it has changed by [`TOLD_STEP`], and at each tick. Between them a
-//! request costs a comparison.
+//! An endpoint reports a host when what it holds for the host has changed by [`TOLD_STEP`], and at each tick. In
+//! between, a request costs one comparison.
 //!
-//! Each host of a simulated datacenter stands for a process, and so does each of its servers: they are not counted
-//! together here, and simulations in one process do not touch each other.
+//! Each host of a simulated datacenter stands for a process, and so does each of its servers: they are not summed here,
+//! so simulations in one process do not affect each other.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -13,14 +13,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::share::HostName;
 
-/// What an endpoint leaves untold of a host until its next tick.
+/// How much an endpoint may leave unreported for a host until its next tick.
 const TOLD_STEP: u64 = 64 << 10;
 
 /// Bytes that the endpoints of this process hold for all hosts.
 static HELD: AtomicU64 = AtomicU64::new(0);
 static HOSTS: Mutex<BTreeMap<HostName, Host>> = Mutex::new(BTreeMap::new());
 
-/// A host that has a part at some endpoint.
+/// A host with a part at some endpoint.
 #[derive(Debug, Default)]
 struct Host {
     held: Arc<AtomicU64>,
@@ -28,11 +28,11 @@ struct Host {
 }
 
 fn hosts() -> MutexGuard<'static, BTreeMap<HostName, Host>> {
-    // Each change is one step, which a panic does not leave half done.
+    // Each change is one step, so a panic does not leave it half done.
     HOSTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One endpoint's part of what a host holds of its process.
+/// One endpoint's part of what a host holds in this process.
 #[derive(Debug)]
 pub(crate) struct Part {
     name: HostName,
@@ -41,7 +41,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// A part of nothing yet; `None` for a simulated host.
+    /// An empty part; `None` for a simulated host.
     pub fn of(name: &HostName) -> Option<Part> {
         if let HostName::Sim(_) = name {
             return None;
@@ -52,7 +52,7 @@ impl Part {
         Some(Part { name: name.clone(), of: host.held.clone(), told: 0 })
     }
 
-    /// Tells that the part is `held` bytes now, if that is news.
+    /// Reports that the part is `held` bytes now, if that differs enough.
     #[inline]
     pub fn tell_step(&mut self, held: u64) {
         if held.abs_diff(self.told) >= TOLD_STEP {
@@ -60,21 +60,21 @@ impl Part {
         }
     }
 
-    /// Tells that the part is `held` bytes now.
+    /// Reports that the part is `held` bytes now.
     pub fn tell(&mut self, held: u64) {
         let before = std::mem::replace(&mut self.told, held);
         if held != before {
-            // Less is added as its complement: the sums wrap.
+            // A decrease is added as its complement: the sums wrap.
             for sum in [&*self.of, &HELD] {
                 sum.fetch_add(held.wrapping_sub(before), Relaxed);
             }
         }
     }
 
-    /// What the host holds of the process if its part here is `held` bytes, and what all other hosts hold of it.
+    /// What the host holds in the process if its part here is `held` bytes, and what all other hosts hold there.
     pub fn host_and_others(&self, held: u64) -> (u64, u64) {
         let host = self.of.load(Relaxed);
-        // The two sums are not read at once.
+        // The two sums are not read atomically.
         let others = HELD.load(Relaxed).saturating_sub(host);
         (host.saturating_sub(self.told) + held, others)
     }

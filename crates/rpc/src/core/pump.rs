@@ -1,9 +1,9 @@
 //! What a call sends, and when: as many packets as its session's credits and congestion control allow.
 //!
-//! A timeout sets [`Call::sent`] back to [`Call::received`]: that is all of go-back-N. Calls of several packets that recover selectively have a
-//! window instead, see [`super::recovery`].
+//! A timeout sets [`Call::sent`] back to [`Call::received`]: that is all of go-back-N. Multi-packet calls that recover
+//! selectively have a window instead, see [`super::recovery`].
 
-use super::call::{Call, NO_DEADLINE};
+use super::call::Call;
 use super::session::Session;
 use super::transmit::{Owner, Source, TxQueue};
 use super::{Core, NONE};
@@ -12,6 +12,9 @@ use crate::mutation::{Mutation, is_planted};
 use crate::payload::Payload;
 use crate::wire::control::SLOTS_MAX;
 use crate::wire::{Header, Kind, Multi};
+
+/// The header cannot say so long a time to a deadline: its microseconds have 32 bits.
+const DEADLINE_NANOS_END: u64 = (u32::MAX as u64 + 1) * 1000;
 
 impl Core {
     /// Queues every packet of a call that may be sent now.
@@ -31,7 +34,7 @@ impl Core {
             call.time_next(context.now);
         }
         while call.sent < sendable {
-            if session.credits == 0 || granted == 0 {
+            if session.credits <= 0 || granted == 0 {
                 session.stalled |= 1 << call.slot;
                 return;
             }
@@ -50,7 +53,7 @@ impl Core {
         push_packet(&mut self.tx, context, call, &mut self.sessions[call.session as usize], number);
     }
 
-    /// Lets a call go on whose credits came back; if others wait for credits, they have their turn.
+    /// Continues a call whose credits came back; if others wait for credits, they get their turn.
     #[inline]
     pub fn pump_in_turn(&mut self, index: u32) {
         let call = &self.calls[index as usize];
@@ -62,8 +65,8 @@ impl Core {
         self.pump_stalled(session, slot);
     }
 
-    /// Lets calls that wait for credits send, after credits came back from the call in slot `from`: those in the slots behind it first,
-    /// so that none waits for ever.
+    /// Lets calls that wait for credits send, after credits came back from the call in slot `from`: those in the slots
+    /// after it first, so that none starves.
     #[inline(never)]
     pub fn pump_stalled(&mut self, session: u32, mut from: u8) {
         let entry = &self.sessions[session as usize];
@@ -83,14 +86,14 @@ impl Core {
         }
     }
 
-    /// Go-back-N: what is not answered counts as not sent.
+    /// Go-back-N: what is not answered counts as unsent.
     pub fn roll_back(&mut self, index: u32) {
         self.on_timeout(index);
         let call = &mut self.calls[index as usize];
         let was_overdue = call.progress < self.cold[call.session as usize].silence.ended;
         let in_flight = call.in_flight();
-        let lost = u16::from(is_planted(Mutation::CreditNotReturned));
-        self.sessions[call.session as usize].credits += (in_flight as u16).saturating_sub(lost);
+        let lost = u32::from(is_planted(Mutation::CreditNotReturned));
+        self.sessions[call.session as usize].credits += in_flight.saturating_sub(lost) as i16;
         (call.timed, call.sent_again_below) = (NONE, call.sent_again_below.max(call.sent));
         call.sent = call.received;
         call.sent_again = true;
@@ -132,7 +135,7 @@ pub(super) fn push_packet(tx: &mut TxQueue, context: Context, call: &mut Call, s
         return tx.push(session.route, &header, Source::NOTHING);
     }
     let packet_data = call.packet_data as usize;
-    // In a slot, a call has its request.
+    // A call in a slot has its request.
     let total = call.request.as_ref().map_or(0, |r| r.len());
     let offset = number as usize * packet_data;
     let len = (total - offset).min(packet_data);
@@ -141,10 +144,10 @@ pub(super) fn push_packet(tx: &mut TxQueue, context: Context, call: &mut Call, s
         header.multi = Some(Multi { message_bytes: total as u32, packet: number });
         (header.is_last, header.cut) = (number + 1 == call.request_packets, call.cut);
     }
-    if number == 0 && (call.deadline != NO_DEADLINE || call.timeout != NO_DEADLINE) {
-        let left = call.timeout.min(call.deadline.saturating_sub(context.now)) / 1000;
-        // A longer one is this end's to watch: the server would give up before.
-        header.deadline_us = u32::try_from(left).ok();
+    // A longer one is this end's to watch: the server would give up before. No deadline is the longest of all.
+    let left = call.timeout.min(call.deadline.saturating_sub(context.now));
+    if number == 0 && left < DEADLINE_NANOS_END {
+        header.deadline_us = Some((left / 1000) as u32);
     }
     let is_adjacent = offset == 0 && context.adjacent.is_on();
     let source = match call.request.as_mut().and_then(Payload::as_msgbuf_mut) {

@@ -1,7 +1,7 @@
 //! Nonces, tags, incarnations and keys.
 //!
-//! Some of these are told to strangers, and others must not be guessed by them. So each is the output of a keyed pseudo-random function,
-//! SipHash-2-4 of a counter: whoever knows some of them learns nothing about the rest.
+//! Strangers see some of these, and must not be able to guess the others. So each is the output of a keyed
+//! pseudo-random function, SipHash-2-4 of a counter: an observer who knows some of them learns nothing about the rest.
 
 use std::hash::Hasher;
 
@@ -15,7 +15,7 @@ pub(crate) struct SecretRandom {
 }
 
 impl SecretRandom {
-    /// Numbers under `key`, which is as secret as they shall be.
+    /// Creates a generator with `key`, which must be as secret as the numbers.
     pub fn new(key: [u8; 16]) -> Self {
         SecretRandom { key, drawn: 0 }
     }

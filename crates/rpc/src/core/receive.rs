@@ -1,4 +1,4 @@
-//! The first look at a packet: is it of a session of ours, and whose business is it?
+//! The first look at a packet: does it belong to one of our sessions, and which code handles it?
 
 use arrayvec::ArrayVec;
 use dunlin_net::transport::RX_BURST;
@@ -12,11 +12,11 @@ use crate::payload::Payload;
 use crate::wire::control::SLOTS_MAX;
 use crate::wire::{HEADER_BYTES, Header, Kind, MASK_24};
 
-/// What the event loop does with the packets of a burst after the first look, each with its number. Filled in place: a packet's result
-/// is not handed through.
+/// What the event loop does with the packets of a burst after the first look, each with its number. Filled in place, so
+/// that results are not copied through calls.
 #[derive(Default)]
 pub(crate) struct Received {
-    /// Requests whose handlers are to run.
+    /// Requests whose handlers must run.
     pub dispatches: Dispatches,
     pub others: Others,
 }
@@ -29,14 +29,14 @@ pub(crate) type Others = ArrayVec<(u8, Other), RX_BURST>;
 /// A packet that is not for a call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Other {
-    /// Manage sessions, which needs the transport.
+    /// Session management, which needs the transport.
     Control(Header),
-    /// It belongs to a session that does not exist here: say so.
+    /// It belongs to a session that does not exist here: answer with a RESET.
     Unknown(Header),
 }
 
 impl Core {
-    /// Prefetches the session that a packet seems to be for.
+    /// Prefetches the session that a packet seems to belong to.
     #[inline]
     pub fn prefetch(&self, head: &[u8]) {
         if let Some(word) = head.first_chunk::<8>() {
@@ -76,7 +76,7 @@ impl Core {
         self.serves.get(session.server[slot].serve as usize)
     }
 
-    /// Takes a packet in. Whatever its bytes are, at worst a counter changes.
+    /// Processes a packet. Whatever its bytes are, the worst effect is that a counter changes.
     #[inline]
     pub fn on_packet(&mut self, i: u8, packet: &RxPacket<'_>, received: &mut Received) {
         match Header::parse_plain(packet.head(), packet.len()) {
@@ -85,7 +85,7 @@ impl Core {
         }
     }
 
-    /// A packet that is not plain data, or is marked.
+    /// A packet that is not plain data, or that is marked.
     #[inline(never)]
     fn on_any_packet(&mut self, i: u8, packet: &RxPacket<'_>, received: &mut Received) {
         let mut header = match Header::parse(packet.head(), packet.len()) {
@@ -95,7 +95,7 @@ impl Core {
                 return;
             }
         };
-        // Whichever way the mark was earned, it is one for the client; a server echoes it.
+        // Whichever way the mark came about, it is for the client; a server echoes it.
         header.ecn_echo |= packet.ecn_marked();
         let is_sessionless = match header.kind {
             Kind::Connect | Kind::Cookie | Kind::Accept | Kind::Refuse => true,
@@ -111,7 +111,8 @@ impl Core {
     #[inline(always)]
     fn on_session_packet(&mut self, i: u8, header: &Header, packet: &RxPacket<'_>, received: &mut Received) {
         let index = header.session;
-        let Some(session) = self.sessions.get_mut(index as usize).filter(|s| s.is_open_for(header, packet.route())) else {
+        let Some(session) = self.sessions.get_mut(index as usize).filter(|s| s.is_open_for(header, packet.route()))
+        else {
             return self.on_closed_session_packet(i, *header, packet, received);
         };
         session.traffic.rx_packets += 1;
@@ -133,8 +134,8 @@ impl Core {
 }
 
 impl Core {
-    /// A packet of a session that is closing, or that does not exist. On one that closes, only what manages it matters: its calls have ended, and
-    /// no handler starts.
+    /// A packet of a session that is closing, or that does not exist. On a closing session only management packets
+    /// matter: its calls have ended, and no handler starts.
     #[cold]
     fn on_closed_session_packet(&mut self, i: u8, header: Header, packet: &RxPacket<'_>, received: &mut Received) {
         use Kind::{CreditReturn, Request, RequestForResponse, Response};
@@ -154,20 +155,20 @@ impl Core {
         received.others.push((i, Other::Control(header)));
     }
 
-    /// Whether a packet still names a session and comes from its other end.
+    /// Whether a packet still names a session and comes from its peer.
     pub fn is_session_of(&self, header: &Header, from: Option<Route>) -> bool {
         self.sessions.get(header.session as usize).is_some_and(|session| session.is_for(header, from))
     }
 }
 
 impl super::session::Session {
-    /// Whether a packet names this session, which is open or closing, proves that it knows it, and comes from its other end.
+    /// Whether a packet names this session, which is open or closing, has its tag, and comes from its peer.
     #[inline]
     fn is_for(&self, header: &Header, from: Option<Route>) -> bool {
         self.is_open_for(header, from) || self.state == State::Closing && self.is_named_by(header, from)
     }
 
-    /// The same, and it is open.
+    /// The same for a session that is open.
     #[inline]
     fn is_open_for(&self, header: &Header, from: Option<Route>) -> bool {
         self.state == State::Connected && self.is_named_by(header, from)

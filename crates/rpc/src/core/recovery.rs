@@ -1,12 +1,12 @@
-//! Selective recovery: the client's side of calls of several packets. What the server has is kept, holes are found by what was sent after
-//! them and answered (see [`super::window`]), and only holes are sent again.
+//! Selective recovery: the client's side of multi-packet calls. The server keeps what has arrived, the client finds
+//! holes because later packets were answered (see [`super::window`]), and only holes are retransmitted.
 //!
-//! When nothing at all is answered for long, one packet is sent again, to provoke an answer that tells what is missing: first the last one
-//! on its way (a tail-loss probe, RFC 8985), then, each retransmission timeout, the first one. So a peer that was merely stopped for a
-//! while gets a few packets twice, not a window of them.
+//! When nothing at all is answered for long, one packet is retransmitted, to provoke an answer that shows what is
+//! missing: first the last one in flight (a tail-loss probe, RFC 8985), then, at each retransmission timeout, the first
+//! one. So a peer that was merely stopped for a while gets a few packets twice, not a whole window.
 //!
-//! In a call with a window, `received` is the first packet that is not answered, and `sent` the first that was never sent. Credits are held
-//! by the packets that [`Window::in_flight`] counts.
+//! In a call with a window, `received` is the first packet that is not answered, and `sent` the first that was never
+//! sent. The packets that [`Window::in_flight`] counts hold credits.
 
 use std::ops::Range;
 
@@ -24,18 +24,20 @@ use crate::wire::control::{Body, SLOTS_MAX};
 use crate::wire::packets::{ARRIVALS_BITS, Arrivals, Asked};
 use crate::wire::{Header, Kind, Multi};
 
-/// What was overtaken may take so many quarters of a round trip longer than what overtook it: at first, and at most.
+/// How much longer, in quarters of a round trip, an overtaken packet may take than the one that overtook it: at first,
+/// and at most.
 pub(crate) const PATIENCE_QUARTERS: u8 = 4;
 const PATIENCE_QUARTERS_MAX: u8 = 16;
-/// Packets that one question asks for, at most. If it is lost, others of the same window are answered, and tell.
+/// Most packets that one REQUEST_FOR_RESPONSE asks for. If it is lost, others of the same window are answered, which
+/// reveals the loss.
 const ASKED_TOGETHER_MAX: u32 = 8;
-/// A tail-loss probe waits for this share of the least retransmission timeout at least.
+/// A tail-loss probe waits for at least this share of the minimum retransmission timeout.
 const PROBE_SHARE_OF_RTO_MIN: u64 = 4;
 
-/// Timeouts in a row after which the other end is also asked whether the session still exists.
+/// Timeouts in a row after which the peer is also asked whether the session still exists.
 const TIMEOUTS_BEFORE_PING: u8 = 2;
 
-/// Empties the window of a call that goes on with its response, and gives the credits that it held.
+/// Empties the window of a call that continues with its response, and returns the number of credits that it held.
 #[cold]
 pub(crate) fn clear_window(windows: &mut [Window], window: u32) -> u32 {
     let window = &mut windows[window as usize];
@@ -44,29 +46,30 @@ pub(crate) fn clear_window(windows: &mut [Window], window: u32) -> u32 {
     held
 }
 
-/// The silence of a session's other end while calls time out.
+/// The silence of a session's peer while calls time out.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Silence {
     /// Packets that the session had received at the last timeout.
     pub heard: u64,
     /// Timeouts since it received any.
     timeouts: u8,
-    /// Until when the answer to what was sent then is awaited.
+    /// How long the answer to what was sent then is awaited.
     until: u64,
-    /// Whether calls wait until anything comes.
+    /// Whether calls wait for any packet.
     is_awaited: bool,
-    /// When something came that calls had waited for. Each call that has sent nothing since is on its own.
+    /// When a packet came that calls had waited for. Each call that has sent nothing since then times out on its own.
     pub ended: u64,
 }
 
 impl Core {
-    /// Whether a call, which is due, waits all the same, since the last timeout of its session's calls has brought no sign of life from the other
-    /// end, and may yet; until when, then. If the other end is stopped, one packet from all calls of the session is enough to find out when
-    /// it goes on.
+    /// Whether a call that is due still waits, because the last timeout of its session's calls has brought no sign of
+    /// life from the peer yet; if so, returns until when. If the peer is stopped, one packet from all calls of the
+    /// session is enough to find out when it runs again.
     pub fn awaits_life(&mut self, session: u32, call: u32) -> Option<u64> {
         let silence = &self.cold[session as usize].silence;
         let is_silent = self.now < silence.until && self.sessions[session as usize].traffic.rx_packets == silence.heard;
-        // What was sent before the last sign of life was lost, or its handler is slow: each call is on its own then.
+        // What was sent before the last sign of life was lost, or its handler is slow: each call then times out on its
+        // own.
         if !is_silent || self.calls[call as usize].progress < silence.ended {
             return None;
         }
@@ -75,8 +78,8 @@ impl Core {
         Some(until)
     }
 
-    /// Looks whether a packet, which was taken in if it was any good, is the sign of life that calls wait for. Needed only while
-    /// [`Core::silent`] is not 0: so a packet costs nothing for that otherwise.
+    /// Checks whether a packet that was just processed is the sign of life that calls wait for. Needed only while
+    /// [`Core::silent`] is not 0, so packets usually do not pay for it.
     #[cold]
     pub fn find_sign_of_life(&mut self, head: &[u8]) {
         let named = head.first_chunk::<8>().map(|word| u64::from_le_bytes(*word) >> 40);
@@ -89,8 +92,8 @@ impl Core {
         }
     }
 
-    /// A packet came on a session whose calls waited for one. The other end runs, so all that it has not answered is sent again, unless the
-    /// answers come within a round trip: they may be right behind this one.
+    /// A packet came on a session whose calls waited for one. The peer runs, so everything unanswered is retransmitted,
+    /// unless the answers come within a round trip: they may be right behind this packet.
     fn on_sign_of_life(&mut self, session: u32) {
         self.end_silence(session);
         self.cold[session as usize].silence.ended = self.now;
@@ -108,7 +111,7 @@ impl Core {
         self.silent -= u32::from(std::mem::take(&mut self.cold[session as usize].silence.is_awaited));
     }
 
-    /// A call of a session has timed out, for the `retries`th time in a row, and something is sent again.
+    /// A call of a session has timed out, for the `retries`th time in a row, and something is retransmitted.
     pub fn note_timeout(&mut self, session: u32, retries: u8) {
         let heard = self.sessions[session as usize].traffic.rx_packets;
         let silence = &mut self.cold[session as usize].silence;
@@ -117,13 +120,15 @@ impl Core {
         let until = self.now + self.rto(session, timeouts);
         self.cold[session as usize].silence.until = until;
         if retries.max(timeouts) >= TIMEOUTS_BEFORE_PING {
-            // If the server lost the session, it may say so: a packet as short as a REQUEST_FOR_RESPONSE it may not answer.
+            // If the server has lost the session, a ping lets it say so: it may not answer a packet as short as a
+            // REQUEST_FOR_RESPONSE.
             self.send_ping_on(session);
             self.doubt_path(session);
         }
     }
 
-    /// A call that was overdue at the last sign of life is sent again. It goes together with others, and they are one timeout.
+    /// A call that was overdue at the last sign of life is retransmitted. Together with the others it counts as one
+    /// timeout.
     pub fn note_overdue(&mut self, session: u32) {
         let heard = self.sessions[session as usize].traffic.rx_packets;
         let until = self.now + self.rto(session, 1);
@@ -131,7 +136,7 @@ impl Core {
         (silence.heard, silence.timeouts, silence.until) = (heard, 1, until);
     }
 
-    /// Gives a call of several packets its window, if it is to have one.
+    /// Gives a multi-packet call its window, if it needs one.
     #[cold]
     pub fn take_window(&mut self, index: u32) {
         if self.config.recovery != Recovery::Selective {
@@ -152,7 +157,7 @@ impl Core {
         self.calls[index as usize].window = window;
     }
 
-    /// Takes the window from a call that ends. Gives the credits that it held.
+    /// Takes the window from a call that ends. Returns the number of credits that it held.
     #[cold]
     pub fn drop_window(&mut self, index: u32) -> u32 {
         let window = std::mem::replace(&mut self.calls[index as usize].window, NONE);
@@ -171,7 +176,7 @@ impl Core {
                 return;
             }
             let session = &mut self.sessions[call.session as usize];
-            if session.credits == 0 || left == 0 {
+            if session.credits <= 0 || left == 0 {
                 session.stalled |= 1 << call.slot;
                 return;
             }
@@ -200,7 +205,7 @@ impl Core {
         }
     }
 
-    /// Asks for a packet of the response: with the question before it in the batch, if that goes on to it.
+    /// Requests a packet of the response: by extending the previous request in the batch, if the packet follows on it.
     fn ask_for(&mut self, index: u32, packet: u32) {
         let call = &self.calls[index as usize];
         let window = &mut self.windows[call.window as usize];
@@ -223,11 +228,12 @@ impl Core {
         }
     }
 
-    /// Notes when the packets left that were queued since the last transmission.
+    /// Notes when the packets queued since the last transmission left.
     #[cold]
     pub fn stamp_windows(&mut self) {
         for (window, number) in self.unstamped.drain(..) {
-            // If the call has ended, its window is empty, or another's; then at worst a packet of that seems to have left a little later.
+            // If the call has ended, its window is empty, or belongs to another call; at worst, one of that call's
+            // packets seems to have left a little later.
             self.windows[window as usize].stamp(number, self.now);
         }
     }
@@ -240,14 +246,14 @@ impl Core {
             self.drop_on(si, DropReason::Malformed);
             return;
         };
-        // In the second half of a call, and before what it speaks of was sent, there are no credit returns.
+        // In the second half of a call, and for packets not yet sent, credit returns are invalid.
         let sent = call.request_packets.min(call.sent);
         if newest >= sent || first_missing > sent || call.response_packets != 0 {
             self.drop_on(si, DropReason::OutOfOrder);
             return;
         }
         if first_missing >= call.request_packets {
-            // The server has all of it, and its handler takes its time.
+            // The server has the whole request, and its handler is still running.
             let call = &mut self.calls[index as usize];
             (call.unanswered, call.confirmed) = (0, true);
         }
@@ -272,7 +278,7 @@ impl Core {
         self.after_answers(index, progress);
     }
 
-    /// Takes in that a packet was answered; says whether that is news. The round trip of the newest one is a sample.
+    /// Notes that a packet was answered; returns whether that is new. The round trip of the newest packet is a sample.
     fn take_answer(&mut self, index: u32, number: u32, header: &Header, is_newest: bool) -> bool {
         let call = &mut self.calls[index as usize];
         let window = &mut self.windows[call.window as usize];
@@ -306,7 +312,7 @@ impl Core {
         }
     }
 
-    /// A packet that was answered is answered again. If it was sent again, that was needless.
+    /// An answered packet is answered again. If it was retransmitted, that was unnecessary.
     #[cold]
     fn note_repetition(&mut self, index: u32, number: u32) {
         let call = &self.calls[index as usize];
@@ -317,14 +323,14 @@ impl Core {
         }
     }
 
-    /// Something was sent again that had not been lost: reordering takes longer here than was thought.
+    /// Something was retransmitted that had not been lost: reordering takes longer here than assumed.
     #[cold]
     fn grow_patience(&mut self, session: u32) {
         let quarters = &mut self.cold[session as usize].patience_quarters;
         *quarters = (*quarters + 1).min(PATIENCE_QUARTERS_MAX);
     }
 
-    /// After answers: moves the window on, looks for holes, and sends what credits allow.
+    /// After answers: moves the window, looks for holes, and sends what credits allow.
     fn after_answers(&mut self, index: u32, progress: bool) {
         let call = &mut self.calls[index as usize];
         let window = &mut self.windows[call.window as usize];
@@ -339,7 +345,7 @@ impl Core {
         self.pump_in_turn(index);
     }
 
-    /// Looks for packets that count as lost now, and makes sure that the others are looked at in time.
+    /// Finds packets that count as lost now, and makes sure that the others are checked in time.
     fn find_lost(&mut self, index: u32) {
         let call = &self.calls[index as usize];
         let session = call.session;
@@ -353,7 +359,7 @@ impl Core {
         let lost = window.find_lost(call.received..call.sent, self.now, patience);
         let due = window.due;
         if lost > 0 {
-            self.sessions[session as usize].credits += lost as u16;
+            self.sessions[session as usize].credits += lost as i16;
             self.counters.packets_lost += lost as u64;
             self.on_packet_loss(session);
             let cold = &mut self.cold[session as usize];
@@ -364,7 +370,7 @@ impl Core {
         }
     }
 
-    /// A packet of a response behind the first, for a call with a window.
+    /// A later packet of a response, for a call with a window.
     pub fn on_window_response(&mut self, index: u32, header: &Header, packet: &RxPacket<'_>, multi: Multi) {
         let call = &self.calls[index as usize];
         if call.response_packets == 0 {
@@ -393,12 +399,12 @@ impl Core {
         {
             let session = call.session;
             self.complete_call(index, response);
-            // The server keeps a large response until it hears that it arrived.
+            // The server keeps a large response until it learns that it arrived.
             self.send_release(session);
         }
     }
 
-    /// When a call with a window must be looked at again.
+    /// When a call with a window must be checked again.
     pub fn window_due(&self, index: u32) -> u64 {
         let call = &self.calls[index as usize];
         let wait = match call.retries {
@@ -408,7 +414,7 @@ impl Core {
         (call.progress + wait).min(self.windows[call.window as usize].due)
     }
 
-    /// How long an answer is awaited before the last packet on its way is sent again, or others that waited with it.
+    /// How long an answer is awaited before the last packet in flight is retransmitted, or others that waited with it.
     fn probe_timeout(&self, session: u32) -> u64 {
         let entry = &self.sessions[session as usize];
         if entry.srtt == 0 {
@@ -418,8 +424,9 @@ impl Core {
         measured.max(self.rto_min[0] / PROBE_SHARE_OF_RTO_MIN).min(self.rto(session, 0))
     }
 
-    /// After a timeout, if the first packet is lost and waits for its turn, lets it go now, whatever the pace: a server that goes back takes no
-    /// other, so those on their way may hold all that the pace allows for ever. Without a credit it takes that of the last of them.
+    /// After a timeout, if the first packet is lost and waits for its turn, lets it go now, whatever the pace: a server
+    /// that goes back takes no other, so those on their way may hold all that the pace allows for ever. Without a
+    /// credit it takes that of the last packet that holds one.
     fn retake_first(&mut self, index: u32) -> bool {
         let call = &self.calls[index as usize];
         let window = &mut self.windows[call.window as usize];
@@ -427,7 +434,7 @@ impl Core {
             return false;
         }
         let session = &mut self.sessions[call.session as usize];
-        if session.credits == 0 {
+        if session.credits <= 0 {
             if !window.lose_last(call.received..call.sent) {
                 return false;
             }
@@ -438,7 +445,7 @@ impl Core {
         true
     }
 
-    /// The time of [`Core::window_due`] has come.
+    /// The timer of [`Core::window_due`] has fired.
     #[cold]
     pub fn on_window_timer(&mut self, index: u32) {
         let call = &self.calls[index as usize];
@@ -457,7 +464,7 @@ impl Core {
         };
         let call = &mut self.calls[index as usize];
         call.progress = self.now;
-        // Without one it waits for credits, which calls with packets on their way will bring back.
+        // Without a packet to probe, it waits for credits, which calls with packets in flight will bring back.
         let Some(number) = probe else { return };
         self.windows[call.window as usize].probe(number, self.now);
         self.counters.tx_packets_again += 1;

@@ -1,8 +1,8 @@
 //! The server's side of a request: receiving it, at most one execution, and the response.
 //!
-//! The server is passive: each packet it sends answers one of the client. A slot's sequence number only grows, and a request that is
-//! not above it never starts a handler; that is all of at-most-once. The response is kept until the next request of the slot,
-//! or until the client releases it.
+//! The server is passive: each packet it sends answers one of the client. A slot's sequence number only grows, and a
+//! request whose number is not greater never starts a handler; that is all it takes for at-most-once execution. The
+//! response is kept until the next request of the slot, or until the client releases it.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -12,8 +12,8 @@ use dunlin_net::RxPacket;
 use super::assemble::{CreditReturn, Early};
 use super::handle::Handle;
 use super::mtu_search::BASE_MTU;
-use super::session::{ServerSlot, State};
-use super::transmit::{Owner, Source};
+use super::session::{ServerSlot, Session, State};
+use super::transmit::{Owner, Source, TxQueue};
 use super::{Core, NONE, packet_data_bytes};
 use crate::context::{self, RequestContext, SharedTime};
 use crate::error::RespondError;
@@ -25,7 +25,7 @@ use crate::wire::control::{Release, SLOTS_MAX};
 use crate::wire::failure::{BusyReason, Failure};
 use crate::wire::{Header, Kind, Multi, Status};
 
-/// Names a request in the hands of a handler. When the client gives the request up, the generation moves on.
+/// Identifies a request that a handler has. When the client gives the request up, the generation changes.
 pub(crate) type ServeRef = Handle<Serve>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,9 +39,9 @@ pub(crate) enum ServeState {
     Responded,
 }
 
-/// A request being received, executed or answered. Entries are pooled. One that a slot has keeps its small response
-/// buffer for the slot's next request (the paper's preallocated responses, section 4.3); a free one keeps nothing,
-/// since it is counted for no host.
+/// A request being received, executed or answered. Entries are pooled. An entry that belongs to a slot keeps its small
+/// response buffer for the slot's next request (the paper's preallocated responses, section 4.3); a free entry keeps
+/// nothing, since no host is charged for it.
 #[repr(align(64))]
 pub(crate) struct Serve {
     pub generation: u32,
@@ -58,35 +58,35 @@ pub(crate) struct Serve {
     pub request_packets: u32,
     /// Bytes of the whole request.
     pub request_bytes: u32,
-    /// Bytes that the share of its client's host counts for the response and its buffer: see [`super::memory`].
+    /// Bytes charged to its client's host for the response and its buffer: see [`super::memory`].
     pub charged: u32,
     pub received: u32,
     /// Data bytes of each packet of the request but the last, if it has several, and of the response.
     pub request_data: u16,
     pub response_data: u16,
-    /// How often the client had cut the request anew when its packets were taken.
+    /// How often the client had recut the request when its packets were accepted.
     pub cut: u8,
-    /// The packet of the response behind all that were ever asked for.
+    /// The response packet after the last one ever requested.
     pub asked: u32,
-    /// Transmit batch in which a packet of the response was queued last.
+    /// The last transmit batch in which a packet of the response was queued.
     pub tx_batch: u32,
-    /// When a packet was last accepted, of the request or a question for the response, or the response was made.
+    /// When a packet of the request, or a request for the response, was last accepted, or the response was produced.
     pub heard: u64,
     /// Nanoseconds; [`super::call::NO_DEADLINE`] for none.
     pub deadline: u64,
     pub request: Option<MsgBuf>,
-    /// Once its handler has asked for it, until nobody waits any more.
+    /// Set once its handler has asked for it, until the client no longer waits.
     pub context: Option<RequestContext>,
     pub response: Option<Payload>,
     pub spare: Option<MsgBuf>,
-    /// The last credit return, of a request of several packets.
+    /// The last credit return, for a multi-packet request.
     pub credit_return: CreditReturn,
-    /// Packets of the request that came before their turn; kept for later requests of the slot.
+    /// Packets of the request that came out of order; the box is kept for later requests of the slot.
     pub early: Option<Box<Early>>,
 }
 
 impl Serve {
-    /// Sets the deadline that packet 0 of a request tells.
+    /// Sets the deadline from packet 0 of a request.
     #[inline]
     pub fn set_deadline(&mut self, header: &Header, now: u64) {
         self.deadline = header.deadline_us.map_or(super::call::NO_DEADLINE, |us| now + us as u64 * 1000);
@@ -100,11 +100,12 @@ impl Serve {
     }
 }
 
-/// A request that is complete: for the event loop to give to its handler. Two words.
+/// A complete request, for the event loop to hand to its handler. Two words.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Dispatch {
     pub serve: ServeRef,
-    /// Request type, then, if the payload lies in the received packet, 1, where it starts there, and its length: 16 bits each.
+    /// Request type, then, if the payload lies in the received packet, 1, where it starts there, and its length: 16
+    /// bits each.
     word: u64,
 }
 
@@ -128,10 +129,10 @@ impl Dispatch {
     }
 }
 
-/// Of requests that are answered in their receive burst, one in so many is timed.
+/// Of the requests that are answered in their receive burst, one in this many is timed.
 const TIME_SAMPLING: u64 = 16;
 
-/// Data of a packet that every path is expected to carry.
+/// Data bytes of a packet that every path is expected to carry.
 const BASE_DATA: usize = packet_data_bytes(BASE_MTU as usize);
 
 impl Core {
@@ -169,7 +170,7 @@ impl Core {
         })
     }
 
-    /// Gives up what a server entry holds. A handler that still runs becomes an orphan: its response goes nowhere.
+    /// Releases what a server entry holds. A handler that still runs becomes an orphan: its response is dropped.
     #[inline]
     fn clear_serve(&mut self, index: u32) {
         let serve = &mut self.serves[index as usize];
@@ -184,7 +185,7 @@ impl Core {
         if serve.charged as usize > self.mtu {
             return self.clear_large(index);
         }
-        // Not larger than what is charged for it.
+        // No larger than what is charged for it.
         match serve.response.take() {
             Some(response) if response.is_foreign() => self.discard(response),
             Some(response) if self.config.optimizations.preallocated_responses.is_on() => {
@@ -194,7 +195,7 @@ impl Core {
         }
     }
 
-    /// Gives up the response of a slot that a large one was charged to, and what was charged for it.
+    /// Releases the response of a slot that was charged for a large one, and refunds the charge.
     #[cold]
     fn clear_large(&mut self, index: u32) {
         if let Some(response) = self.serves[index as usize].response.take() {
@@ -203,7 +204,7 @@ impl Core {
         self.refund_response(index);
     }
 
-    /// The same of a request without a response: it has no packets that wait to be sent.
+    /// The same for a request without a response: it has no packets that wait to be sent.
     #[cold]
     fn clear_unanswered(&mut self, index: u32) {
         let serve = &mut self.serves[index as usize];
@@ -218,7 +219,8 @@ impl Core {
         }
     }
 
-    /// What the handler of a request may know of it, for that handler to ask while it runs: later the entry may be another's. Made when it first asks.
+    /// The context of a request, for its handler to ask for while it runs: later the entry may belong to another
+    /// request. Created on first use.
     pub fn context_of(&mut self, reference: ServeRef, time: &Arc<SharedTime>) -> RequestContext {
         time.tell(self.now);
         if let Ok(Serve { context: Some(context), .. }) = self.waiting(reference) {
@@ -250,7 +252,7 @@ impl Core {
         }
     }
 
-    /// A packet of a request. Gives the request if it is complete now.
+    /// A packet of a request. Returns the request if it is complete now.
     #[inline]
     pub fn on_request(&mut self, si: u32, header: &Header, packet: &RxPacket<'_>) -> Option<Dispatch> {
         let session = &self.sessions[si as usize];
@@ -261,7 +263,7 @@ impl Core {
             self.drop_on(si, DropReason::Malformed);
             return None;
         }
-        // Sequence numbers wrap; what is less than half the circle ahead is newer.
+        // Sequence numbers wrap around; a number less than half the circle ahead is newer.
         let ahead = sequence.wrapping_sub(last) as i32;
         if ahead < 0 {
             self.drop_on(si, DropReason::Stale);
@@ -330,9 +332,16 @@ impl Core {
         Some(Dispatch::new(ServeRef::new(index, serve.generation), serve.req_type, in_packet))
     }
 
-    /// Copies the data of the first packet that came into a buffer for the whole request, where it belongs. Without memory the packet
-    /// counts as lost, and the client sends it again.
-    pub fn keep_request(&mut self, index: u32, header: &Header, packet: &RxPacket<'_>, total: usize, offset: usize) -> bool {
+    /// Copies the data of the first packet to arrive into a buffer for the whole request, where it belongs. If there is
+    /// no memory, the packet counts as lost, and the client retransmits it.
+    pub fn keep_request(
+        &mut self,
+        index: u32,
+        header: &Header,
+        packet: &RxPacket<'_>,
+        total: usize,
+        offset: usize,
+    ) -> bool {
         let Ok(mut buf) = MsgBuf::unfilled(total) else {
             let (session, slot) = (self.serves[index as usize].session, self.serves[index as usize].slot);
             self.drop_on(session, DropReason::NoMemory);
@@ -347,7 +356,7 @@ impl Core {
         true
     }
 
-    /// A packet of the request that the slot is at.
+    /// Another packet of the slot's present request.
     #[cold]
     fn on_request_again(&mut self, si: u32, index: u32, header: Header, packet: &RxPacket<'_>) -> Option<Dispatch> {
         if index == NONE {
@@ -368,7 +377,7 @@ impl Core {
         None
     }
 
-    /// A packet came again of a request that is whole: sends the response again, or says that the handler has the request.
+    /// A packet of a complete request came again: resends the response, or confirms that the handler has the request.
     #[cold]
     pub fn answer_again(&mut self, si: u32, index: u32, header: &Header) {
         let serve = &mut self.serves[index as usize];
@@ -387,7 +396,8 @@ impl Core {
         self.drop_on(si, DropReason::Duplicate);
     }
 
-    /// Data bytes of the packets in which a response is sent again: what its session had when it was made, or less if that became less.
+    /// Data bytes of the packets in which a response is resent: what its session had when it was produced, or less if
+    /// that has shrunk.
     pub fn response_data(&mut self, index: u32) -> usize {
         let serve = &mut self.serves[index as usize];
         serve.response_data = serve.response_data.min(self.sessions[serve.session as usize].packet_data);
@@ -395,47 +405,25 @@ impl Core {
     }
 
     /// Sends a packet of a response. If any was sent before, call [`Core::response_data`] first.
-    #[inline]
     pub fn send_response_packet(&mut self, index: u32, packet: u32) {
+        let is_adjacent = self.config.optimizations.adjacent_header.is_on();
         let serve = &mut self.serves[index as usize];
         let session = &mut self.sessions[serve.session as usize];
-        let packet_data = usize::from(serve.response_data);
-        let total = serve.response.as_ref().map_or(0, |r| r.len());
-        let offset = packet as usize * packet_data;
-        let len = (total - offset).min(packet_data);
-        let number = serve.sequence as u64 * 8 + serve.slot as u64;
-        let aux = Header::data_aux(serve.req_type, len);
-        let mut header = Header::new(Kind::Response, aux, session.remote_session, number, session.remote_tag);
-        header.status = serve.status;
-        header.ecn_echo = serve.ecn_echo;
-        header.deferred = serve.deferred;
-        if total > packet_data {
-            header.multi = Some(Multi { message_bytes: total as u32, packet });
-            header.is_last = offset + len == total;
-        }
-        let is_adjacent = packet == 0 && self.config.optimizations.adjacent_header.is_on();
-        let source = match &mut serve.response {
-            Some(response) => match response.as_msgbuf_mut() {
-                Some(buf) if is_adjacent => Source::start(Owner::Serve, index, buf, &header, len),
-                _ => Source::piece(Owner::Serve, index, offset, len),
-            },
-            None => Source::NOTHING,
-        };
-        serve.tx_batch = self.tx.batch;
-        session.count_tx(header.wire_len() + len);
-        self.tx.push(session.route, &header, source);
+        push_packet(&mut self.tx, is_adjacent, index, serve, session, packet);
     }
 
-    /// The entry behind a handler's reference, if the client still waits.
+    /// The entry that a handler's reference names, if the client still waits.
     #[inline]
     pub fn waiting(&mut self, reference: ServeRef) -> Result<&mut Serve, RespondError> {
         match self.serves.get_mut(reference.place()) {
-            Some(serve) if serve.generation == reference.generation() && serve.state == ServeState::Executing => Ok(serve),
+            Some(serve) if serve.generation == reference.generation() && serve.state == ServeState::Executing => {
+                Ok(serve)
+            }
             _ => Err(RespondError::Orphaned),
         }
     }
 
-    /// The handler keeps a request for later, so its response says nothing of the network's delay.
+    /// The handler keeps a request for later, so the time of its response says nothing about network delay.
     pub fn note_deferred(&mut self, reference: ServeRef) {
         if let Ok(serve) = self.waiting(reference) {
             serve.deferred = true;
@@ -452,18 +440,19 @@ impl Core {
         }
     }
 
-    /// Chooses the request of a receive burst whose time is taken, one in [`TIME_SAMPLING`] of all. `handled` are those before the burst.
+    /// Chooses the request of a receive burst that is timed, one in [`TIME_SAMPLING`] of all. `handled` is the number
+    /// of requests before the burst.
     #[inline]
     pub fn choose_timed(&mut self, handled: u64, dispatches: &[(u8, Dispatch)]) {
         let crosses = (handled + dispatches.len() as u64) / TIME_SAMPLING != handled / TIME_SAMPLING;
         if crosses && self.config.time_handlers.is_on() {
-            // What is left to the next one that is chosen is less than there are.
+            // The distance to the next chosen one must be less than the number of requests.
             let next = (TIME_SAMPLING - 1 - handled % TIME_SAMPLING) as usize;
             self.timed = dispatches.get(next).map(|(_, dispatch)| dispatch.serve);
         }
     }
 
-    /// Takes the time of the chosen request, which was received `nanos` ago, if its handler has answered at once.
+    /// Records the time of the chosen request, which was received `nanos` ago, if its handler has answered at once.
     #[cold]
     pub fn note_timed(&mut self, reference: ServeRef, nanos: u64) {
         let serve = &self.serves[reference.place()];
@@ -516,16 +505,16 @@ impl Core {
     pub fn respond_status(&mut self, reference: ServeRef, status: Status) {
         if self.waiting(reference).is_ok() {
             let is_leaving = status == Status::Busy && self.shutting_down;
-            // Without memory for the reason, its caller just hears that nothing ran.
+            // If there is no memory for the reason, the caller only learns that nothing ran.
             let reason = is_leaving.then(|| MsgBuf::copy_from(BusyReason::ShuttingDown.payload()).ok()).flatten();
             self.finish_serve(reference.index(), reason.map(Payload::from), status);
         }
     }
 
-    /// Ends a request with an error of the application's, of which the caller gets as much as fits one packet.
+    /// Ends a request with an error of the application; the caller gets as much of it as fits one packet.
     ///
     /// # Errors
-    /// As [`Core::respond`]; the caller then hears that the handler failed, if it still waits.
+    /// As [`Core::respond`]; the caller, if it still waits, then gets the error that the handler failed.
     #[cold]
     pub fn respond_failure(&mut self, reference: ServeRef, code: u32, message: &str) -> Result<(), RespondError> {
         let Ok(serve) = self.waiting(reference) else {
@@ -544,7 +533,7 @@ impl Core {
         Ok(())
     }
 
-    /// The payload of a failure, as its slot keeps it.
+    /// The payload of a failure, in the form that its slot keeps.
     fn keep_failure(&mut self, reference: ServeRef, failure: &Failure<'_>) -> Result<Payload, RespondError> {
         let len = failure.bytes();
         let mut buffer = self.response_buffer(reference, len)?;
@@ -560,6 +549,7 @@ impl Core {
 
     #[inline]
     fn finish_serve(&mut self, index: u32, response: Option<Payload>, status: Status) {
+        let is_adjacent = self.config.optimizations.adjacent_header.is_on();
         let serve = &mut self.serves[index as usize];
         serve.state = ServeState::Responded;
         serve.status = status;
@@ -570,14 +560,14 @@ impl Core {
         if serve.context.is_some() {
             serve.end_context(&mut self.woken);
         }
-        let session = &self.sessions[serve.session as usize];
+        let session = &mut self.sessions[serve.session as usize];
         serve.response_data = session.packet_data;
         if session.state == State::Connected {
-            self.send_response_packet(index, 0);
+            push_packet(&mut self.tx, is_adjacent, index, serve, session, 0);
         }
     }
 
-    /// The client needs nothing more of the requests up to these sequence numbers.
+    /// The client no longer needs the requests up to these sequence numbers.
     pub fn on_release(&mut self, si: u32, release: &Release) {
         for slot in 0..SLOTS_MAX {
             let ServerSlot { sequence, serve } = self.sessions[si as usize].server[slot];
@@ -600,4 +590,34 @@ impl Core {
         }
         self.send_control(si, Kind::Release, &Release { sequences });
     }
+}
+
+/// Queues a packet of a response. Inlined with what its caller has at hand: to find the entry and its session again
+/// would be a twentieth of an answer.
+#[inline(always)]
+fn push_packet(tx: &mut TxQueue, is_adjacent: bool, index: u32, serve: &mut Serve, session: &mut Session, packet: u32) {
+    let packet_data = usize::from(serve.response_data);
+    let total = serve.response.as_ref().map_or(0, |r| r.len());
+    let offset = packet as usize * packet_data;
+    let len = (total - offset).min(packet_data);
+    let number = serve.sequence as u64 * 8 + serve.slot as u64;
+    let aux = Header::data_aux(serve.req_type, len);
+    let mut header = Header::new(Kind::Response, aux, session.remote_session, number, session.remote_tag);
+    header.status = serve.status;
+    header.ecn_echo = serve.ecn_echo;
+    header.deferred = serve.deferred;
+    if total > packet_data {
+        header.multi = Some(Multi { message_bytes: total as u32, packet });
+        header.is_last = offset + len == total;
+    }
+    let source = match &mut serve.response {
+        Some(response) => match response.as_msgbuf_mut() {
+            Some(buf) if packet == 0 && is_adjacent => Source::start(Owner::Serve, index, buf, &header, len),
+            _ => Source::piece(Owner::Serve, index, offset, len),
+        },
+        None => Source::NOTHING,
+    };
+    serve.tx_batch = tx.batch;
+    session.count_tx(header.wire_len() + len);
+    tx.push(session.route, &header, source);
 }

@@ -1,4 +1,4 @@
-//! Sessions: what two endpoints agreed on, with the slots and credits of both directions.
+//! Sessions: what two endpoints agreed, with the slots and credits of both directions.
 
 use std::ops::{Deref, DerefMut};
 
@@ -15,52 +15,54 @@ use crate::observe::Observed;
 use crate::timer::TimerId;
 use crate::wire::control::SLOTS_MAX;
 
-/// Names a session of this endpoint. The generation tells it from a later session with the same index.
+/// Identifies a session of this endpoint. The generation distinguishes it from a later session with the same index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct SessionRef {
     pub index: u32,
     pub generation: u32,
 }
 
-/// Where a session stands. See the state diagrams of `docs/wire-protocol.md`.
+/// The state of a session. See the state diagrams of `docs/wire-protocol.md`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     Free,
-    /// CONNECT is sent.
+    /// CONNECT has been sent.
     Connecting,
     Connected,
-    /// CLOSE is sent.
+    /// CLOSE has been sent.
     Closing,
     /// Its calls are being ended.
     Ending,
 }
 
-/// A slot of calls from here. Its sequence number lives as long as the session; the call's state is pooled.
+/// A slot for our calls. Its sequence number lives as long as the session; the call's state is pooled.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ClientSlot {
     /// Sequence number of the last request sent in this slot.
     pub sequence: u32,
-    /// Its call while that is in progress, else `NONE`.
+    /// Its call while that is in progress, otherwise `NONE`.
     pub call: u32,
 }
 
-/// A slot of requests from the other end.
+/// A slot for the peer's requests.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ServerSlot {
-    /// Sequence number of the last request seen in this slot: nothing at or before it starts a handler again.
+    /// Sequence number of the last request seen in this slot: no request with this or an earlier number starts a
+    /// handler again.
     pub sequence: u32,
-    /// Its state while that is needed, else `NONE`.
+    /// Its state while that is needed, otherwise `NONE`.
     pub serve: u32,
 }
 
-/// What every packet of a session needs: four cache lines, the first for all, then one for each direction, and one of counters.
+/// The part of a session that every packet needs: four cache lines, the first for all packets, then one for each
+/// direction, and one of counters.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub(crate) struct Session {
     pub state: State,
     /// Slots that no call uses, a bit each.
     pub free_slots: u8,
-    /// Requests in progress at once, as agreed.
+    /// Requests in progress at the same time, as agreed.
     pub slots: u8,
     /// Slots whose call waits for credits, a bit each.
     pub stalled: u8,
@@ -68,9 +70,10 @@ pub(crate) struct Session {
     pub local_tag: u32,
     pub remote_session: u32,
     pub remote_tag: u32,
-    pub credits: u16,
+    /// Free credits. Negative while this end gives back more than are free: credits that come back are then not spent.
+    pub credits: i16,
     pub credits_max: u16,
-    /// Data bytes per packet: of what is sent from now on, and the most that the two ends agreed on.
+    /// Data bytes per packet: for what is sent from now on, and the maximum that the two ends agreed.
     pub packet_data: u16,
     pub packet_data_max: u16,
     pub queued: u16,
@@ -83,9 +86,10 @@ pub(crate) struct Session {
     pub queue_head: u32,
     pub queue_tail: u32,
     pub message_bytes_max: u32,
-    /// Whether it stands in [`Core::unreleased`].
+    /// Whether it is in [`Core::unreleased`].
     pub unreleased: bool,
-    /// Whether congestion control is to be asked before a packet of a call is sent. Such a session asks for no more credits.
+    /// Whether congestion control must be asked before a packet of a call is sent. Such a session does not borrow more
+    /// credits.
     pub limited: bool,
     /// What its timeouts depend on besides the round trip.
     pub timing: Timing,
@@ -97,15 +101,15 @@ pub(crate) struct Session {
     pub traffic: Line<Traffic>,
 }
 
-/// What the timeouts of a session depend on besides its round trip, in one byte of its first cache line: whether its packets stay on this host,
-/// and how often the timeout is doubled until there is a round trip to go by.
+/// What the timeouts of a session depend on besides its round trip, in one byte of its first cache line: whether its
+/// packets stay on this host, and how often the timeout is doubled until there is a new round-trip sample.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Timing(u8);
 
 impl Timing {
     const LOCAL: u8 = 1;
     const BACKOFF_SHIFT: u32 = 1;
-    /// Most doublings that it holds.
+    /// Maximum number of doublings.
     pub const BACKOFF_MAX: u32 = 20;
 
     fn set_local(&mut self, is_local: bool) {
@@ -134,7 +138,7 @@ impl Timing {
     }
 }
 
-/// Timeouts double so often, at most, however many there were.
+/// Maximum number of times that timeouts double, however many there were.
 const DOUBLINGS_MAX: u8 = 16;
 
 const _: () = assert!(size_of::<Session>() == 4 * 64, "a session is four cache lines");
@@ -160,7 +164,7 @@ impl<T> DerefMut for Line<T> {
     }
 }
 
-/// What went over a session in either direction, repetitions and control packets included.
+/// Packets and bytes of a session in either direction, including retransmissions and control packets.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Traffic {
     pub tx_packets: u64,
@@ -180,26 +184,28 @@ pub(crate) struct SessionCold {
     /// What it holds of the receive queue, and its loans of credits.
     pub places: Places,
     pub loan: Loan,
+    /// Whether it is in [`Core::loans_pending`]. That entry outlives the session: the next one at this index finds it.
+    pub is_loan_pending: bool,
     pub retransmissions: u32,
-    /// What is known of the other end's silence; see [`Core::awaits_life`].
+    /// The state of the peer's silence; see [`Core::awaits_life`].
     pub silence: Silence,
-    /// How long what was overtaken is waited for, in quarters of a round trip.
+    /// How long to wait for a packet that was overtaken, in quarters of a round trip.
     pub patience_quarters: u8,
     pub timer: Option<TimerId>,
     pub attempts: u32,
-    /// When CONNECT was sent last.
-    pub connect_sent: u64,
-    /// Shortest round trip known, in nanoseconds: that of the handshake. `None` if it was ambiguous, or the other side's.
+    /// Shortest known round trip, in nanoseconds: that of the handshake. `None` if it was ambiguous, or measured by the
+    /// other side.
     pub rtt_min: Option<u64>,
-    /// Once its address was resolved.
+    /// Set once its address was resolved.
     pub path: Path,
-    /// Nonce and incarnation of the client, of a session that was accepted: with its route, its name in [`Core::accepted`].
+    /// Nonce and incarnation of the client, for an accepted session: together with its route, the key in
+    /// [`Core::accepted`].
     pub accepted_as: Option<(u64, u64)>,
-    /// Of a session that was opened here, until its owner has seen that it is open.
+    /// For a session that was opened here, until its owner has seen that it is open.
     pub opening: Option<Box<OpenState>>,
-    /// Who waits for the end of [`State::Closing`].
+    /// The wakers to call at the end of [`State::Closing`].
     pub closers: Vec<std::task::Waker>,
-    /// Once somebody asked for it.
+    /// Set once the application asked for it.
     pub observed: Option<Box<Observed>>,
 }
 
@@ -236,17 +242,22 @@ impl Session {
         }
     }
 
-    /// What only the two ends know of it, as the other end calls it: the token of a RESET.
+    /// The peer's name for it, which only the two ends know: the token of a RESET.
     pub fn remote_name(&self) -> u64 {
         self.remote_session as u64 | (self.remote_tag as u64) << 24
     }
 
-    /// A part of `nanos`, another for each session. Sessions with a single credit may be very many: if they all lost their packets at once, they shall
-    /// not all send them again at once.
+    /// A part of `nanos`, different for each session. There may be very many sessions with a single credit: if all lost
+    /// their packets at once, they must not all retransmit at once.
     #[cold]
     fn spread(&self, nanos: u64, doublings: u32) -> u64 {
         let mixed = (self.local_tag ^ doublings << 24).wrapping_mul(0x9e37_79b1) >> 16;
         (nanos >> 16) * u64::from(mixed)
+    }
+
+    /// Credits that it has beyond its own one, including those that it gives back as soon as they return.
+    pub fn borrowed(&self) -> u16 {
+        self.credits_max.saturating_sub(1) + self.credits.min(0).unsigned_abs()
     }
 
     /// Counts a packet that is queued for sending.
@@ -256,7 +267,7 @@ impl Session {
         self.traffic.tx_bytes += bytes as u64;
     }
 
-    /// Takes a round-trip sample (RFC 6298's estimator), of a packet that was sent once. It ends a back-off.
+    /// Takes a round-trip sample (RFC 6298's estimator), from a packet that was sent only once. Ends a back-off.
     #[inline]
     pub fn sample_rtt(&mut self, nanos: u64) {
         self.timing.end_backoff();
@@ -278,12 +289,12 @@ impl SessionCold {
             peer_next: NONE,
             places: Places::default(),
             loan: Loan::default(),
+            is_loan_pending: false,
             retransmissions: 0,
             silence: Silence::default(),
             patience_quarters: super::recovery::PATIENCE_QUARTERS,
             timer: None,
             attempts: 0,
-            connect_sent: 0,
             rtt_min: None,
             path: Path { mtu: 0, is_local: false, is_mtu_certain: true },
             accepted_as: None,
@@ -295,7 +306,7 @@ impl SessionCold {
 }
 
 impl Core {
-    /// Takes a session with a fresh tag and these places of the receive queue. The caller has checked the limits.
+    /// Allocates a session with a new tag and these places of the receive queue. The caller has checked the limits.
     pub fn take_session(&mut self, places: Places) -> u32 {
         let index = self.free_sessions.pop().unwrap_or_else(|| {
             self.sessions.push(Session::new(0));
@@ -303,26 +314,26 @@ impl Core {
             self.sessions.len() as u32 - 1
         });
         let session = &mut self.sessions[index as usize];
-        // An earlier session at this index may have left it in the queue of releases.
-        let unreleased = session.unreleased;
+        // An earlier session at this index may have left it in the queue of releases, and among pending loans.
+        let (unreleased, is_loan_pending) = (session.unreleased, self.cold[index as usize].is_loan_pending);
         *session = Session::new(session.generation.wrapping_add(1));
         session.unreleased = unreleased;
         session.limited = self.congestion.limits_all();
         session.local_tag = self.random.next_tag();
-        self.cold[index as usize] = SessionCold::new();
+        self.cold[index as usize] = SessionCold { is_loan_pending, ..SessionCold::new() };
         self.session_count += 1;
         self.take_places(index, places);
         self.arm_tick();
         index
     }
 
-    /// Notes the way to the other end.
+    /// Sets the path to the peer.
     pub fn set_path(&mut self, index: u32, path: Path) {
         self.cold[index as usize].path = path;
         self.sessions[index as usize].timing.set_local(path.is_local);
     }
 
-    /// Gives a session up whose calls and requests have ended.
+    /// Frees a session whose calls and requests have ended.
     pub fn free_session(&mut self, index: u32) {
         let session = &mut self.sessions[index as usize];
         debug_assert!(session.client.iter().all(|slot| slot.call == NONE) && session.queue_head == NONE);
@@ -348,7 +359,7 @@ impl Core {
         self.free_sessions.push(index);
     }
 
-    /// The session behind a handle, if it is still that one.
+    /// The session that a handle names, if it still exists.
     #[inline]
     pub fn session(&self, session: SessionRef) -> Option<&Session> {
         let found = self.sessions.get(session.index as usize)?;
@@ -359,9 +370,10 @@ impl Core {
         SessionRef { index, generation: self.sessions[index as usize].generation }
     }
 
-    /// Takes in that a call was answered `nanos` after its first copy, of several. Which of them was answered is unknown (Karn's rule), so
-    /// that is no sample; but if handlers became slower than the timeout, no call would ever give one. So the timeout stays as long as this
-    /// call took, until one is answered that was sent once.
+    /// Notes that a call that was sent more than once was answered `nanos` after its first copy. Which copy was
+    /// answered is unknown (Karn's rule), so this is no sample; but if handlers became slower than the timeout, there
+    /// would never be one. So the timeout stays as long as this call took, until a call is answered that was sent only
+    /// once.
     #[cold]
     pub fn back_off(&mut self, index: u32, nanos: u64) {
         let doublings = (self.sessions[index as usize].timing.backoff()..Timing::BACKOFF_MAX).find(|doublings| {
@@ -378,7 +390,7 @@ impl Core {
         self.rto_doubled(index, doublings)
     }
 
-    /// The same of what was sent before the timeout was backed off.
+    /// The same for what was sent before the timeout was backed off.
     pub fn rto_before_backoff(&self, index: u32, retries: u8) -> u64 {
         self.rto_doubled(index, u32::from(retries.min(DOUBLINGS_MAX)))
     }
@@ -394,7 +406,11 @@ impl Core {
             measured.clamp(self.rto_min[session.timing.place()], max)
         };
         let timeout = base.checked_shl(doublings).unwrap_or(max).min(max);
-        if doublings > 0 && session.credits_max == 1 { timeout - session.spread(timeout / 2, doublings) } else { timeout }
+        if doublings > 0 && session.credits_max == 1 {
+            timeout - session.spread(timeout / 2, doublings)
+        } else {
+            timeout
+        }
     }
 
     /// Ends every call and request of a session with `error`, and the session itself.

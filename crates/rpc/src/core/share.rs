@@ -1,13 +1,14 @@
-//! What one host may make this endpoint hold: so that a host that hoards, or is broken, leaves something to the others.
+//! Limits on what one host may make this endpoint hold, so that a host that hoards, or is broken, leaves something to
+//! the others.
 //!
-//! A limit per address and port does not bind: a host opens another port. So all endpoints of a host share what
-//! [`crate::PeerLimits`] and the budget of [`super::memory`] allow it: sessions accepted from it, their places in the receive queue, bytes that
-//! are kept for it, and its requests in the hands of handlers.
+//! A limit per address and port would not bind: a host opens another port. So all endpoints of a host share what
+//! [`crate::PeerLimits`] and the budget of [`super::memory`] allow it: sessions accepted from it, their places in the
+//! receive queue, bytes that are kept for it, and its requests that handlers have.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
-use dunlin_net::{Addr, ShmName};
+use dunlin_net::{Addr, ShmName, host_of};
 
 use super::Core;
 use super::places::Places;
@@ -16,16 +17,13 @@ use super::serve::ServeRef;
 use crate::msgbuf;
 use crate::wire::control::RefuseReason;
 
-/// The bits of an IPv6 address that a host cannot choose.
-const NETWORK_BITS: u128 = !0 << 64;
-
-/// Whose share it is.
+/// The owner of a share.
 ///
-/// Over shared memory it is the endpoint's, by its name: regions are private to one user, who can stop any of these processes, so what is left
-/// to guard against is one that is broken, and the whole host would include its victims.
+/// Over shared memory it is the endpoint, by its name: regions are private to one user, who can stop any of these
+/// processes, so only a broken process has to be guarded against, and limits for the whole host would hit its victims.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum HostName {
-    /// Of IPv6 the network of 64 bits: a host may take any address in it.
+    /// As returned by [`host_of`].
     Ip(IpAddr),
     Shm(ShmName),
     Node(u32),
@@ -35,11 +33,7 @@ pub(crate) enum HostName {
 impl From<&Addr> for HostName {
     fn from(addr: &Addr) -> HostName {
         match addr {
-            // An IPv4 host that reaches an IPv6 socket is the same host.
-            Addr::Udp(addr) => HostName::Ip(match addr.ip().to_canonical() {
-                IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() & NETWORK_BITS)),
-                ip => ip,
-            }),
+            Addr::Udp(addr) => HostName::Ip(host_of(addr.ip())),
             Addr::Shm(name) => HostName::Shm(name.clone()),
             Addr::Node(number) => HostName::Node(*number),
             Addr::Sim { host, .. } => HostName::Sim(*host),
@@ -54,16 +48,16 @@ pub(crate) struct Share {
     pub accepted: u32,
     /// Places of the receive queue, for all its sessions.
     pub places: usize,
-    /// Directions of its sessions that have a credit and no place for it. They get one when there are some.
+    /// Directions of its sessions that have a credit and no place for it. They get one when there are free places.
     pub unplaced: usize,
     /// Bytes kept for it: see [`super::memory`].
     pub held_bytes: u64,
-    /// Requests in the hands of asynchronous and worker handlers.
+    /// Requests that asynchronous and worker handlers have.
     pub deferred: u32,
 }
 
 impl Share {
-    /// Places that it has or is to get: what its limit is about.
+    /// Places that it has or must get: its limit applies to their sum.
     pub fn places_due(&self) -> usize {
         self.places + self.unplaced
     }
@@ -83,13 +77,14 @@ impl Share {
 struct Host {
     name: HostName,
     share: Share,
-    /// What of it counts for the other endpoints of this process; `None` of a host that is simulated.
+    /// Its part of what the other endpoints of this process see; `None` for a simulated host.
     part: Option<Part>,
-    /// Peers there, and requests that handlers keep: these outlive the sessions that they came on, and are held all the same.
+    /// Peers there, and requests that handlers keep: the latter outlive the sessions that they came on, and still
+    /// count.
     users: u32,
 }
 
-/// Hosts of which anything is held.
+/// Hosts for which anything is held.
 #[derive(Debug, Default)]
 pub(crate) struct Hosts {
     entries: Vec<Option<Host>>,
@@ -106,18 +101,18 @@ impl Hosts {
         self.entries.get_mut(host as usize)?.as_mut().map(|host| &mut host.share)
     }
 
-    /// What a host holds, be it nothing.
+    /// What a host holds, possibly nothing.
     pub fn share_of(&self, name: &HostName) -> Share {
         self.by_name.get(name).and_then(|host| self.share(*host)).copied().unwrap_or_default()
     }
 
-    /// Bytes that a host holds here, and its part of this process.
+    /// Bytes that a host holds here, and its part in this process.
     pub fn held_by(&self, host: u32) -> (u64, Option<&Part>) {
         let entry = self.entries.get(host as usize).and_then(Option::as_ref);
         entry.map_or((0, None), |host| (host.share.held_bytes, host.part.as_ref()))
     }
 
-    /// Sets what a host holds here; says whether there is such a host.
+    /// Sets what a host holds here; returns whether there is such a host.
     pub fn set_held(&mut self, host: u32, bytes: impl FnOnce(u64) -> u64) -> bool {
         let Some(Some(Host { share, part, .. })) = self.entries.get_mut(host as usize) else { return false };
         share.held_bytes = bytes(share.held_bytes);
@@ -127,7 +122,7 @@ impl Hosts {
         true
     }
 
-    /// Tells the other endpoints of this process what each host holds here.
+    /// Reports to the other endpoints of this process what each host holds here.
     pub fn tell_all(&mut self) {
         for host in self.entries.iter_mut().flatten() {
             if let Some(part) = &mut host.part {
@@ -142,7 +137,7 @@ impl Hosts {
         (0..self.entries.len() as u32).filter(is_there)
     }
 
-    /// Counts one more user of the host with this name, which is entered if it is new.
+    /// Counts one more user of the host with this name, which is added if it is new.
     pub fn join(&mut self, name: HostName) -> u32 {
         let host = self.by_name.get(&name).copied().unwrap_or_else(|| {
             let entry = Some(Host { part: Part::of(&name), name: name.clone(), share: Share::default(), users: 0 });
@@ -165,7 +160,7 @@ impl Hosts {
         }
     }
 
-    /// Counts a user off, and forgets the host with its last one.
+    /// Counts one user fewer, and removes the host with its last one.
     pub fn leave(&mut self, host: u32) {
         let Some(Some(entry)) = self.entries.get_mut(host as usize) else { return };
         entry.users -= 1;
@@ -183,7 +178,7 @@ impl Hosts {
     }
 }
 
-/// A request that a handler keeps, as its host's share counts it.
+/// A request that a handler keeps, as charged to its host's share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PeerRef {
     host: u32,
@@ -191,7 +186,8 @@ pub(crate) struct PeerRef {
 }
 
 impl Core {
-    /// Whether a host may have one more session with at least the first credits of `wanted`; says which of its limits is in the way.
+    /// Whether a host may have one more session with at least the minimum of `wanted`; the error says which of its
+    /// limits is reached.
     pub fn check_share(&self, host: &HostName, wanted: Places) -> Result<(), RefuseReason> {
         let share = self.peers.hosts.share_of(host);
         let limits = &self.config.peer_limits;
@@ -205,7 +201,7 @@ impl Core {
         Ok(())
     }
 
-    /// Places that a host may have in addition to those that it has.
+    /// Places that a host may have in addition to `held`.
     pub fn places_left(&self, held: usize) -> usize {
         (self.config.peer_limits.places_max as usize).saturating_sub(held)
     }
@@ -232,7 +228,7 @@ impl Core {
         PeerRef { host, bytes }
     }
 
-    /// Counts it off.
+    /// Counts one fewer.
     pub fn uncount_deferred(&mut self, PeerRef { host, bytes }: PeerRef) {
         self.let_go(host, u64::from(bytes));
         if let Some(share) = self.peers.hosts.share_mut(host) {

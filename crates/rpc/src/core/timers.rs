@@ -1,4 +1,4 @@
-//! What happens when a timer fires: timeouts of calls, handshakes, and the tick that looks after peers.
+//! What happens when a timer fires: timeouts of calls, handshakes, and the tick that checks peers.
 
 use super::call::CallState;
 use super::session::State;
@@ -13,13 +13,13 @@ const KIND_SESSION: u64 = 2 << 32;
 const KIND_ALARM: u64 = 3 << 32;
 
 /// Time between ticks while calls are in progress: how soon a dead process of this host is noticed.
-const TICK_BUSY_NANOS: u64 = 5_000_000;
-/// Time between ticks while no calls are, at most: as long as the longest sleep of an endpoint, so that ticks wake it no more often. With a short
-/// [`crate::EndpointConfig::peer_timeout`] they come as often as peers are asked whether they live.
+pub(super) const TICK_BUSY_NANOS: u64 = 5_000_000;
+/// Longest time between ticks while there are no calls: as long as the longest sleep of an endpoint, so that ticks wake
+/// it no more often. With a short [`crate::EndpointConfig::peer_timeout`] they come as often as peers must be pinged.
 const TICK_IDLE_NANOS: u64 = dunlin_net::poll::SLEEP_MAX.as_nanos() as u64;
-/// A tick looks at so many sessions that may have something to release.
+/// Sessions that a tick examines for responses to release.
 const RELEASES_PER_TICK: usize = 512;
-/// Unknown sessions are answered so often between two ticks.
+/// Packets of unknown sessions that are answered between two ticks.
 pub(crate) const RESETS_PER_TICK: u32 = 64;
 
 pub(crate) fn token_of_call(index: u32) -> u64 {
@@ -35,7 +35,7 @@ pub(crate) fn token_of_alarm(index: u32) -> u64 {
 }
 
 impl Core {
-    /// Runs every timer that is due. Gives how many there were.
+    /// Runs every timer that is due. Returns how many there were.
     pub fn run_timers(&mut self, routes: &mut dyn Routes) -> usize {
         let mut fired = std::mem::take(&mut self.fired);
         self.wheel.expire(self.now, &mut fired);
@@ -75,7 +75,7 @@ impl Core {
                 return self.arm_call(index, until.min(deadline));
             }
             let call = &self.calls[index as usize];
-            // A peer that says nothing at all is for its timeout to judge.
+            // A peer that sends nothing at all is handled by the peer timeout.
             let lives = self.sessions[session as usize].traffic.rx_packets != self.cold[session as usize].silence.heard;
             if call.unanswered >= self.config.retransmissions_max && call.was_sent() && lives {
                 return self.fail_unanswered(index);
@@ -93,15 +93,17 @@ impl Core {
         self.arm_call(index, due);
     }
 
-    /// Makes sure that the tick comes: while there are sessions, and once after anything that it limits or gives back.
+    /// Makes sure that the tick comes: while there are sessions, and once after anything that a tick limits or
+    /// releases.
     pub fn arm_tick(&mut self) {
         let is_awaited = self.calls_pending() > 0
             || self.loans_are_moving()
             || self.ticked.is_some()
             || self.peers.any_in_doubt
             || self.is_crowded;
-        let pause = if is_awaited { TICK_BUSY_NANOS } else { self.ping_after().clamp(TICK_BUSY_NANOS, TICK_IDLE_NANOS) };
-        // With very many peers, looking at each of them may not take the whole core.
+        let pause =
+            if is_awaited { TICK_BUSY_NANOS } else { self.ping_after().clamp(TICK_BUSY_NANOS, TICK_IDLE_NANOS) };
+        // With very many peers, checking each of them must not take the whole core.
         let pause = pause.max(self.peers.len() as u64 * 20_000);
         self.wheel.arm_by(self.tick_timer, self.now + pause);
     }
@@ -118,12 +120,12 @@ impl Core {
         self.tick_loans();
         self.tick_kept();
         self.tick_memory();
-        if self.session_count > 0 || !self.openings_waiting.is_empty() {
+        if self.session_count > 0 {
             self.arm_tick();
         }
     }
 
-    /// Lets servers of sessions that have gone quiet free the responses they keep for us.
+    /// Lets the servers of idle sessions free the responses they keep for us.
     fn tick_releases(&mut self) {
         for _ in 0..self.unreleased.len().min(RELEASES_PER_TICK) {
             let Some(index) = self.unreleased.pop_front() else { return };

@@ -1,8 +1,9 @@
 //! Packets that wait for the end of the event loop's iteration, to be handed to the transport together.
 //!
-//! An entry names the message it takes its payload from, and the slices are made when the batch is sent. So a message whose buffer is
-//! given back must first be forgotten here: the paper's invariant of section 4.2.2, kept by [`TxQueue::forget_call`] and
-//! [`TxQueue::forget_serve`]. The transport itself holds no references once it has taken a batch.
+//! An entry refers to the message that holds its payload; the slices are created when the batch is sent. So a message
+//! whose buffer is returned to its owner must first be forgotten here: the paper's invariant of section 4.2.2, kept by
+//! [`TxQueue::forget_call`] and [`TxQueue::forget_serve`]. The transport itself holds no references once it has taken a
+//! batch.
 
 use arrayvec::ArrayVec;
 use dunlin_net::{Addr, Route, Transport, TxPacket};
@@ -16,13 +17,13 @@ use crate::wire::{HEADER_BYTES, HEADER_BYTES_MAX, Header, Kind, MASK_24};
 /// Packets handed to the transport in one call (the paper's TX queue has 64 entries).
 const TX_BURST: usize = 64;
 
-/// Whose payload a queued packet carries.
+/// The owner of a queued packet's payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Owner {
-    /// Nobody's: there is none.
+    /// There is no payload.
     Nobody,
-    /// The packet is not to be sent any more: its message was given back.
+    /// The packet must not be sent any more: its message was returned to its owner.
     Forgotten,
     /// The request of a call.
     Call,
@@ -32,15 +33,16 @@ pub(crate) enum Owner {
     Control,
 }
 
-/// Where the payload of a queued packet is. Of plain numbers, which stay in registers until they stand in the queue.
+/// The location of a queued packet's payload. Plain numbers, which stay in registers until they are stored in the
+/// queue.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Source {
     pub owner: Owner,
-    /// Bytes of the header that stands in front of the payload already; 0 if the queue has it.
+    /// Bytes of the header that already precedes the payload in memory; 0 if the queue has it.
     adjacent: u8,
     /// Number of the call or server slot.
     index: u32,
-    /// Where in the message.
+    /// Offset in the message.
     offset: u32,
     len: u32,
 }
@@ -60,18 +62,18 @@ impl Source {
         Source { owner, adjacent: 0, index, offset: offset as u32, len: len as u32 }
     }
 
-    /// The start of a message, with the header written in front of it if there is room.
+    /// The start of a message, with the header written before it if there is room.
     #[inline(always)]
     pub fn start(owner: Owner, index: u32, buf: &mut MsgBuf, header: &Header, len: usize) -> Source {
         Source { owner, adjacent: write_adjacent(buf, header, len), index, offset: 0, len: len as u32 }
     }
 }
 
-/// Writes a header in front of the data, and gives its length; 0 if it does not fit.
+/// Writes a header before the data, and returns its length; 0 if it does not fit.
 #[inline(always)]
 fn write_adjacent(buf: &mut MsgBuf, header: &Header, len: usize) -> u8 {
     if header.is_plain() {
-        // Of fixed length, so that it is one store.
+        // Fixed length, so that it is one store.
         buf.put_header(&header.base(), len);
         return HEADER_BYTES as u8;
     }
@@ -85,7 +87,7 @@ fn write_adjacent(buf: &mut MsgBuf, header: &Header, len: usize) -> u8 {
     write_adjacent_extended(buf, *header, len)
 }
 
-/// [`write_adjacent`] of a header with extensions. It gets a copy, so that all other headers stay in registers.
+/// [`write_adjacent`] for a header with extensions. It gets a copy, so that all other headers stay in registers.
 #[inline(never)]
 fn write_adjacent_extended(buf: &mut MsgBuf, header: Header, len: usize) -> u8 {
     let mut bytes = [0; HEADER_BYTES_MAX];
@@ -101,7 +103,7 @@ fn write_adjacent_extended(buf: &mut MsgBuf, header: Header, len: usize) -> u8 {
 struct TxItem {
     route: Route,
     source: Source,
-    /// Of a packet whose header does not stand in front of its payload: its place in [`TxQueue::headers`].
+    /// For a packet whose header does not precede its payload: the header's place in [`TxQueue::headers`].
     header: u32,
 }
 
@@ -136,7 +138,7 @@ impl TxQueue {
         self.items.push(TxItem { route, source, header: place });
     }
 
-    /// Keeps a header for which there is no room in front of its payload, and gives its place.
+    /// Keeps a header for which there is no room before its payload, and returns its place.
     ///
     /// It gets a copy, so that the header of any other packet stays in registers.
     #[inline(never)]
@@ -147,19 +149,19 @@ impl TxQueue {
         self.headers.len() as u32 - 1
     }
 
-    /// Appends a packet without a payload, and gives its place in the batch, for [`TxQueue::amend`].
+    /// Appends a packet without a payload, and returns its place in the batch, for [`TxQueue::amend`].
     pub fn push_bare(&mut self, route: Route, header: &Header) -> u32 {
         self.push(route, header, Source::NOTHING);
         self.items.len() as u32 - 1
     }
 
-    /// Makes a packet of this batch that [`TxQueue::push_bare`] appended say more: gives it another header, or keeps the one it has, and a
-    /// body, or none.
+    /// Extends a packet of this batch that [`TxQueue::push_bare`] appended: gives it a new header, unless `header` is
+    /// `None`, and a body, unless `body` is `None`.
     pub fn amend<B: Body>(&mut self, place: u32, header: Option<&Header>, body: Option<&B>) {
         let item = &mut self.items[place as usize];
         item.source = Source::NOTHING;
         if let Some(body) = body {
-            // A body that it has already is left behind, until the batch is sent.
+            // A body that it already has stays unused until the batch is sent.
             item.source = Source::piece(Owner::Control, 0, self.bodies.len(), B::BYTES);
             body.write(&mut self.bodies);
         }
@@ -176,7 +178,7 @@ impl TxQueue {
         self.push(route, header, Source::piece(Owner::Control, 0, offset, B::BYTES));
     }
 
-    /// Appends a control packet with a body, and zeros behind it up to a length of `bytes`.
+    /// Appends a control packet with a body, padded with zeros to `bytes`.
     pub fn push_padded<B: Body>(&mut self, route: Route, header: &Header, body: &B, bytes: usize) {
         let offset = self.bodies.len();
         body.write(&mut self.bodies);
@@ -185,7 +187,7 @@ impl TxQueue {
         self.push(route, header, Source::piece(Owner::Control, 0, offset, len));
     }
 
-    /// Appends a control packet to an address that nothing is kept of.
+    /// Appends a control packet to an address for which there is no state.
     pub fn push_stranger<B: Body>(&mut self, addr: Addr, header: &Header, body: &B) {
         let mut bytes = [0; HEADER_BYTES_MAX];
         let len = header.write(&mut bytes);
@@ -194,13 +196,13 @@ impl TxQueue {
         self.strangers.push((addr, packet));
     }
 
-    /// Takes back packets whose payload is in the request of a call.
+    /// Removes packets whose payload is in the request of a call.
     #[cold]
     pub fn forget_call(&mut self, call: u32) {
         self.forget(Owner::Call, call);
     }
 
-    /// Takes back packets whose payload is in the response of a server slot.
+    /// Removes packets whose payload is in the response of a server slot.
     #[cold]
     pub fn forget_serve(&mut self, serve: u32) {
         self.forget(Owner::Serve, serve);
@@ -221,13 +223,13 @@ impl TxQueue {
 }
 
 impl Core {
-    /// Hands everything that waits to the transport, and reads the clock.
+    /// Hands everything queued to the transport, and reads the clock.
     pub fn transmit<T: Transport>(&mut self, transport: &mut T) {
         if !self.joining_limits.is_empty() {
             self.joining_limits.drain(..).for_each(|(route, bytes)| transport.limit_joining(route, bytes.into()));
         }
         let mut sent = match &self.tx.items[..] {
-            // One call at a time: nothing to collect.
+            // A single packet: nothing to collect.
             [item] => match self.slices(item) {
                 Some((header, payload)) => {
                     transport.tx_burst(&[TxPacket { route: item.route, header, payload }]);
@@ -241,7 +243,7 @@ impl Core {
             sent += self.answer_strangers(transport);
         }
         transport.tx_flush();
-        // The time is read when the packets are gone: nobody waits for that.
+        // The clock is read after the packets have left, so it delays none of them.
         self.now = transport.now();
         for item in &self.tx.items {
             if item.source.owner == Owner::Call {
@@ -283,11 +285,11 @@ impl Core {
 
     #[cold]
     fn answer_strangers<T: Transport>(&mut self, transport: &mut T) -> u64 {
-        // A stranger that cannot be answered is its own problem.
+        // If a stranger cannot be answered, nothing else is affected.
         self.tx.strangers.drain(..).filter(|(addr, packet)| transport.tx_to(addr, packet).is_ok()).count() as u64
     }
 
-    /// Brings packets of one destination together, in their order. Most batches are so already.
+    /// Groups packets by destination, keeping their order. Most batches are grouped already.
     fn group_by_route(&mut self) {
         let items = &mut self.tx.items;
         let changes = items.windows(2).filter(|pair| pair[0].route != pair[1].route).count();
@@ -296,7 +298,7 @@ impl Core {
         }
     }
 
-    /// The two parts of a packet: its header, or header and payload if those are adjacent; and the rest of it.
+    /// The two parts of a packet: its header, or header and payload if they are adjacent; and the rest.
     #[inline(always)]
     fn slices<'a>(&'a self, item: &TxItem) -> Option<(&'a [u8], &'a [u8])> {
         let Source { owner, adjacent, index, offset, len } = item.source;

@@ -1,29 +1,30 @@
-//! What a call of several packets knows of each of them: when it was sent, whether it was answered, whether it is lost.
+//! The state of each packet of a multi-packet call: when it was sent, whether it was answered, whether it is lost.
 //!
-//! A packet is lost if one that was sent later was answered, and time enough has passed for it to have been merely overtaken: RACK's rule
-//! (RFC 8985), with the number breaking ties among packets that left together. No timer declares a loss. So a stopped peer, which answers
-//! nothing, loses nothing, and reordering within the window that [`Window::find_lost`] is given is no loss.
+//! A packet is lost if one that was sent later was answered, and more time has passed than being overtaken explains:
+//! RACK's rule (RFC 8985), with the number breaking ties among packets that left together. No timer declares a loss. So
+//! if a peer is stopped and answers nothing, nothing counts as lost, and neither does reordering within the time that
+//! [`Window::find_lost`] is given.
 
 use std::ops::Range;
 
 use crate::mutation::{Mutation, is_planted};
 
-/// No time.
+/// Not a time.
 pub(crate) const NEVER: u64 = u64::MAX;
-/// A window spans so many times the credits: while a hole is found and filled, which takes about three round trips, the packets behind it
-/// go on.
+/// A window spans this many times the credits: while a hole is found and filled, which takes about three round trips,
+/// later packets continue.
 const CREDITS_SPANNED: usize = 4;
-/// Packets that any window spans, at most: four times the most credits that a session has.
+/// Most packets that any window spans: four times the most credits that a session has.
 pub(crate) const WINDOW_PACKETS_MAX: usize = 4096;
 const WINDOW_PACKETS_MIN: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// On its way, and holds a credit.
+    /// In flight, and holds a credit.
     InFlight,
     /// Known to have arrived, and holds its credit until the response comes: the last packet of a request.
     Arrived,
-    /// To be sent again.
+    /// To be retransmitted.
     Lost,
     Answered,
 }
@@ -36,44 +37,46 @@ struct Packet {
     again: bool,
 }
 
-/// What the answer to a packet says.
+/// What the answer to a packet means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// It was on its way; with its round trip, if only one copy was sent.
+    /// The packet was in flight; with its round trip, if only one copy was sent.
     Expected(Option<u64>),
-    /// It was believed to be lost, and is not: it holds no credit any more.
+    /// The packet was considered lost, and is not: it holds no credit any more.
     Late,
-    /// It was answered before.
+    /// The packet was answered before.
     Repeated,
 }
 
-/// The window. Packets are named by their number in the call; the caller says which are in it. See the [module](self).
+/// The window. Packets are identified by their number in the call; the caller says which are in it. See the
+/// [module](self).
 #[derive(Debug)]
 pub(crate) struct Window {
     packets: Box<[Packet]>,
     /// Credits that it holds.
     pub in_flight: u32,
-    /// Packets that wait to be sent again.
+    /// Packets that wait for retransmission.
     lost: u32,
     /// No lost packet is below this number.
     lost_from: u32,
-    /// When the packet was sent that was sent last among the answered, and its number.
+    /// The send time and number of the most recently sent packet among those answered.
     latest: (u64, u32),
     /// Its round trip.
     rtt: u64,
-    /// After an answer that may have been to either of two copies nothing is lost before this time: answers to what was sent between the
-    /// two may follow.
+    /// After an answer that may belong to either of two copies, nothing counts as lost before this time: answers to
+    /// packets sent between the two may follow.
     ambiguous_until: u64,
-    /// Whether that packet was sent more than once.
+    /// Whether the packet of `latest` was sent more than once.
     was_again: bool,
     /// When a packet that was overtaken counts as lost; [`NEVER`] if none was.
     pub due: u64,
-    /// The REQUEST_FOR_RESPONSE that may be made to ask for more: its batch, its entry there, its first packet, how many it asks for.
+    /// The REQUEST_FOR_RESPONSE that may be extended: its batch, its entry there, its first packet, how many it asks
+    /// for.
     pub asked: Option<(u32, u32, u32, u32)>,
 }
 
 impl Window {
-    /// Packets that a window for so many credits spans.
+    /// Packets that a window spans for this many credits.
     pub fn span(credits: u16) -> usize {
         (credits as usize * CREDITS_SPANNED).next_power_of_two().clamp(WINDOW_PACKETS_MIN, WINDOW_PACKETS_MAX)
     }
@@ -101,7 +104,7 @@ impl Window {
         (self.was_again, self.due, self.asked) = (false, NEVER, None);
     }
 
-    /// Packets that wait to be sent again.
+    /// Packets that wait for retransmission.
     pub fn lost(&self) -> u32 {
         self.lost
     }
@@ -121,14 +124,14 @@ impl Window {
         self.packets[number as usize & (self.packets.len() - 1)].state
     }
 
-    /// A packet is sent for the first time, and takes a credit.
+    /// Notes that a packet is sent for the first time, and takes a credit.
     #[inline]
     pub fn send(&mut self, number: u32, now: u64) {
         *self.packet(number) = Packet { sent_at: now, state: State::InFlight, again: false };
         self.in_flight += 1;
     }
 
-    /// A lost packet is sent again, and takes a credit.
+    /// Notes that a lost packet is retransmitted, and takes a credit.
     pub fn send_again(&mut self, number: u32, now: u64) {
         *self.packet(number) = Packet { sent_at: now, state: State::InFlight, again: true };
         self.in_flight += 1;
@@ -136,13 +139,13 @@ impl Window {
         self.lost_from = number + 1;
     }
 
-    /// A packet that holds a credit is sent again to provoke an answer.
+    /// Notes that a packet that holds a credit is retransmitted to provoke an answer.
     pub fn probe(&mut self, number: u32, now: u64) {
         let packet = self.packet(number);
         (packet.sent_at, packet.again) = (now, true);
     }
 
-    /// The time at which a packet left is known.
+    /// Sets the time at which a packet left.
     #[inline]
     pub fn stamp(&mut self, number: u32, now: u64) {
         self.packet(number).sent_at = now;
@@ -153,14 +156,15 @@ impl Window {
         self.state(number) == State::Answered
     }
 
-    /// Whether it waits to be sent again.
+    /// Whether it waits for retransmission.
     pub fn is_lost(&self, number: u32) -> bool {
         self.state(number) == State::Lost
     }
 
-    /// Gives up the last of these that is on its way, and its credit; says whether there is one.
-    pub fn lose_last(&mut self, mut numbers: Range<u32>) -> bool {
-        let Some(last) = numbers.rfind(|number| self.state(*number) == State::InFlight) else { return false };
+    /// Gives up the last of these that holds a credit, and the credit; says whether there is one. The last packet of a
+    /// request is given up even if it has arrived: after a recall, its credit may be the only one.
+    pub fn lose_last(&mut self, numbers: Range<u32>) -> bool {
+        let Some(last) = self.to_probe(numbers, true) else { return false };
         self.packet(last).state = State::Lost;
         self.in_flight -= 1;
         self.lost += 1;
@@ -185,13 +189,13 @@ impl Window {
         found
     }
 
-    /// The packet that is sent again to provoke an answer: the last one that holds a credit, or the first.
+    /// The packet to retransmit to provoke an answer: the last one that holds a credit, or the first.
     pub fn to_probe(&self, mut numbers: Range<u32>, last: bool) -> Option<u32> {
         let holds = |number: &u32| matches!(self.state(*number), State::InFlight | State::Arrived);
         if last { numbers.rfind(holds) } else { numbers.find(holds) }
     }
 
-    /// The packet was answered.
+    /// Notes that a packet was answered.
     #[inline]
     pub fn answer(&mut self, number: u32, now: u64) -> Answer {
         let packet = self.packet(number);
@@ -209,22 +213,22 @@ impl Window {
         Answer::Expected((!again).then(|| now.saturating_sub(sent_at)))
     }
 
-    /// The last packet of a request has arrived; what answers it is the response. If it was given up as lost it stays so, and is sent
-    /// again: something must be on its way that provokes the response once more if that is lost.
+    /// Notes that the last packet of a request has arrived; the response answers it. If it was marked as lost it stays
+    /// so, and is retransmitted: some packet must be in flight that provokes the response again if that is lost.
     pub fn arrive(&mut self, number: u32, now: u64) {
         let packet = self.packet(number);
         let Packet { sent_at, state, again } = *packet;
-        // If it counts as lost, it holds no credit. It is sent again, so that something is, whose answer is awaited.
+        // If it counts as lost, it holds no credit. It is retransmitted, so that an answer is awaited.
         if state == State::InFlight {
             packet.state = State::Arrived;
             self.learn(number, sent_at, again, now);
         }
     }
 
-    /// Whether none of these was overtaken: what is on its way was sent after all that was answered.
+    /// Whether none of these was overtaken: everything in flight was sent after everything that was answered.
     #[inline]
     pub fn is_in_order(&self, numbers: Range<u32>) -> bool {
-        // Without retransmissions, what is answered in order leaves the first packet behind everything answered.
+        // Without retransmissions, if everything is answered in order, the first packet follows everything answered.
         self.lost == 0 && self.due == NEVER && self.latest.1 < numbers.start && !self.was_again
     }
 
@@ -242,8 +246,8 @@ impl Window {
         }
     }
 
-    /// Finds packets among these that were overtaken, longer ago than a round trip and `patience`, and gives how many; their credits are
-    /// free. Sets [`Window::due`] for those that may yet come.
+    /// Finds packets among these that were overtaken longer ago than a round trip and `patience`, frees their credits,
+    /// and returns their number. Sets [`Window::due`] for those that may yet come.
     pub fn find_lost(&mut self, numbers: Range<u32>, now: u64, patience: u64) -> u32 {
         self.due = NEVER;
         let mut found = 0;
@@ -318,6 +322,17 @@ mod tests {
     }
 
     #[test]
+    fn the_last_packet_gives_its_credit_to_a_lost_one_even_if_it_has_arrived() {
+        let mut window = sent(3);
+        window.arrive(2, 2000);
+        assert_eq!(window.find_lost(0..3, 9000, 0), 2);
+        assert!(window.lose_last(0..3) && !window.lose_last(0..3));
+        assert_eq!((window.in_flight, window.lost()), (0, 3));
+        (0..2).for_each(|number| window.send_again(number, 9001));
+        assert_eq!(window.next_lost(0..3), Some(2), "or nobody would ask when its response is lost");
+    }
+
+    #[test]
     fn what_was_merely_overtaken_is_not_lost() {
         let mut window = sent(32);
         for number in (0..32).rev() {
@@ -335,7 +350,7 @@ mod tests {
         assert_eq!((window.to_probe(30..32, true), window.to_probe(30..32, false)), (Some(31), Some(30)));
         window.probe(31, 9000);
         window.answer(31, 10_000);
-        // The answer may have been to the first copy, and that to packet 30 may follow.
+        // The answer may belong to the first copy, and that to packet 30 may follow.
         assert_eq!(window.find_lost(30..32, 10_000, 0), 0);
         assert_eq!(window.find_lost(30..32, window.due, 0), 1);
     }

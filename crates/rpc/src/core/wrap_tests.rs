@@ -1,4 +1,4 @@
-//! Sequence numbers of slots run past the end of their 32 bits.
+//! Sequence numbers of slots wrap around after 32 bits.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -40,7 +40,7 @@ fn calls_go_on_past_the_last_sequence_number() {
     for slot in server.shared.core.borrow_mut().sessions[0].server.iter_mut() {
         slot.sequence = u32::MAX - 3;
     }
-    // One after the other, so all in slot 0; every second has several packets.
+    // One after the other, so all in slot 0; every second one has several packets.
     for i in 0..10u32 {
         let mut call = Box::pin(session.call(1, vec![0; 2000 * (i as usize % 2)]));
         let reply = loop {
@@ -54,7 +54,7 @@ fn calls_go_on_past_the_last_sequence_number() {
     let sequence = client.shared.core.borrow().sessions[0].client[0].sequence;
     assert_eq!(sequence, (u32::MAX - 3).wrapping_add(10));
     assert_eq!(server.shared.core.borrow().sessions[0].server[0].sequence, sequence);
-    // The release of what wrapped is understood too.
+    // A release of requests beyond the wrap-around works too.
     for _ in 0..100_000 {
         turn();
         client.run_once();

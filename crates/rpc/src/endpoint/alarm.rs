@@ -1,4 +1,4 @@
-//! Sleeping in tasks: timers of the application's on the endpoint's wheel.
+//! Sleeping in tasks: timers of the application on the endpoint's wheel.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use super::Shared;
 use crate::config::nanos;
 use crate::core::alarm::AlarmId;
 
-/// A handle for tasks that wait for a time. Clones are handles of the same endpoint.
+/// A handle for tasks that wait for a time. Clones refer to the same endpoint.
 ///
 /// ```
 /// # use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
@@ -44,18 +44,19 @@ impl Timers {
         self.shared.core.borrow().now
     }
 
-    /// Nanoseconds on the clock for promises to others that hold for a time ([`Transport::boot_clock`](dunlin_net::Transport::boot_clock)), which
-    /// goes on while the machine is suspended. Read afresh each time, and never compared with [`Timers::now`].
+    /// Nanoseconds on the clock for promises to others that hold for a time
+    /// ([`Transport::boot_clock`](dunlin_net::Transport::boot_clock)), which keeps running while the machine is
+    /// suspended. Read anew each time; never compare it with [`Timers::now`].
     pub fn boot_now(&self) -> u64 {
         self.shared.boot_clock.now()
     }
 
-    /// Ends after `time`, counted from [`Timers::now`], and up to some microseconds later.
+    /// Sleeps for `time`, counted from [`Timers::now`], and up to some microseconds longer.
     pub fn sleep(&self, time: Duration) -> Sleep {
         self.sleep_until(self.now().saturating_add(nanos(time)))
     }
 
-    /// Ends at `at`, in nanoseconds on the transport's clock, and up to some microseconds later.
+    /// Sleeps until `at`, in nanoseconds on the transport's clock, and up to some microseconds longer.
     pub fn sleep_until(&self, at: u64) -> Sleep {
         let alarm = self.shared.core.borrow_mut().set_alarm(at);
         self.shared.executor.notify_here();
@@ -63,7 +64,7 @@ impl Timers {
     }
 }
 
-/// The future of [`Timers::sleep`]. Dropping it forgets the time.
+/// The future of [`Timers::sleep`]. Dropping it removes the timer.
 #[must_use = "it waits only while it is awaited"]
 pub struct Sleep {
     shared: Rc<Shared>,
@@ -79,7 +80,7 @@ impl Future for Sleep {
             return Poll::Ready(());
         }
         let before = core.watch_alarm(self.alarm, context.waker());
-        // A waker may own what comes back to the core when it is dropped.
+        // Dropping a waker may drop what it owns, which may call back into the core.
         drop(core);
         drop(before);
         Poll::Pending

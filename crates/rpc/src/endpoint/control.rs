@@ -15,7 +15,7 @@ const RESET_BYTES: usize = HEADER_BYTES + Presence::BYTES;
 /// Longest body of a control packet.
 const CONTROL_BODY_MAX: usize = 64;
 
-/// Handles a packet that manages sessions.
+/// Handles a session-management packet.
 #[cold]
 pub(crate) fn control<T: Transport>(shared: &Rc<Shared>, transport: &mut T, i: usize, received: &Other) {
     let mut bytes = [0; CONTROL_BODY_MAX];
@@ -27,7 +27,8 @@ pub(crate) fn control<T: Transport>(shared: &Rc<Shared>, transport: &mut T, i: u
         Other::Unknown(header) => {
             use Kind::{Close, Credits, Ping, Request, RequestForResponse};
             let answered = matches!(header.kind, Request | RequestForResponse | Ping | Close | Credits);
-            // The address may be forged: nothing longer goes there than came from it. A peer whose packets are short asks by PING.
+            // The address may be forged: send nothing longer there than what came from it. A peer with short packets
+            // asks by PING.
             let answered = answered && packet.len() >= RESET_BYTES && !core.knows_tag(header);
             if let (true, Some(source)) = (answered, transport.rx_source(i)) {
                 core.send_reset(source, header);
@@ -37,7 +38,7 @@ pub(crate) fn control<T: Transport>(shared: &Rc<Shared>, transport: &mut T, i: u
     };
     let mut len = packet.len().saturating_sub(header.wire_len());
     if header.kind == Kind::Ping && len > Presence::BYTES {
-        // A probe of the path: what follows only makes it long.
+        // A probe of the path: the rest is only padding.
         len = Presence::BYTES;
     }
     if len > CONTROL_BODY_MAX {
@@ -58,13 +59,14 @@ pub(crate) fn control<T: Transport>(shared: &Rc<Shared>, transport: &mut T, i: u
             Ok(reset) => core.on_reset(from, &reset),
             Err(_) => core.counters.dropped_control += 1,
         },
-        // An earlier packet of the burst may have ended its session, and another have begun in the same place.
+        // An earlier packet of the burst may have ended its session, and another session may have begun at the same
+        // index.
         _ if core.is_session_of(header, from) => session_control(&mut core, header, body),
         _ => core.counters.dropped_unknown_session += 1,
     }
 }
 
-/// Handles a control packet that named its session rightly.
+/// Handles a control packet that named its session correctly.
 fn session_control(core: &mut crate::core::Core, header: &Header, body: &[u8]) {
     let session = header.session;
     if header.kind == Kind::Credits {

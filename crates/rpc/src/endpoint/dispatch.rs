@@ -1,4 +1,4 @@
-//! Requests go to their handlers: in place, in bursts, as tasks, or to worker threads.
+//! Hands requests to their handlers: in place, in bursts, as tasks, or to worker threads.
 
 use std::rc::Rc;
 
@@ -13,8 +13,9 @@ use crate::core::serve::{Dispatch, ServeRef};
 use crate::msgbuf::MsgBuf;
 use crate::wire::Status;
 
-/// Runs the handlers of a burst's requests, in order; requests of one type that stand together are handed over together if their
-/// handler wants that. In `passed` they are counted before a handler is given them, for whoever looks after the others if it panics.
+/// Runs the handlers of a burst's requests, in order; consecutive requests of one type are handed over together if
+/// their handler wants that. `passed` counts requests before their handler gets them, for the code that takes care of
+/// the rest if a handler panics.
 pub(crate) fn run_handlers<T: Transport>(
     shared: &Rc<Shared>,
     transport: &mut T,
@@ -76,7 +77,7 @@ fn run_group<T: Transport>(
     }
 }
 
-/// Gives each request to `run`, unless its caller has given up meanwhile.
+/// Passes each request to `run`, unless its caller has given up meanwhile.
 #[inline(always)]
 fn for_each<T: Transport>(
     shared: &Rc<Shared>,
@@ -96,7 +97,7 @@ fn for_each<T: Transport>(
     }
 }
 
-/// Gives all requests to `run` together, without those whose callers have given up meanwhile.
+/// Passes all requests to `run` together, except those whose callers have given up meanwhile.
 fn run_burst<T: Transport>(
     shared: &Rc<Shared>,
     packets: &T,
@@ -113,7 +114,7 @@ fn run_burst<T: Transport>(
             batch.push((dispatch.serve, payload));
         }
     }
-    // What panics from here on answers them itself.
+    // If anything panics from here on, the burst's `Drop` answers its requests.
     *passed += group.len();
     if let Some((_, first)) = group.first()
         && !batch.is_empty()
@@ -122,14 +123,14 @@ fn run_burst<T: Transport>(
     }
 }
 
-/// The buffer of a request that is not used where it was received.
+/// The buffer of a request that is not used in place.
 #[inline]
 fn take_buffer(shared: &Rc<Shared>, dispatch: &Dispatch) -> Option<MsgBuf> {
     if dispatch.in_packet().is_some() {
         return None;
     }
     let serve = &mut shared.core.borrow_mut().serves[dispatch.serve.place()];
-    // A later packet of the burst may have begun the slot's next request, whose buffer this is then.
+    // A later packet of the burst may have begun the slot's next request; the buffer is then that one's.
     if serve.generation == dispatch.serve.generation() { serve.request.take() } else { None }
 }
 
@@ -149,7 +150,7 @@ fn payload_of<'a, T: Transport>(
     }
 }
 
-/// Whether the caller has given up already, by its deadline or by a later packet of the same burst; then nothing runs.
+/// Whether the caller has given up already, by its deadline or by a later packet of the same burst; nothing then runs.
 #[inline]
 fn is_over(shared: &Rc<Shared>, serve: ServeRef) -> bool {
     let mut core = shared.core.borrow_mut();
@@ -165,7 +166,8 @@ fn is_over(shared: &Rc<Shared>, serve: ServeRef) -> bool {
     true
 }
 
-/// Copies a request for a handler that outlives the burst and has not started, or pushes it back if there are too many of those.
+/// Copies a request for a handler that outlives the burst and has not started, or pushes it back if there are too many
+/// such requests.
 fn admit(shared: &Rc<Shared>, serve: ServeRef, payload: &[u8]) -> Option<MsgBuf> {
     let request = keep(shared, serve, payload);
     if request.is_none() {
@@ -174,13 +176,13 @@ fn admit(shared: &Rc<Shared>, serve: ServeRef, payload: &[u8]) -> Option<MsgBuf>
     request
 }
 
-/// Copies a request that is to outlive the burst, unless there are too many of those.
+/// Copies a request that will outlive the burst, unless there are too many such requests.
 pub(crate) fn keep(shared: &Rc<Shared>, serve: ServeRef, payload: &[u8]) -> Option<MsgBuf> {
     let request = MsgBuf::copy_from(payload).ok()?;
     may_defer(shared, serve).then_some(request)
 }
 
-/// Whether one more request may be held, which then is.
+/// Whether one more request may be held; if so, notes that this one is.
 pub(crate) fn may_defer(shared: &Rc<Shared>, serve: ServeRef) -> bool {
     let mut core = shared.core.borrow_mut();
     let fits_share = core.may_defer(serve);

@@ -1,8 +1,9 @@
-//! The event loop: one iteration receives a burst, runs handlers, continuations and tasks, and hands everything to send to the transport at
-//! once.
+//! The event loop: one iteration receives a burst, runs handlers, continuations and tasks, and hands everything to send
+//! to the transport at once.
 //!
-//! Packets are looked at in two passes. The first runs the protocol for all of them; the second runs the handlers of the requests it
-//! found, so that a handler may use sessions freely, and requests of one burst can be handed over together.
+//! Packets are processed in two passes. The first runs the protocol for all of them; the second runs the handlers of
+//! the requests it found, so that a handler may use sessions freely, and requests of one burst can be handed over
+//! together.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -30,39 +31,40 @@ use crate::core::serve::Dispatch;
 use crate::wire::header::FLAG_DEADLINE;
 use crate::wire::{Header, Kind, Status};
 
-/// Polls without packets after which the time is read all the same.
+/// Polls without packets after which the clock is read all the same.
 const UNCLOCKED_MAX: u32 = 16;
-/// The same while calls are in progress: their round trips are measured from the time that was read last.
+/// The same while calls are in progress: their round trips are measured from the last reading of the clock.
 const UNCLOCKED_WAITING_MAX: u32 = 8;
-/// Times that an iteration which finds nothing to do asks the transport again, if the loop would only come back at once.
+/// Polls of the transport in an iteration that finds nothing to do, if the loop would come back at once anyway.
 const POLLS_PER_ITERATION: u32 = 4;
-/// Iterations with packets after which timers are looked at although the receive queue may hold more.
+/// Iterations with packets after which timers are checked although the receive queue may hold more.
 const BUSY_ITERATIONS_MAX: u32 = 64;
-/// Timers are looked at no more often than this.
+/// Timers are checked no more often than this.
 const TIMER_PAUSE_NANOS: u64 = 20_000;
-/// A sleeper may wake up so late, so it is awake so early before a paced packet.
+/// Wake this much before a paced packet is due, because a sleeping thread may wake this late.
 const WAKE_UP_NANOS: u64 = 100_000;
-/// Handlers and tasks of one iteration shall not take longer.
+/// Handlers and tasks of one iteration should not take longer.
 const STALL_NANOS: u64 = 10_000_000;
 /// Stalls are logged no more often than this.
 const STALL_LOG_PAUSE_NANOS: u64 = 1_000_000_000;
 /// With fewer sessions than this the cache holds them, and prefetching is only work.
 const SESSIONS_IN_CACHE: usize = 256;
 
-/// What to do after a [`Endpoint::turn`].
+/// What to do after an [`Endpoint::turn`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
     /// It found something: come back soon.
     Busy,
-    /// It found nothing, but the poll policy says to look again soon.
+    /// It found nothing, but the poll policy says to poll again soon.
     Spin,
     /// There is nothing to do: come back when [`Endpoint::wake_fd`] is readable, or after this time.
     Sleep(Duration),
 }
 
 impl<T: Transport> Endpoint<T> {
-    /// Runs one iteration of the event loop, without sleeping. Gives the number of packets, tasks and replies it found. Zero says that there were
-    /// none, but timers may have fired and made work for the next iteration: who sleeps after it asks [`Endpoint::next_due`] for how long.
+    /// Runs one iteration of the event loop, without sleeping. Returns the number of packets, tasks and replies it
+    /// found. Zero means that there were none, but timers may have fired and made work for the next iteration: before
+    /// sleeping, ask [`Endpoint::next_due`] for how long.
     ///
     /// # Panics
     /// If called from inside a handler, task or continuation of this endpoint.
@@ -71,24 +73,26 @@ impl<T: Transport> Endpoint<T> {
         self.iterate(1)
     }
 
-    /// An iteration that asks the transport up to `polls` times for packets while there is nothing else to do.
+    /// Runs an iteration that polls the transport up to `polls` times while there is nothing else to do.
     #[inline]
     fn iterate(&self, polls: u32) -> usize {
-        let mut transport =
-            self.transport.try_borrow_mut().expect("the event loop of an endpoint was entered from inside its own handler");
+        let mut transport = self
+            .transport
+            .try_borrow_mut()
+            .expect("the event loop of an endpoint was entered from inside its own handler");
         let shared = &self.shared;
-        // Whoever calls this itself may have done anything since.
+        // A caller that runs iterations itself may have done anything since the last one.
         let mut is_clocked = self.is_clocked.get() && polls > 1;
-        // What the application enqueued since the last iteration leaves before anything else: the other side works on it while this
-        // one works on what it received.
+        // First send what the application enqueued since the last iteration: the peer then works on it while this
+        // endpoint works on what it received.
         if shared.core.borrow().tx.has_packets() {
             shared.core.borrow_mut().transmit(&mut *transport);
             is_clocked = true;
         }
         let mut packets = transport.rx_burst();
         if packets == 0 && self.is_quiet(polls) {
-            // Only a packet can make work now, or another thread that wakes a task. What lies between two polls is how late
-            // they are seen.
+            // From now on only a packet can make work, or another thread that wakes a task. The work between two polls
+            // is how late they are seen.
             let mut polls_left = polls;
             while packets == 0 && !shared.executor.has_ready() {
                 polls_left -= 1;
@@ -125,19 +129,19 @@ impl<T: Transport> Endpoint<T> {
             if packets == 0 {
                 return found;
             }
-            // The time is that of the look before, when these were there already.
+            // The time is that of the previous reading; these packets were already there then.
             is_clocked = true;
         }
     }
 
-    /// Whether an iteration without packets can end here: nothing is ready, and it is not yet time to read the clock. This is what polling
-    /// costs, so it is as short as can be.
+    /// Whether an iteration without packets can end here: nothing is ready, and it is not yet time to read the clock.
+    /// This is the cost of polling, so it is as short as possible.
     #[inline]
     fn is_quiet(&self, polls: u32) -> bool {
         let core = self.shared.core.borrow();
         let unclocked = self.unclocked.get() + polls;
         let unclocked_max = match core.config.poll {
-            // Who sleeps after every empty iteration has the time to read it, or lets others work; so have simulations.
+            // A loop that sleeps or yields after every empty iteration has time to read the clock; so have simulations.
             PollPolicy::Sleep | PollPolicy::Yielding { .. } => 1,
             _ if core.calls_pending() > 0 => UNCLOCKED_WAITING_MAX,
             _ => UNCLOCKED_MAX,
@@ -151,8 +155,8 @@ impl<T: Transport> Endpoint<T> {
         is_quiet
     }
 
-    /// The second half of an iteration: sends what it made, then reads the clock and looks at timers.
-    /// Gives the number of packets of a burst that it received and that is to be looked at before timers are.
+    /// The second half of an iteration: sends what it produced, then reads the clock and checks timers. Returns the
+    /// number of packets in a burst that it received and that must be processed before timers are.
     fn send_and_look_at_timers(&self, transport: &mut T, packets: usize) -> usize {
         let mut core = self.shared.core.borrow_mut();
         let before = core.now;
@@ -161,11 +165,11 @@ impl<T: Transport> Endpoint<T> {
             core.start_openings(transport);
             core.set_deadlines();
         }
-        // Answers that wait in the queue come before timeouts: only a drained queue proves that one is late.
+        // Answers in the receive queue come before timeouts: only a drained queue proves that an answer is late.
         core.busy_iterations = if packets == 0 { 0 } else { core.busy_iterations + 1 };
         let drained = packets == 0 || core.busy_iterations >= BUSY_ITERATIONS_MAX;
-        // The clock is read when everything urgent is done: after a transmission, or when there is nothing else to do. What was just
-        // received may have made the application want to send.
+        // The clock is read when everything urgent is done: after a transmission, or when there is nothing else to do.
+        // The packets just received may have made the application send something.
         let is_clocked = if core.tx.has_packets() {
             core.transmit(transport);
             true
@@ -196,8 +200,8 @@ impl<T: Transport> Endpoint<T> {
         0
     }
 
-    /// Counts an iteration with packets that took long, and logs one per second at most. `before` is the look at the clock before; without packets
-    /// it may be older than the iteration.
+    /// Counts an iteration with packets that took long, and logs at most one per second. `before` is the previous
+    /// reading of the clock; without packets it may be older than the iteration.
     #[cold]
     #[inline(never)]
     fn on_stall(&self, core: &mut Core, transport: &T, packets: usize, before: u64) {
@@ -223,9 +227,10 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// Runs the timers that are due, unless packets have arrived since the queue was found empty: between that and the look at the clock this
-    /// thread may have been away for milliseconds, and answers that came meanwhile are not late. Their round trips end at `before`, the
-    /// look at the clock before. Gives the number of these packets.
+    /// Runs the timers that are due, unless packets have arrived since the queue was found empty: between that and the
+    /// reading of the clock this thread may have been descheduled for milliseconds, and answers that came meanwhile are
+    /// not late. Their round trips end at `before`, the previous reading of the clock. Returns the number of these
+    /// packets.
     #[inline(never)]
     fn look_at_timers(&self, transport: &mut T, before: u64) -> usize {
         let mut core = self.shared.core.borrow_mut();
@@ -243,7 +248,7 @@ impl<T: Transport> Endpoint<T> {
         core.busy_iterations = 0;
         self.shared.transport_counters.set(transport.counters());
         if core.run_timers(transport) > 0 {
-            // Whoever waits for what they did looks before the loop sleeps.
+            // Tasks that wait for the effects of timers are polled before the loop sleeps.
             self.unclocked.set(1);
         }
         if core.tx.has_packets() {
@@ -256,7 +261,7 @@ impl<T: Transport> Endpoint<T> {
         0
     }
 
-    /// One iteration, then sleep if there was nothing to do and the poll policy says so.
+    /// Runs one iteration, then sleeps if there was nothing to do and the poll policy says so.
     fn run_and_wait(&self) {
         if self.iterate(POLLS_PER_ITERATION) > 0 {
             return self.idle.borrow_mut().on_work();
@@ -265,20 +270,20 @@ impl<T: Transport> Endpoint<T> {
         let mut transport = self.transport.borrow_mut();
         transport.wait(time);
         self.shared.executor.end_sleep();
-        // What woke us is measured from here, not from when we went to sleep.
+        // What woke us is timed from here, not from the time when the sleep began.
         self.note_wake(transport.now());
     }
 
-    /// A sleep has ended.
+    /// Notes that a sleep has ended.
     fn note_wake(&self, now: u64) {
         self.shared.core.borrow_mut().now = now;
         self.idle.borrow_mut().on_wake(now);
     }
 
-    /// After an iteration that found nothing: begins a sleep if the poll policy says so and nothing is to be done, and says how long it may
-    /// last.
+    /// After an iteration that found nothing: begins a sleep if the poll policy says so and there is nothing to do, and
+    /// returns how long it may last.
     fn begin_sleep(&self) -> Option<Duration> {
-        // After a few empty iterations only, since it reads the clock.
+        // Only after a few empty iterations, since it reads the clock.
         if self.unclocked.get() != 0 {
             return None;
         }
@@ -297,14 +302,15 @@ impl<T: Transport> Endpoint<T> {
         (!time.is_zero() && self.shared.executor.begin_sleep(|| !replies.is_empty())).then_some(time)
     }
 
-    /// Runs one iteration inside an event loop that is not this endpoint's, and says what to do until the next: for a thread that waits for
-    /// other things as well, as tokio's does.
+    /// Runs one iteration inside a foreign event loop, and returns what to do until the next: for a thread that waits
+    /// for other things as well, as tokio's does.
     ///
-    /// After [`Turn::Sleep`] the thread may sleep until [`Endpoint::wake_fd`] is readable or the time is over, and then calls this again;
-    /// earlier does no harm. Whatever makes work for the endpoint meanwhile makes the descriptor readable: packets, other threads, and
-    /// this thread itself, when its other tasks issue calls or answer requests.
+    /// After [`Turn::Sleep`] the thread may sleep until [`Endpoint::wake_fd`] is readable or the time is over, and then
+    /// calls this again; calling it earlier does no harm. Everything that makes work for the endpoint meanwhile makes
+    /// the descriptor readable: packets, other threads, and this thread itself, when its other tasks issue calls or
+    /// answer requests.
     ///
-    /// Without a call of [`Endpoint::wake_fd`] before, it never says [`Turn::Sleep`].
+    /// Unless [`Endpoint::wake_fd`] was called before, it never returns [`Turn::Sleep`].
     ///
     /// # Panics
     /// As [`Endpoint::run_once`].
@@ -355,8 +361,8 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// A descriptor that is readable when a thread that sleeps after [`Turn::Sleep`] shall call [`Endpoint::turn`] again. Nothing is to be
-    /// read from it; it is good for level-triggered and edge-triggered waiting.
+    /// A descriptor that becomes readable when a thread that sleeps after [`Turn::Sleep`] must call [`Endpoint::turn`]
+    /// again. Do not read from it; it works with level-triggered and edge-triggered waiting.
     ///
     /// # Errors
     /// As [`Transport::wake_fd`].
@@ -364,11 +370,12 @@ impl<T: Transport> Endpoint<T> {
         self.transport.borrow_mut().wake_fd()
     }
 
-    /// Runs the event loop until `done` says so; it is asked after every iteration.
+    /// Runs the event loop until `done` returns true; it is called after every iteration.
     ///
     /// # Panics
     /// As [`Endpoint::run_once`].
     pub fn run_until(&self, mut done: impl FnMut() -> bool) {
+        self.read_clock();
         while !done() {
             self.run_and_wait();
         }
@@ -387,13 +394,22 @@ impl<T: Transport> Endpoint<T> {
         self.shared.core.borrow_mut().wheel.remove(timer);
     }
 
-    /// Runs the event loop until `future` is done, and gives its output. Spawned tasks run meanwhile.
+    /// Reads the clock before the first turn: the loop may have stood still for long, and tasks that run in that turn
+    /// count their times from what was read last.
+    fn read_clock(&self) {
+        let now = self.now();
+        self.shared.core.borrow_mut().now = now;
+        self.is_clocked.set(false);
+    }
+
+    /// Runs the event loop until `future` is done, and returns its output. Spawned tasks run meanwhile.
     ///
     /// # Panics
     /// As [`Endpoint::run_once`].
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let mut future = std::pin::pin!(future);
         let mut first = true;
+        self.read_clock();
         loop {
             if self.shared.executor.is_root_due(first) {
                 if let Poll::Ready(output) = self.shared.executor.poll_root(future.as_mut()) {
@@ -418,24 +434,25 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// When the event loop has something to do next even if no packet comes, on the transport's clock: for drivers of a simulated one, which ask this
-    /// when [`Endpoint::run_once`] gave zero. That is at once if the last iteration left something, as one does that found no packets but let timers
-    /// fire: whom they woke runs in the next. Else it is when the next timer is due. `None` if there is nothing.
+    /// When the event loop will next have something to do even if no packet comes, on the transport's clock: for
+    /// drivers of a simulated clock, which ask this when [`Endpoint::run_once`] returned zero. That is at once if the
+    /// last iteration left something to do, for example if it found no packets but let timers fire: the tasks they woke
+    /// run in the next. Otherwise it is when the next timer is due. `None` if there is nothing.
     pub fn next_due(&self) -> Option<u64> {
         let core = self.shared.core.borrow();
         let has_replies = self.shared.at_workers.get() > 0 && !self.shared.worker_replies.1.is_empty();
         if core.is_iteration_due() || self.shared.executor.has_ready() || has_replies {
             return Some(core.now);
         }
-        // A driver that jumps there must find the timers looked at.
+        // A driver that jumps to this time must find that timers are checked then.
         let timer = core.wheel.next_due().map(|due| due.max(core.timers_at));
         let discarded = (!core.discarded.is_empty()).then_some(core.timers_at);
         timer.into_iter().chain(discarded).chain(core.congestion.next_send()).min()
     }
 }
 
-/// Until when the event loop may sleep: inner `None` for as long as it likes, outer `None` if it may not, because a packet is to be sent
-/// sooner than a sleeper wakes.
+/// How long the event loop may sleep: inner `None` for as long as it likes, outer `None` if it must not, because a
+/// packet must be sent sooner than a sleeping thread wakes up.
 fn sleep_until(core: &Core) -> Option<Option<u64>> {
     let timer = core.wheel.next_due();
     let Some(send) = core.congestion.next_send() else { return Some(timer) };
@@ -446,7 +463,7 @@ fn sleep_until(core: &Core) -> Option<Option<u64>> {
     (awake > core.now).then(|| timer.into_iter().chain([awake]).min())
 }
 
-/// Takes in a burst of `count` packets and runs the handlers it calls for.
+/// Processes a burst of `count` packets and runs the handlers it calls for.
 fn receive<T: Transport>(shared: &Rc<Shared>, transport: &mut T, count: usize) {
     let mut received = Received::default();
     let refuses;
@@ -461,8 +478,8 @@ fn receive<T: Transport>(shared: &Rc<Shared>, transport: &mut T, count: usize) {
         let mut clocked = false;
         for i in 0..count {
             let packet = transport.rx_packet(i);
-            // The time of the last iteration is good enough for round trips. A deadline is turned into a time of ours, and nobody
-            // knows how long the application was away.
+            // The time of the last iteration is good enough for round trips. A deadline, however, is converted to our
+            // clock, and the application may have been away for any time.
             let has_deadline = packet.head().get(1).is_some_and(|flags| flags & FLAG_DEADLINE != 0);
             if has_deadline && !clocked || clock_each {
                 core.now = transport.now();
@@ -490,10 +507,10 @@ fn receive<T: Transport>(shared: &Rc<Shared>, transport: &mut T, count: usize) {
     }
 }
 
-/// Prefetches what the packets of a burst seem to be for.
+/// Prefetches what the packets of a burst seem to need.
 #[inline(never)]
 fn prefetch<T: Transport>(core: &Core, transport: &T, count: usize) {
-    // Each step finds the address of the next in what the step before has fetched, for all packets at once.
+    // Each step finds the address of the next in what the previous step fetched, for all packets at once.
     for i in 0..count {
         core.prefetch(transport.rx_packet(i).head());
     }
@@ -511,25 +528,26 @@ fn find_signs_of_life<T: Transport>(core: &mut Core, transport: &T, count: usize
     (0..count).for_each(|i| core.find_sign_of_life(transport.rx_packet(i).head()));
 }
 
-/// What is left of a burst, even if a handler panics and that is passed on. Requests that no handler was given are pushed back, so that their callers may try again:
-/// nobody comes back to their packets. Then come the packets that manage sessions: a peer that says good-bye may say it only once.
+/// The rest of a burst, which is handled even if a handler panics and the panic is propagated. Requests that no handler
+/// got are pushed back, so that their callers may retry: nothing processes their packets again. After them come the
+/// packets that manage sessions: a peer may announce its end only once.
 struct Rest<'a, T: Transport> {
     shared: &'a Rc<Shared>,
     transport: &'a mut T,
     received: &'a Received,
-    /// Requests that were given to handlers, or answered.
+    /// Requests that were passed to handlers, or answered.
     passed: usize,
 }
 
 impl<T: Transport> Rest<'_, T> {
-    /// Runs handlers until one panics. Catching that once for all of them costs less than once for each.
+    /// Runs handlers until one panics. Catching panics once for all of them costs less than once for each.
     #[inline]
     fn run_handlers(&mut self) {
         let (shared, before, passed) = (self.shared, self.passed, &mut self.passed);
         let dispatches = &self.received.dispatches[before..];
         let run = AssertUnwindSafe(|| run_handlers(shared, &mut *self.transport, dispatches, passed));
         if let Err(panic) = catch_unwind(run) {
-            // If no handler was given anything, the fault is not one of the application's.
+            // If no handler got anything, the application is not at fault.
             let Some(last) = self.passed.checked_sub(before + 1) else { resume_unwind(panic) };
             shared.on_panic(Origin::Handler(dispatches[last].1.req_type()), panic);
         }
@@ -567,7 +585,7 @@ fn take_worker_replies(shared: &Rc<Shared>) -> usize {
         shared.core.borrow_mut().uncount_deferred(reply.peer);
         note_worked(shared, &reply);
         match reply.answer {
-            // A caller that gave up is not an error of the handler's.
+            // It is no error of the handler that a caller gave up.
             Answer::Response(response) => drop(shared.core.borrow_mut().respond(reply.serve, response)),
             Answer::Failure(error) => {
                 let mut core = shared.core.borrow_mut();
@@ -584,7 +602,7 @@ fn take_worker_replies(shared: &Rc<Shared>) -> usize {
     taken
 }
 
-/// Counts how long a request waited for its worker, and how long that took.
+/// Counts how long a request waited for its worker, and how long the worker took.
 fn note_worked(shared: &Rc<Shared>, reply: &WorkerReply) {
     let mut core = shared.core.borrow_mut();
     if let Some(worked) = reply.worked.filter(|_| core.config.time_handlers.is_on()) {
@@ -593,7 +611,7 @@ fn note_worked(shared: &Rc<Shared>, reply: &WorkerReply) {
     }
 }
 
-/// Wakes who waits for what ended. Wakers may run any code, so nothing is borrowed meanwhile.
+/// Wakes the waiters of what has ended. Wakers may run any code, so nothing is borrowed meanwhile.
 pub(crate) fn wake_waiting(shared: &Rc<Shared>) {
     if std::mem::take(&mut shared.core.borrow_mut().root_woken) {
         shared.executor.wake_root();
@@ -608,7 +626,7 @@ pub(crate) fn wake_waiting(shared: &Rc<Shared>) {
     }
 }
 
-/// Wakers that are being used, the first of them last. If one panics, the next iteration has the others.
+/// Wakers being called, the first of them last. If one panics, the next iteration calls the others.
 struct Waking<'a> {
     shared: &'a Rc<Shared>,
     wakers: Vec<Waker>,
@@ -618,7 +636,7 @@ impl Drop for Waking<'_> {
     fn drop(&mut self) {
         self.wakers.reverse();
         let woken = &mut self.shared.core.borrow_mut().woken;
-        // Its memory serves the next time.
+        // Its memory is reused the next time.
         self.wakers.append(woken);
         std::mem::swap(&mut self.wakers, woken);
     }
@@ -626,7 +644,7 @@ impl Drop for Waking<'_> {
 
 /// Runs the continuations of calls that ended.
 pub(crate) fn run_continuations(shared: &Rc<Shared>) {
-    // Looked up once for all calls in a row that it is for.
+    // Looked up once for all consecutive calls that use it.
     let mut continuation: Option<(u32, Entry<Continuation>)> = None;
     loop {
         let Some(ended) = shared.core.borrow_mut().next_ended() else { return };

@@ -1,7 +1,7 @@
 //! Tasks of one thread (FaSST's coroutines, with the compiler doing the work).
 //!
-//! Ready tasks stand in a queue that any thread may push to, since a waker is `Send`; the event loop runs them. Waking a task
-//! costs an uncontended lock; spawning allocates the task and its waker once.
+//! Ready tasks are in a queue that any thread may push to, since a waker is `Send`; the event loop runs them. Waking a
+//! task costs an uncontended lock; spawning allocates the task and its waker once.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -15,7 +15,7 @@ use std::task::{Context, Poll, Wake, Waker};
 /// A spawned future.
 pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
 
-/// The number of the future that `block_on` polls itself; it never stands in the queue.
+/// The number of the future that `block_on` polls itself; it is never in the queue.
 const ROOT: u32 = u32::MAX;
 
 /// Wakes an endpoint's thread if it sleeps in its transport; costs a load if it does not.
@@ -25,14 +25,14 @@ pub(crate) struct Notifier {
 }
 
 impl Notifier {
-    /// Call after the work was made visible.
+    /// Call this after the work was made visible.
     pub fn notify(&self) {
         if self.sleeping.load(SeqCst) {
             self.transport.wake();
         }
     }
 
-    /// The same from the endpoint's own thread, which is awake, though in a foreign event loop that may go to sleep next.
+    /// The same from the endpoint's own thread, which is awake, but in a foreign event loop that may sleep next.
     #[inline]
     pub fn notify_here(&self) {
         if self.sleeping.load(Relaxed) {
@@ -50,8 +50,8 @@ impl Notifier {
 
 struct ReadyQueue {
     ready: Mutex<VecDeque<u32>>,
-    /// Whether something may stand in the queue. An iteration of the loop that finds nothing then costs a load: taking the lock would
-    /// wait until the packets just sent have left the store buffer, a third of a small call's time.
+    /// Whether the queue may contain anything. An iteration of the loop that finds nothing then costs one load: taking
+    /// the lock would wait until the packets just sent have left the store buffer, a third of a small call's time.
     any: AtomicBool,
     notifier: Arc<Notifier>,
     /// [`thread_token`] of the thread that runs the tasks.
@@ -67,7 +67,7 @@ fn thread_token() -> usize {
 
 impl ReadyQueue {
     fn lock(&self) -> MutexGuard<'_, VecDeque<u32>> {
-        // A queue of numbers is sound whatever panicked meanwhile.
+        // The queue of numbers is valid, whatever panicked meanwhile.
         self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -75,10 +75,10 @@ impl ReadyQueue {
 struct TaskWaker {
     queue: Arc<ReadyQueue>,
     task: u32,
-    /// Whether it stands in the queue already.
+    /// Whether it is in the queue already.
     queued: AtomicBool,
-    /// Of the root: the same, if it was woken by its own thread, which alone looks here. Needs no ordering, which would wait for the store
-    /// buffer.
+    /// For the root: the same, if it was woken by its own thread, the only one that reads this. Needs no ordering,
+    /// which would wait for the store buffer.
     queued_here: AtomicBool,
 }
 
@@ -95,7 +95,7 @@ impl Wake for TaskWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Almost every wake-up comes from the endpoint's own thread, which is awake and needs no ordering against itself.
+        // Almost every wake-up comes from the endpoint's own thread, which is awake and needs no ordering with itself.
         let is_own_thread = thread_token() == self.queue.thread;
         if is_own_thread && self.task == ROOT {
             return self.queued_here.store(true, Relaxed);
@@ -126,7 +126,7 @@ struct Slot {
     waker: Arc<TaskWaker>,
 }
 
-/// Has tasks that were not run, because one before them panicked, run in the next iteration.
+/// Makes tasks that were not run, because one before them panicked, run in the next iteration.
 struct Rest<'a>(&'a Executor);
 
 impl Drop for Rest<'_> {
@@ -137,7 +137,7 @@ impl Drop for Rest<'_> {
     }
 }
 
-/// A task that is being polled. Unless it is put back, it has ended, by itself or by a panic.
+/// A task that is being polled. Unless it is put back, it has ended, normally or by a panic.
 struct Running<'a> {
     executor: &'a Executor,
     index: u32,
@@ -147,7 +147,7 @@ struct Running<'a> {
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         self.executor.free_place(self.index);
-        // Last: what it owns may come back here.
+        // Last: dropping what it owns may call back into this code.
         self.task = None;
     }
 }
@@ -159,7 +159,7 @@ pub(crate) struct Executor {
     queue: Arc<ReadyQueue>,
     root: Arc<TaskWaker>,
     root_waker: Waker,
-    /// Tasks taken from the ready queue and not run yet: more than none between iterations only if one of them panicked.
+    /// Tasks taken from the ready queue and not run yet: between iterations there are some only if a task panicked.
     batch: RefCell<VecDeque<u32>>,
     live: Cell<usize>,
 }
@@ -211,7 +211,7 @@ impl Executor {
         self.queue.any.load(Acquire)
     }
 
-    /// Polls every task that is ready now, once. Gives how many there were.
+    /// Polls every task that is ready now, once. Returns how many there were.
     pub fn run_ready(&self) -> usize {
         if !self.has_ready() {
             return 0;
@@ -248,7 +248,7 @@ impl Executor {
         }
     }
 
-    /// Makes the place of a task that has ended available.
+    /// Frees the entry of a task that has ended.
     fn free_place(&self, index: u32) {
         let mut slots = self.slots.borrow_mut();
         if slots.get_mut(index as usize).and_then(Option::take).is_some() {
@@ -257,25 +257,25 @@ impl Executor {
         }
     }
 
-    /// Whether a waker is that of the future that stands outside: [`Executor::wake_root`] is cheaper.
+    /// Whether a waker belongs to the root future: [`Executor::wake_root`] is cheaper.
     #[inline]
     pub fn is_root(&self, waker: &Waker) -> bool {
         waker.will_wake(&self.root_waker)
     }
 
-    /// Wakes the future that stands outside, from this thread.
+    /// Wakes the root future, from this thread.
     #[inline]
     pub fn wake_root(&self) {
         self.root.queued_here.store(true, Relaxed);
     }
 
-    /// Whether the future that stands outside is to be polled: it was woken, or never polled.
+    /// Whether to poll the root future: it was woken, or never polled.
     #[inline]
     pub fn is_root_due(&self, first: bool) -> bool {
         first || self.root.queued_here.load(Relaxed) || self.root.queued.load(Acquire)
     }
 
-    /// Polls the future that stands outside.
+    /// Polls the root future.
     #[inline]
     pub fn poll_root<F: Future + ?Sized>(&self, future: Pin<&mut F>) -> Poll<F::Output> {
         self.root.queued_here.store(false, Relaxed);
@@ -289,13 +289,13 @@ impl Executor {
         self.root.queued_here.load(Relaxed) || self.root.queued.load(SeqCst)
     }
 
-    /// What other threads wake this one with.
+    /// With which other threads wake this one.
     pub fn notifier(&self) -> Arc<Notifier> {
         self.queue.notifier.clone()
     }
 
-    /// Begins a sleep, unless a task is ready or `work_waits` finds something; says whether it began. Whoever makes work after this
-    /// looked sees that the thread sleeps, and wakes it.
+    /// Begins a sleep, unless a task is ready or `work_waits` finds something; returns whether it began. Code that
+    /// makes work after this check sees that the thread sleeps, and wakes it.
     pub fn begin_sleep(&self, work_waits: impl FnOnce() -> bool) -> bool {
         self.queue.notifier.sleeping.store(true, SeqCst);
         fence(SeqCst);
@@ -311,13 +311,13 @@ impl Executor {
         self.queue.notifier.sleeping.store(false, SeqCst);
     }
 
-    /// Ends a sleep of this thread in a foreign event loop, because it has made work itself.
+    /// Ends a sleep of this thread in a foreign event loop, because the thread has made work itself.
     #[inline]
     pub fn notify_here(&self) {
         self.queue.notifier.notify_here();
     }
 
-    /// Drops every task but one that runs now, and so asks for this.
+    /// Drops every task except the one that is running, which is the caller.
     pub fn clear(&self) {
         let is_waiting = |slot: &mut Slot| slot.task.is_some();
         let mut slots = self.slots.borrow_mut();

@@ -1,4 +1,4 @@
-//! What handlers get and give.
+//! What handlers receive and return.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -32,15 +32,15 @@ pub(crate) enum Handler {
     Worker { pool: WorkerQueue, handler: WorkerHandler },
 }
 
-/// A request in the hands of a dispatch-mode handler, where it was received.
+/// A request for a dispatch-mode handler, in place.
 ///
-/// Answer it with one of the `respond` methods, or take it away with [`Request::defer`].
+/// Answer it with one of the `respond` methods, or keep it for later with [`Request::defer`].
 pub struct Request<'a> {
     pub(crate) shared: &'a Rc<Shared>,
     pub(crate) serve: ServeRef,
     pub(crate) payload: &'a [u8],
     pub(crate) req_type: u8,
-    /// What its caller is told if the handler drops it.
+    /// The status that its caller gets if the handler drops it.
     pub(crate) if_dropped: Status,
 }
 
@@ -62,7 +62,7 @@ impl<'a> Request<'a> {
         self.payload
     }
 
-    /// How many there are.
+    /// The number of bytes.
     #[inline]
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
@@ -84,44 +84,46 @@ impl<'a> Request<'a> {
         time_left(self.shared, self.serve)
     }
 
-    /// All that is known of the request, for as long as the handler likes and for other threads, too. Costs an allocation, unlike the rest.
+    /// The context of the request, which the handler may keep for as long as it likes and send to other threads. Costs
+    /// an allocation, unlike the rest.
     pub fn context(&self) -> RequestContext {
         context_of(self.shared, self.serve)
     }
 
-    /// Responds with a copy of `response`. Bytes of the request may be among it: take [`Request::payload`] first, which outlives this.
+    /// Responds with a copy of `response`. It may contain bytes of the request: take [`Request::payload`] first, which
+    /// outlives this.
     #[inline]
     pub fn respond(self, response: &[u8]) {
         respond_in_place(self.shared, self.serve, response.len(), |buffer| buffer.copy_from_slice(response));
         std::mem::forget(self);
     }
 
-    /// Responds with `len` bytes that `fill` writes in place; those that it does not write are zero.
+    /// Responds with `len` bytes that `fill` writes in place; bytes that it does not write are zero.
     ///
-    /// If no buffer can be had, the caller gets [`crate::CallError::ResponseTooLarge`].
+    /// If no buffer is available, the caller gets [`crate::CallError::ResponseTooLarge`].
     #[inline]
     pub fn respond_with(self, len: usize, fill: impl FnOnce(&mut [u8])) {
         respond_in_place(self.shared, self.serve, len, |buffer| fill_zeroed(buffer, fill));
         std::mem::forget(self);
     }
 
-    /// Responds with what `write` writes in place: it gets room for `len_max` bytes and gives how many it has written, as
-    /// [`MsgBuf::written`]. The room is not cleared, so it costs less than [`Request::respond_with`].
+    /// Responds with what `write` writes in place: it gets room for `len_max` bytes and returns how many it has
+    /// written, as in [`MsgBuf::written`]. The room is not cleared, so this costs less than [`Request::respond_with`].
     ///
-    /// If no buffer can be had, the caller gets [`crate::CallError::ResponseTooLarge`].
+    /// If no buffer is available, the caller gets [`crate::CallError::ResponseTooLarge`].
     ///
     /// # Panics
-    /// If `write` says more than `len_max`.
+    /// If `write` returns more than `len_max`.
     #[inline]
     pub fn respond_written(self, len_max: usize, write: impl FnOnce(&mut [u8]) -> usize) {
         respond_in_place(self.shared, self.serve, len_max, |buffer| write_start(buffer, write));
         std::mem::forget(self);
     }
 
-    /// Responds from memory of the application's own, without a copy before the transport.
+    /// Responds from the application's own memory, without a copy before the transport.
     ///
     /// # Errors
-    /// [`RespondError`] if nobody waits any more, or the response is too large.
+    /// [`RespondError`] if the caller no longer waits, or the response is too large.
     pub fn respond_from(self, response: impl Into<Payload>) -> Result<(), RespondError> {
         let response = response.into();
         let result = self.shared.core.borrow_mut().respond(self.serve, response);
@@ -130,12 +132,13 @@ impl<'a> Request<'a> {
         result
     }
 
-    /// Takes the request away, to be answered later: the paper's nested RPCs. Its bytes are copied.
+    /// Keeps the request, to be answered later: the paper's nested RPCs. Its bytes are copied.
     ///
     /// # Errors
-    /// Gives the request back if the handlers hold too many already ([`crate::EndpointConfig::deferred_requests_max`]), or no buffer can be
-    /// had: respond at once, or push it back. If it is dropped, its caller gets [`crate::CallError::Overloaded`], which does not say that
-    /// nothing ran: only the handler knows.
+    /// Returns the request as the error if the handlers hold too many already
+    /// ([`crate::EndpointConfig::deferred_requests_max`]), or no buffer is available: respond at once, or push it back.
+    /// If it is dropped, its caller gets [`crate::CallError::Overloaded`], which does not say that nothing ran: only
+    /// the handler knows.
     ///
     /// ```
     /// # use dunlin_net::{Addr, loopback::{LoopbackConfig, LoopbackNetwork}};
@@ -176,15 +179,16 @@ impl<'a> Request<'a> {
         Ok(deferred)
     }
 
-    /// Answers with [`crate::CallError::Busy`], or [`crate::CallError::ShuttingDown`] if the endpoint leaves. On either the caller may try again, because it
-    /// says that nothing ran. Only for a handler that has done nothing for the request yet.
+    /// Answers with [`crate::CallError::Busy`], or [`crate::CallError::ShuttingDown`] if the endpoint is shutting down.
+    /// Both tell the caller that nothing ran and that it may retry. Use this only in a handler that has done nothing
+    /// for the request yet.
     pub fn push_back(self) {
         push_back(self.shared, self.serve);
         std::mem::forget(self);
     }
 
-    /// Answers with an error of the application's: its caller gets [`crate::CallError::Application`] with the code, and as much of the message
-    /// as [`crate::ApplicationError`] says.
+    /// Answers with an error of the application: its caller gets [`crate::CallError::Application`] with the code, and
+    /// as much of the message as [`crate::ApplicationError`] says.
     ///
     /// ```
     /// # use dunlin_net::{Addr, loopback::{LoopbackConfig, LoopbackNetwork}};
@@ -224,10 +228,10 @@ impl Drop for Request<'_> {
     }
 }
 
-/// Answers a request with an error of the application's, if anybody waits for it.
+/// Answers a request with an error of the application, if its caller still waits.
 #[cold]
 fn fail(shared: &Rc<Shared>, serve: ServeRef, code: u32, message: &str) {
-    // A caller that gave up is not an error of the handler's, and without memory the caller has been told so.
+    // It is no error of the handler that a caller gave up; if there is no memory, the caller has been told.
     let _ = shared.core.borrow_mut().respond_failure(serve, code, message);
 }
 
@@ -251,14 +255,14 @@ fn write_start(buffer: &mut MsgBuf, write: impl FnOnce(&mut [u8]) -> usize) {
     buffer.truncate(len);
 }
 
-/// Responds with a buffer of `len` bytes, all of which `overwrite` overwrites or cuts off.
+/// Responds with a buffer of `len` bytes, all of which `overwrite` must overwrite or cut off.
 #[inline]
 fn respond_in_place(shared: &Rc<Shared>, serve: ServeRef, len: usize, overwrite: impl FnOnce(&mut MsgBuf)) {
     let buffer = shared.core.borrow_mut().response_buffer(serve, len);
     match buffer {
         Ok(mut buffer) => {
             overwrite(&mut buffer);
-            // Only a response too large for the session fails here, and then the caller has been told.
+            // This fails only if the response is too large for the session, and then the caller has been told.
             let _ = shared.core.borrow_mut().respond(serve, buffer.into());
         }
         Err(RespondError::Orphaned) => shared.core.borrow_mut().counters.responses_orphaned += 1,
@@ -289,7 +293,7 @@ pub struct RequestBurst<'a> {
     pub(crate) req_type: u8,
     /// A bit for each request.
     answered: u64,
-    /// Those that could not be kept.
+    /// The requests that could not be kept.
     overloaded: u64,
 }
 
@@ -314,7 +318,7 @@ impl<'a> RequestBurst<'a> {
     /// The bytes of request `i`.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If there is no such request.
     #[inline]
     pub fn payload(&self, i: usize) -> &'a [u8] {
         self.requests[i].1
@@ -336,7 +340,7 @@ impl<'a> RequestBurst<'a> {
         time_left(self.shared, self.requests[i].0)
     }
 
-    /// All that is known of request `i`, as [`Request::context`] gives it.
+    /// The context of request `i`, as from [`Request::context`].
     ///
     /// # Panics
     /// As [`RequestBurst::payload`].
@@ -354,7 +358,7 @@ impl<'a> RequestBurst<'a> {
         self.answered |= 1 << i;
     }
 
-    /// Responds to request `i` with `len` bytes that `fill` writes in place; those that it does not write are zero.
+    /// Responds to request `i` with `len` bytes that `fill` writes in place; bytes that it does not write are zero.
     ///
     /// # Panics
     /// As [`RequestBurst::payload`].
@@ -364,21 +368,22 @@ impl<'a> RequestBurst<'a> {
         self.answered |= 1 << i;
     }
 
-    /// Responds to request `i` with what `write` writes in place, as [`Request::respond_written`].
+    /// Responds to request `i` with what `write` writes in place, as [`Request::respond_written`] does.
     ///
     /// # Panics
-    /// As [`RequestBurst::payload`], and if `write` says more than `len_max`.
+    /// As [`RequestBurst::payload`], and if `write` returns more than `len_max`.
     #[inline]
     pub fn respond_written(&mut self, i: usize, len_max: usize, write: impl FnOnce(&mut [u8]) -> usize) {
         respond_in_place(self.shared, self.requests[i].0, len_max, |buffer| write_start(buffer, write));
         self.answered |= 1 << i;
     }
 
-    /// Takes request `i` away, to be answered later.
+    /// Keeps request `i`, to be answered later.
     ///
     /// # Errors
-    /// [`CannotDefer`] if the handlers hold too many already ([`crate::EndpointConfig::deferred_requests_max`]), or no buffer can be had. The
-    /// request is then still to be answered; if it is not, its caller gets [`crate::CallError::Overloaded`].
+    /// [`CannotDefer`] if the handlers hold too many already ([`crate::EndpointConfig::deferred_requests_max`]), or no
+    /// buffer is available. The handler must then still answer the request; if it does not, its caller gets
+    /// [`crate::CallError::Overloaded`].
     ///
     /// # Panics
     /// As [`RequestBurst::payload`].
@@ -389,7 +394,8 @@ impl<'a> RequestBurst<'a> {
         Ok(DeferredRequest::new(self.shared, serve, payload))
     }
 
-    /// Keeps the right to answer request `i`, and nothing of the request: for whoever is done with its bytes, or keeps them in another form.
+    /// Keeps the right to answer request `i`, without the request itself: for handlers that are done with its bytes, or
+    /// keep them in another form.
     ///
     /// # Errors
     /// As [`RequestBurst::defer`].
@@ -420,7 +426,7 @@ impl<'a> RequestBurst<'a> {
         self.answered |= 1 << i;
     }
 
-    /// Answers request `i` with an error of the application's, as [`Request::fail`] does.
+    /// Answers request `i` with an error of the application, as [`Request::fail`] does.
     ///
     /// # Panics
     /// As [`RequestBurst::payload`].
@@ -431,11 +437,20 @@ impl<'a> RequestBurst<'a> {
 }
 
 impl Drop for RequestBurst<'_> {
+    #[inline]
     fn drop(&mut self) {
+        // As nearly always: all are answered, and none is looked at.
+        if self.answered.trailing_ones() as usize >= self.requests.len() {
+            return;
+        }
         for (i, (serve, _)) in self.requests.iter().enumerate() {
             if self.answered & 1 << i == 0 {
                 let is_overloaded = self.overloaded & 1 << i != 0;
-                drop_unanswered(self.shared, *serve, if is_overloaded { Status::Overloaded } else { Status::HandlerFailed });
+                drop_unanswered(
+                    self.shared,
+                    *serve,
+                    if is_overloaded { Status::Overloaded } else { Status::HandlerFailed },
+                );
             }
         }
     }
@@ -483,6 +498,11 @@ impl ReplyRight {
         core.note_late_answer(self.serve, self.began);
         core.respond_failure(self.serve, code, message)
     }
+
+    pub fn push_back(mut self) {
+        self.answered = true;
+        push_back(&self.shared, self.serve);
+    }
 }
 
 impl Drop for ReplyRight {
@@ -499,7 +519,7 @@ impl Drop for ReplyRight {
     }
 }
 
-/// A request with a buffer of its own, as asynchronous handlers get it.
+/// A request with a buffer of its own, for asynchronous handlers.
 pub struct OwnedRequest {
     session: Session,
     payload: MsgBuf,
@@ -507,7 +527,7 @@ pub struct OwnedRequest {
 }
 
 impl OwnedRequest {
-    /// From inside the handler that was given it.
+    /// Must be called from inside the handler that got the request.
     pub(crate) fn new(shared: &Rc<Shared>, serve: ServeRef, payload: MsgBuf) -> OwnedRequest {
         OwnedRequest { session: session_of(shared, serve), payload, context: context_of(shared, serve) }
     }
@@ -527,7 +547,7 @@ impl OwnedRequest {
         self.context.req_type()
     }
 
-    /// All that is known of it.
+    /// Its context.
     pub fn context(&self) -> &RequestContext {
         &self.context
     }
@@ -537,7 +557,8 @@ impl OwnedRequest {
         &self.session
     }
 
-    /// How long the caller still waits, if it set a deadline. Give it to nested calls, so that nobody works for a caller that has left.
+    /// How long the caller still waits, if it set a deadline. Pass it on to nested calls, so that no server works for a
+    /// caller that has left.
     pub fn time_left(&self) -> Option<Duration> {
         self.context.time_left()
     }
@@ -547,8 +568,8 @@ impl OwnedRequest {
         self.context.is_waited_for()
     }
 
-    /// Ends when nobody waits for the answer any more: the caller cancelled, timed out, went away, or has it. Await it beside the work, and
-    /// give the work up.
+    /// Completes when the caller no longer waits for the answer: it cancelled, timed out, went away, or has the answer.
+    /// Await it beside the work, and then cancel the work.
     ///
     /// ```
     /// # use dunlin_net::{Addr, loopback::{LoopbackConfig, LoopbackNetwork}};
@@ -615,14 +636,14 @@ impl WorkerRequest {
         self.payload
     }
 
-    /// All that is known of it. Long work looks at it now and then, and ends early if nobody waits any more.
+    /// Its context. Long work should check it from time to time, and end early if the caller no longer waits.
     pub fn context(&self) -> &RequestContext {
         &self.context
     }
 }
 
-/// A request taken away from a dispatch-mode handler, to be answered at any time while the endpoint lives. Dropped without an answer, its
-/// caller gets [`crate::CallError::HandlerFailed`].
+/// A request kept by a dispatch-mode handler, to be answered at any time while the endpoint lives. If it is dropped
+/// without an answer, its caller gets [`crate::CallError::HandlerFailed`].
 pub struct DeferredRequest {
     right: ReplyRight,
     request: OwnedRequest,
@@ -641,22 +662,28 @@ impl DeferredRequest {
     /// Responds; the packets leave in the next iteration of the event loop.
     ///
     /// # Errors
-    /// [`RespondError`] if nobody waits any more, or the response is too large.
+    /// [`RespondError`] if the caller no longer waits, or the response is too large.
     pub fn enqueue_response(self, response: impl Into<Payload>) -> Result<(), RespondError> {
         self.right.respond(response.into())
+    }
+
+    /// Answers as [`Request::push_back`] does. Only for a handler that has done nothing for the request yet.
+    pub fn push_back(self) {
+        self.right.push_back();
     }
 
     /// Answers with an error of the application's, as [`Request::fail`] does.
     ///
     /// # Errors
-    /// [`RespondError::Orphaned`] if nobody waits any more. If there is no memory for the message, the caller gets
+    /// [`RespondError::Orphaned`] if the caller no longer waits. If there is no memory for the message, the caller gets
     /// [`crate::CallError::HandlerFailed`].
     pub fn fail(self, code: u32, message: &str) -> Result<(), RespondError> {
         self.right.fail(code, message)
     }
 }
 
-/// The right to answer a request later, without the request. Dropped unused, it tells the caller that the handler failed.
+/// The right to answer a request later, without the request. If it is dropped unused, the caller gets the error that
+/// the handler failed.
 pub struct DeferredReply {
     right: ReplyRight,
 }
@@ -668,7 +695,7 @@ impl std::fmt::Debug for DeferredReply {
 }
 
 impl DeferredReply {
-    /// Whether the caller still waits: false once it cancelled, timed out as it said, or went away.
+    /// Whether the caller still waits: false once it cancelled, timed out and said so, or went away.
     pub fn is_waited_for(&self) -> bool {
         self.right.is_waited_for()
     }
@@ -676,12 +703,12 @@ impl DeferredReply {
     /// Sends the response with the next iteration of the event loop.
     ///
     /// # Errors
-    /// [`RespondError::Orphaned`] if nobody waits any more; [`RespondError::TooLarge`].
+    /// [`RespondError::Orphaned`] if the caller no longer waits; [`RespondError::TooLarge`].
     pub fn enqueue_response(self, response: impl Into<Payload>) -> Result<(), RespondError> {
         self.right.respond(response.into())
     }
 
-    /// Answers with an error of the application's, as [`DeferredRequest::fail`] does.
+    /// Answers with an error of the application, as [`DeferredRequest::fail`] does.
     ///
     /// # Errors
     /// As [`DeferredRequest::fail`].

@@ -1,18 +1,18 @@
-//! The endpoint: one thread's door to everybody else. It joins the protocol ([`crate::core`]), a transport, handlers and tasks in one
-//! event loop.
+//! The endpoint: one thread's access to all others. It joins the protocol ([`crate::core`]), a transport, handlers and
+//! tasks in one event loop.
 //!
 //! | File | What it holds |
 //! |---|---|
 //! | [`event_loop`] | one iteration: receive, dispatch, tasks, transmit, timers, sleep |
-//! | [`dispatch`] | requests go to their handlers |
+//! | [`dispatch`] | hands requests to their handlers |
 //! | [`control`] | packets that manage sessions |
-//! | [`handler`] | what handlers get and give |
+//! | [`handler`] | what handlers receive and return |
 //! | [`registry`] | handlers and continuations by number |
 //! | [`session`] | the handle of a session, and calls |
 //! | [`executor`], [`alarm`] | tasks of this thread, and their sleep |
 //! | [`panics`] | handlers and tasks that panic |
 //! | [`worker`] | threads for long handlers |
-//! | [`shutdown`] | leaving in order |
+//! | [`shutdown`] | graceful shutdown |
 
 pub(crate) mod alarm;
 pub(crate) mod control;
@@ -62,12 +62,12 @@ pub(crate) struct Shared {
     pub local_addr: Addr,
     pub local_addrs: Vec<Addr>,
     pub boot_clock: BootClock,
-    /// As of the last look at timers, for whoever asks while the event loop has the transport.
+    /// As of the last check of timers, for readers while the event loop has the transport.
     pub transport_counters: Cell<TransportCounters>,
     pub worker_replies: (Sender<WorkerReply>, Receiver<WorkerReply>),
     /// Requests that workers have.
     pub at_workers: Cell<u32>,
-    /// What contexts of requests read.
+    /// The clock that contexts of requests read.
     pub time: Arc<SharedTime>,
     pub panics: Panics,
 }
@@ -80,7 +80,7 @@ impl Shared {
         self.continuations.clear();
     }
 
-    /// Drops memory of the application's that is no longer needed, with nothing borrowed.
+    /// Drops the application's memory that is no longer needed, with nothing borrowed.
     pub fn drop_discarded(&self) {
         loop {
             let Some(payload) = self.core.borrow_mut().discarded.pop() else { return };
@@ -91,35 +91,39 @@ impl Shared {
 
 /// An endpoint: the papers' `Rpc` object. One thread owns it; it is neither `Send` nor `Sync`.
 ///
-/// Its methods take `&self`, so that handlers, tasks and continuations may use sessions while the event loop runs. The loop itself does
-/// not nest: [`Endpoint::run_once`] and everything built on it must not be called from inside a handler.
+/// Its methods take `&self`, so that handlers, tasks and continuations may use sessions while the event loop runs. The
+/// loop itself does not nest: [`Endpoint::run_once`] and everything built on it must not be called from inside a
+/// handler.
 ///
-/// # Calls at once
+/// # Concurrent calls
 ///
-/// A session has at most eight calls in progress ([`EndpointConfig::slots`]); [`Session::call`] says what becomes of more. Open
-/// several sessions to one address for more calls at once.
+/// A session has at most eight calls in progress ([`EndpointConfig::slots`]); [`Session::call`] says what happens to
+/// further ones. For more calls at the same time, open several sessions to one address.
 ///
 /// # Long handlers
 ///
-/// Everything of an endpoint waits while a handler, a task or a continuation runs, and while nobody runs the event loop. If that
-/// lasts for over a second ([`EndpointConfig::peer_timeout`]), peers that wait for this endpoint take it for dead and end their
-/// sessions with it; after some three seconds, so do idle ones. Their calls fail with [`crate::CallError::PeerSilent`], those
-/// from here with [`crate::CallError::PeerReset`]. That holds for clients as well as for servers. Give long work to
-/// [`Endpoint::register_worker`], and run the event loop of a client also while it calls nobody.
+/// An endpoint stands still while a handler, a task or a continuation runs, and while the event loop does not run. If
+/// that lasts for over a second ([`EndpointConfig::peer_timeout`]), peers that wait for this endpoint take it for dead
+/// and end their sessions with it; after some three seconds, so do idle peers. Their calls fail with
+/// [`crate::CallError::PeerSilent`], those of this endpoint with [`crate::CallError::PeerReset`]. That holds for
+/// clients as well as for servers. Give long work to [`Endpoint::register_worker`], and keep running a client's event
+/// loop even while it makes no calls.
 ///
-/// If the handlers, tasks and continuations that packets bring on take 10 ms or longer in one iteration, that is counted ([`crate::Counters::loop_stalls`]) and logged as a warning with
-/// the time and the request types, once a second at most. Time that the thread waited for its processor counts, too. The event loop reads no clock
-/// for this: it does not see a long handler whose iteration sends nothing, nor a long task that a timer wakes.
+/// If the handlers, tasks and continuations that packets cause take 10 ms or longer in one iteration, that is counted
+/// ([`crate::Counters::loop_stalls`]) and logged as a warning with the time and the request types, at most once a
+/// second. Time in which the thread waited for its processor counts, too. The event loop reads no clock for this: it
+/// does not detect a long handler whose iteration sends nothing, nor a long task that a timer wakes.
 ///
 /// # Panics
 ///
-/// A panic in a handler of any kind, or in a task of [`Endpoint::spawn`], is caught. It fails what panicked and nothing else: the caller of
-/// that request gets [`crate::CallError::HandlerFailed`], and the handler gets the next request with its state as the panic left it. The first
-/// panic of each handler is logged with its message; all but those of worker-mode handlers are counted
-/// ([`crate::Counters::panics_caught`]). [`Endpoint::propagate_panics`] ends the event loop instead. With `panic = "abort"` nothing is caught.
+/// A panic in a handler of any kind, or in a task of [`Endpoint::spawn`], is caught. It fails what panicked and nothing
+/// else: the caller of that request gets [`crate::CallError::HandlerFailed`], and the handler gets the next request
+/// with its state as the panic left it. The first panic of each handler is logged with its message; all but those of
+/// worker-mode handlers are counted ([`crate::Counters::panics_caught`]). After [`Endpoint::propagate_panics`], a panic
+/// ends the event loop instead. With `panic = "abort"` nothing is caught.
 ///
-/// A panic of a continuation, of the future of [`Endpoint::block_on`], or of a waker is its caller's own: it passes through the event loop,
-/// which can be entered again.
+/// A panic of a continuation, of the future of [`Endpoint::block_on`], or of a waker passes through the event loop to
+/// its caller; the loop can be entered again.
 ///
 /// ```
 /// use std::time::Duration;
@@ -154,24 +158,24 @@ pub struct Endpoint<T: Transport> {
     pub(crate) shared: Rc<Shared>,
     pub(crate) transport: RefCell<T>,
     pub(crate) idle: RefCell<Idle>,
-    /// Iterations since the time was read.
+    /// Iterations since the clock was read.
     pub(crate) unclocked: Cell<u32>,
-    /// Whether nothing of the application's ran since the time was read.
+    /// Whether no code of the application ran since the clock was read.
     pub(crate) is_clocked: Cell<bool>,
     /// Whether the transport is armed for a sleep in a foreign event loop.
     pub(crate) is_armed: Cell<bool>,
-    /// Until when no stall of the event loop is logged.
+    /// Until when no further stall of the event loop is logged.
     pub(crate) stall_logged: Cell<u64>,
 }
 
 impl<T: Transport> Endpoint<T> {
-    /// Makes an endpoint on a transport.
+    /// Creates an endpoint on a transport.
     ///
     /// # Errors
     /// [`EndpointError`] if a setting is out of range, or the transport too small for it.
     pub fn new(transport: T, mut config: EndpointConfig) -> Result<Endpoint<T>, EndpointError> {
         config.check()?;
-        // Where routes differ, each session is treated as its own route deserves.
+        // If routes differ, each session gets the setting for its own route.
         let is_auto = config.congestion == CongestionControl::Auto;
         config.congestion = config.congestion.chosen(transport.is_local());
         if transport.mtu() < Core::MTU_MIN {
@@ -231,9 +235,9 @@ impl<T: Transport> Endpoint<T> {
         if self.shared.handlers.fill(req_type as usize, handler) { Ok(()) } else { Err(RegisterError { req_type }) }
     }
 
-    /// Registers a dispatch-mode handler: it runs in the event loop, on the request where it was received. For handlers of up to a
-    /// few hundred nanoseconds (paper, section 3.2). It responds, or defers ([`Request::defer`]); a request dropped without
-    /// either is answered with [`crate::CallError::HandlerFailed`].
+    /// Registers a dispatch-mode handler: it runs in the event loop, on the request where it was received. For handlers
+    /// of up to a few hundred nanoseconds (paper, section 3.2). It responds, or defers ([`Request::defer`]); a request
+    /// dropped without either is answered with [`crate::CallError::HandlerFailed`].
     ///
     /// # Errors
     /// [`RegisterError`] if the request type has a handler already.
@@ -241,8 +245,9 @@ impl<T: Transport> Endpoint<T> {
         self.register_handler(req_type, Handler::Dispatch(Box::new(handler)))
     }
 
-    /// Registers a dispatch-mode handler that gets all requests of its type that arrived in one receive burst at once, so that
-    /// it can prefetch for all before it works on each. Requests that it leaves unanswered fail as with [`Endpoint::register`].
+    /// Registers a dispatch-mode handler that gets all requests of its type that arrived in one receive burst at once,
+    /// so that it can prefetch for all before it works on each. Requests that it leaves unanswered fail as with
+    /// [`Endpoint::register`].
     ///
     /// # Errors
     /// As [`Endpoint::register`].
@@ -284,8 +289,9 @@ impl<T: Transport> Endpoint<T> {
         self.register_handler(req_type, Handler::Burst(Box::new(handler)))
     }
 
-    /// Registers an asynchronous handler: the request is copied into a buffer of its own and the future runs as a task of this
-    /// endpoint, where it may call other servers. Its output is the response, or an error: see [`IntoResponse`].
+    /// Registers an asynchronous handler: the request is copied into a buffer of its own and the future runs as a task
+    /// of this endpoint, where it may call other servers. Its output is the response, or an error: see
+    /// [`IntoResponse`].
     ///
     /// # Errors
     /// As [`Endpoint::register`].
@@ -337,10 +343,10 @@ impl<T: Transport> Endpoint<T> {
             let (shared, work) = (right.shared(), handler(request));
             let answer = async move {
                 match work.await.into_response() {
-                    // A caller that gave up is not an error of the handler's.
+                    // It is no error of the handler that a caller gave up.
                     Ok(response) => drop(right.respond(response)),
                     Err(HandlerError::Application(error)) => drop(right.fail(error.code(), error.message())),
-                    // The right to reply, dropped unused, tells the caller.
+                    // Dropping the unused right to reply tells the caller.
                     Err(HandlerError::Failed(error)) => {
                         tracing::debug!(req_type, error, "an async handler failed; its caller got an error");
                     }
@@ -351,9 +357,9 @@ impl<T: Transport> Endpoint<T> {
         self.register_handler(req_type, Handler::Async(Box::new(start)))
     }
 
-    /// Registers a worker-mode handler: it runs on a thread of `pool`, and its response returns through this endpoint, or
-    /// its error: see [`IntoResponse`]. When the pool's queue is full, the request is pushed back with [`crate::CallError::Busy`]. A request whose
-    /// caller has given up by the time that a thread has time for it is not run.
+    /// Registers a worker-mode handler: it runs on a thread of `pool`, and its response returns through this endpoint,
+    /// or its error: see [`IntoResponse`]. If the pool's queue is full, the request is pushed back with
+    /// [`crate::CallError::Busy`]. A request whose caller has given up by the time a thread is free is not run.
     ///
     /// # Errors
     /// As [`Endpoint::register`].
@@ -394,18 +400,20 @@ impl<T: Transport> Endpoint<T> {
         self.register_handler(req_type, Handler::Worker { pool: pool.queue(), handler })
     }
 
-    /// Registers what runs when calls of [`crate::Session::enqueue_request`] end: the paper's continuation. One registration serves
-    /// any number of calls, told apart by their tag; so a call allocates nothing.
+    /// Registers the code to run when calls of [`crate::Session::enqueue_request`] end: the paper's continuation. One
+    /// registration serves any number of calls, distinguished by their tag; so a call allocates nothing.
     pub fn register_continuation(&self, continuation: impl FnMut(Completion) + 'static) -> ContinuationId {
         ContinuationId(self.shared.continuations.push(Box::new(continuation)) as u32)
     }
 
-    /// Opens a session to `addr`, for as long as [`EndpointConfig::connect_timeout`] says. The handshake runs while the event loop does.
+    /// Opens a session to `addr`, within [`EndpointConfig::connect_timeout`]. The handshake proceeds while the event
+    /// loop runs.
     pub fn connect(&self, addr: &Addr) -> Connecting {
         self.connect_with(addr, ConnectOptions::default())
     }
 
-    /// [`Endpoint::connect`] with options: a handler passes on the time that its caller has left ([`OwnedRequest::time_left`]).
+    /// [`Endpoint::connect`] with options: a handler passes on the time that its caller has left
+    /// ([`OwnedRequest::time_left`]).
     ///
     /// ```
     /// # use dunlin_net::{Addr, loopback::{LoopbackConfig, LoopbackNetwork}};
@@ -438,10 +446,10 @@ impl<T: Transport> Endpoint<T> {
         self.shared.executor.spawn(Box::pin(guarded(self.shared.clone(), Origin::Task, task)));
     }
 
-    /// Passes panics of handlers and tasks on to the caller of the event loop from now on, instead of catching them. For services whose
-    /// handlers share state that a panic may leave half changed: they end rather than go on with it. The request whose handler panicked is
-    /// answered with [`crate::CallError::HandlerFailed`] all the same; those of the same burst whose handlers have not started are
-    /// answered with [`crate::CallError::Busy`].
+    /// From now on propagates panics of handlers and tasks to the caller of the event loop, instead of catching them.
+    /// For services whose handlers share state that a panic may leave half changed: they end rather than continue with
+    /// it. The request whose handler panicked is answered with [`crate::CallError::HandlerFailed`] all the same; those
+    /// of the same burst whose handlers have not started are answered with [`crate::CallError::Busy`].
     ///
     /// ```
     /// # use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
@@ -462,7 +470,7 @@ impl<T: Transport> Endpoint<T> {
         self.shared.panics.are_propagated.set(true);
     }
 
-    /// Sleeping in tasks.
+    /// Timers for sleeping in tasks.
     pub fn timers(&self) -> alarm::Timers {
         alarm::Timers::new(&self.shared)
     }
@@ -475,8 +483,8 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// [`Endpoint::now`] as the event loop last read it: up to a receive burst or 16 empty polls ago. Costs a load, for loops that ask after
-    /// each turn.
+    /// [`Endpoint::now`] as the event loop last read it: up to a receive burst or 16 empty polls ago. Costs one load,
+    /// for loops that ask after each turn.
     #[inline]
     pub fn loop_time(&self) -> u64 {
         self.shared.core.borrow().now
@@ -490,7 +498,7 @@ impl<T: Transport> Endpoint<T> {
         MsgBuf::with_len(len)
     }
 
-    /// Everything counted so far. In handlers, tasks and continuations, the transport's counts are some microseconds old.
+    /// All counts so far. In handlers, tasks and continuations, the transport's counts are some microseconds old.
     pub fn stats(&self) -> EndpointStats {
         let core = self.shared.core.borrow();
         EndpointStats {
@@ -522,11 +530,13 @@ impl<T: Transport> Endpoint<T> {
 }
 
 impl<T: Transport> Drop for Endpoint<T> {
-    /// Tells every peer that its sessions end. Calls end with [`crate::CallError::Closed`]: continuations run, futures are ready, and
-    /// handles that outlive the endpoint see it. It waits for nobody; [`Endpoint::shutdown`] does.
+    /// Tells every peer that its sessions end. Calls end with [`crate::CallError::Closed`]: continuations run, futures
+    /// complete, and handles that outlive the endpoint see it. This does not wait for the peers; [`Endpoint::shutdown`]
+    /// does.
     fn drop(&mut self) {
         self.shared.executor.clear();
-        if let (Ok(mut core), Ok(mut transport)) = (self.shared.core.try_borrow_mut(), self.transport.try_borrow_mut()) {
+        if let (Ok(mut core), Ok(mut transport)) = (self.shared.core.try_borrow_mut(), self.transport.try_borrow_mut())
+        {
             core.close_all();
             core.transmit(&mut *transport);
         }

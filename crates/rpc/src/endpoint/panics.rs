@@ -1,4 +1,4 @@
-//! What becomes of a panic in a handler or a task: it fails what panicked, and nothing else.
+//! Handling of a panic in a handler or a task: it fails what panicked, and nothing else.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -11,7 +11,7 @@ use std::task::Poll;
 
 use super::Shared;
 
-/// What [`catch_unwind`] gives.
+/// The panic that [`catch_unwind`] returns.
 type Panic = Box<dyn Any + Send>;
 
 /// What panicked.
@@ -32,7 +32,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// What an endpoint does about panics.
+/// An endpoint's policy for panics.
 #[derive(Default)]
 pub(crate) struct Panics {
     /// Whether they end the event loop.
@@ -58,7 +58,7 @@ impl Shared {
     }
 }
 
-/// What a panic said, from what [`catch_unwind`] gives.
+/// The message of a panic that [`catch_unwind`] returned.
 pub fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")

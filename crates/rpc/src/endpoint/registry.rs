@@ -1,7 +1,7 @@
-//! Code of the application's, by number: handlers and continuations.
+//! The application's code, by number: handlers and continuations.
 //!
-//! What runs may use the endpoint, register more, and panic. So the table is not borrowed while it runs, and each entry has a borrow of
-//! its own, which ends however the run ends. Entries are never moved: a handler is several words.
+//! Registered code may use the endpoint, register more, and panic. So the table is not borrowed while it runs, and each
+//! entry has a borrow of its own, which ends however the run ends. Entries are never moved: a handler is several words.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ pub(crate) type Entry<T> = Rc<RefCell<T>>;
 pub(crate) struct Registry<T>(RefCell<Vec<Option<Entry<T>>>>);
 
 impl<T> Registry<T> {
-    /// With places from 0 on that are empty.
+    /// A registry with `places` empty places, numbered from 0.
     pub fn with_places(places: usize) -> Registry<T> {
         Registry(RefCell::new((0..places).map(|_| None).collect()))
     }
@@ -29,14 +29,14 @@ impl<T> Registry<T> {
         }
     }
 
-    /// Adds a place, and gives its number.
+    /// Adds a place, and returns its number.
     pub fn push(&self, value: T) -> usize {
         let mut places = self.0.borrow_mut();
         places.push(Some(Rc::new(RefCell::new(value))));
         places.len() - 1
     }
 
-    /// What stands in a place.
+    /// The entry in a place.
     #[inline]
     pub fn get(&self, place: usize) -> Option<Entry<T>> {
         self.0.borrow().get(place)?.clone()
@@ -44,7 +44,7 @@ impl<T> Registry<T> {
 
     /// Empties the table.
     pub fn clear(&self) {
-        // Dropped once nothing is borrowed: entries may hold what comes back here.
+        // Dropped once nothing is borrowed: dropping entries may call back into this code.
         let places = std::mem::take(&mut *self.0.borrow_mut());
         drop(places);
     }

@@ -22,7 +22,8 @@ use crate::msgbuf::MsgBuf;
 use crate::payload::{Payload, RequestBuffer};
 use crate::stats::SessionStats;
 
-/// A session with another endpoint. Clones are the same session; dropping them does not close it. Either end may call the other.
+/// A session with another endpoint. Clones refer to the same session; dropping them does not close it. Either end may
+/// call the other.
 #[derive(Clone)]
 pub struct Session {
     shared: Rc<Shared>,
@@ -43,11 +44,11 @@ impl PartialEq for Session {
 
 impl Eq for Session {}
 
-/// What a caller may ask of one call.
+/// Options of one call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CallOptions {
-    /// Give up after this time. The handler is told how long it has. 584 years and more are for ever.
+    /// Give up after this time. The handler is told how long it has. 584 years or more means never.
     pub timeout: Option<Duration>,
 }
 
@@ -62,7 +63,7 @@ impl CallOptions {
     }
 }
 
-/// What may be asked of opening one session.
+/// Options for opening one session.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnectOptions {
@@ -77,7 +78,7 @@ impl ConnectOptions {
     }
 }
 
-/// A call's response, with the request's buffer given back.
+/// A call's response, with the request's buffer.
 #[derive(Debug)]
 pub struct Reply<B = MsgBuf> {
     /// The response.
@@ -93,9 +94,9 @@ pub struct Completion {
     pub session: Session,
     /// The tag it was issued with.
     pub tag: u64,
-    /// The response, or why there is none.
+    /// The response, or the error.
     pub result: Result<MsgBuf, CallError>,
-    /// The request's buffer, given back.
+    /// The request's buffer.
     pub request: Payload,
 }
 
@@ -112,17 +113,18 @@ impl Session {
         Timers::new(&self.shared)
     }
 
-    /// Its name, for other threads and for tables.
+    /// Its identifier, for other threads and for tables.
     pub fn id(&self) -> SessionId {
         SessionId(self.reference)
     }
 
-    /// Calls the other end. The request is enqueued at once, whether or not the future is polled; dropping the future cancels the
-    /// call.
+    /// Calls the peer. The request is enqueued at once, whether or not the future is polled; dropping the future
+    /// cancels the call.
     ///
-    /// A session has at most eight calls in progress ([`crate::EndpointConfig::slots`]). Further ones wait here, in order, up to
-    /// [`crate::EndpointConfig::queued_calls_max`]; then they fail with [`CallError::QueueFull`]. For more calls at once, open more sessions to the
-    /// same address and spread the calls over them: [`Session::room`] says which has room.
+    /// A session has at most eight calls in progress ([`crate::EndpointConfig::slots`]). Further ones queue, in order,
+    /// up to [`crate::EndpointConfig::queued_calls_max`]; beyond that they fail with [`CallError::QueueFull`]. For more
+    /// calls at the same time, open more sessions to the same address and spread the calls over them: [`Session::room`]
+    /// says which has room.
     ///
     /// ```
     /// # use dunlin_net::{Addr, loopback::{LoopbackConfig, LoopbackNetwork}};
@@ -198,11 +200,11 @@ impl Session {
         Call { shared: self.shared.clone(), state, buffer: PhantomData }
     }
 
-    /// The callback layer: enqueues a request; `continuation` runs once when it ends, in the event loop. If the endpoint is dropped before,
-    /// it runs then, with [`CallError::Closed`].
+    /// The callback layer: enqueues a request; `continuation` runs once when it ends, in the event loop. If the
+    /// endpoint is dropped first, the continuation runs then, with [`CallError::Closed`].
     ///
     /// # Errors
-    /// If nothing was enqueued, with the request's buffer; then the continuation does not run.
+    /// If nothing was enqueued; it holds the request's buffer, and the continuation does not run.
     ///
     /// ```
     /// # use dunlin_net::{Addr, loopback::{LoopbackConfig, LoopbackNetwork}};
@@ -248,8 +250,8 @@ impl Session {
         self.enqueue_request_with(req_type, request, continuation, tag, CallOptions::default())
     }
 
-    /// [`Session::enqueue_request`] with options. A call whose deadline passes ends as any other: its continuation runs once, with the
-    /// error and the request's buffer.
+    /// [`Session::enqueue_request`] with options. A call whose deadline passes ends like any other: its continuation
+    /// runs once, with the error and the request's buffer.
     ///
     /// # Errors
     /// As [`Session::enqueue_request`].
@@ -273,8 +275,8 @@ impl Session {
         }
     }
 
-    /// Prefetches what a call on this session will touch. A caller that uses very many sessions and knows early which comes next spares
-    /// the call a wait for memory; otherwise it is of no use.
+    /// Prefetches what a call on this session will touch. A caller that uses very many sessions and knows early which
+    /// one comes next saves the call a wait for memory; otherwise it is useless.
     #[inline]
     pub fn prefetch(&self) {
         if let Some(session) = self.shared.core.borrow().sessions.get(self.reference.index as usize) {
@@ -295,8 +297,8 @@ impl Session {
         })
     }
 
-    /// Closes the session. It starts at once: pending calls of both ends fail with [`CallError::Closed`]; the future ends when the other
-    /// side has agreed, or does not answer.
+    /// Closes the session. It starts at once: pending calls of both ends fail with [`CallError::Closed`]; the future
+    /// completes when the peer has agreed, or does not answer.
     pub fn close(&self) -> Closing {
         self.shared.core.borrow_mut().close_session(self.reference);
         self.shared.drop_discarded();
@@ -304,13 +306,13 @@ impl Session {
         Closing { session: self.clone() }
     }
 
-    /// Counts round-trip times and dropped packets of this session from now on, for [`SessionStats::observed`]. It costs the session some 600
-    /// bytes, and its calls nothing.
+    /// Counts round-trip times and dropped packets of this session from now on, for [`SessionStats::observed`]. It
+    /// takes some 600 bytes, and no time of its calls.
     pub fn observe(&self) {
         self.shared.core.borrow_mut().observe(self.reference);
     }
 
-    /// Counts and estimates of this session; `None` once it has ended.
+    /// Counts and estimates for this session; `None` once it has ended.
     pub fn stats(&self) -> Option<SessionStats> {
         let core = self.shared.core.borrow();
         let session = core.session(self.reference)?;
@@ -318,7 +320,7 @@ impl Session {
         Some(SessionStats {
             calls_in_progress: session.slots as u32 - session.free_slots.count_ones(),
             calls_queued: session.queued as u32,
-            credits: session.credits,
+            credits: session.credits.max(0) as u16,
             credits_max: session.credits_max,
             credits_agreed: cold.places.outbound_agreed,
             credits_granted: cold.loan.granted(cold.places.inbound_agreed),
@@ -344,7 +346,8 @@ enum CallState {
     Taken,
 }
 
-/// A call in progress: the future of its [`Reply`]. Dropping it cancels the call, and frees its slot and buffers at once.
+/// A call in progress: the future of its [`Reply`]. Dropping it cancels the call, and frees its slot and buffers at
+/// once.
 #[must_use = "dropping a call cancels it"]
 pub struct Call<B: RequestBuffer> {
     shared: Rc<Shared>,
@@ -362,7 +365,7 @@ impl<B: RequestBuffer> Future for Call<B> {
     type Output = Result<Reply<B>, CallFailure<B>>;
 
     /// # Panics
-    /// If polled after it was ready.
+    /// If polled after it completed.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         let CallState::Started(call) = this.state else {
@@ -386,7 +389,7 @@ impl<B: RequestBuffer> Future for Call<B> {
                     waker => waker.replace(context.waker().clone()),
                 }
             };
-            // A waker may own what comes back to the core when it is dropped.
+            // Dropping a waker may drop what it owns, which may call back into the core.
             drop(core);
             drop(before);
             return Poll::Pending;
@@ -414,7 +417,7 @@ impl<B: RequestBuffer> Drop for Call<B> {
     }
 }
 
-/// A session being opened: the future of its handle. Dropping it gives the session up.
+/// A session being opened: the future of its handle. Dropping it cancels the opening.
 #[must_use = "dropping it gives the session up"]
 pub struct Connecting {
     shared: Rc<Shared>,
@@ -431,7 +434,6 @@ impl Connecting {
         shared.core.borrow_mut().openings.push_back(Opening {
             addr: addr.clone(),
             timeout: options.timeout.map(nanos),
-            give_up: None,
             progress: progress.clone(),
         });
         shared.executor.notify_here();
@@ -447,7 +449,10 @@ impl Future for Connecting {
         match progress.result.take() {
             Some(result) => Poll::Ready(result.map(|reference| Session::new(&self.shared, reference))),
             None => {
-                progress.waker = Some(context.waker().clone());
+                let before = progress.waker.replace(context.waker().clone());
+                // Dropping a waker may drop what it owns, which may call back into this code.
+                drop(progress);
+                drop(before);
                 Poll::Pending
             }
         }
@@ -456,11 +461,13 @@ impl Future for Connecting {
 
 impl Drop for Connecting {
     fn drop(&mut self) {
-        let opened = {
+        let (opened, waker) = {
             let mut progress = self.progress.borrow_mut();
             progress.abandoned = true;
-            progress.result.take()
+            (progress.result.take(), progress.waker.take())
         };
+        // The core drops what is left of this while it is borrowed, and a waker may own what comes back to it then.
+        drop(waker);
         if let Some(Ok(session)) = opened {
             self.shared.core.borrow_mut().close_session(session);
             self.shared.executor.notify_here();
@@ -468,7 +475,7 @@ impl Drop for Connecting {
     }
 }
 
-/// A session being closed: ends when it is.
+/// A session being closed: the future completes when it is closed.
 pub struct Closing {
     session: Session,
 }

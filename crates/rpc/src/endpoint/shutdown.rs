@@ -1,4 +1,4 @@
-//! An endpoint leaves in order (paper, appendix B): what is in progress ends first, then its sessions.
+//! Graceful shutdown of an endpoint (paper, appendix B): first what is in progress ends, then its sessions.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,35 +12,36 @@ use super::event_loop::run_continuations;
 use super::{Endpoint, Shared};
 use crate::config::nanos;
 
-/// Responses that their callers have not released are kept for so long, in case one has to be sent again.
+/// How long responses that their callers have not released are kept, in case one must be resent.
 const LINGER_NANOS: u64 = 200_000_000;
 
-/// What was not over when a shutdown lost its patience.
+/// What had not ended when a shutdown ran out of patience.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Unfinished {
-    /// Requests that handlers still had. Their callers got [`crate::CallError::Closed`]; what the handlers do goes nowhere.
+    /// Requests that handlers still had. Their callers got [`crate::CallError::Closed`]; the results of the handlers
+    /// are dropped.
     pub requests: u32,
-    /// Calls issued here that had no answer. They ended with [`crate::CallError::Closed`].
+    /// Calls of this endpoint that had no answer. They ended with [`crate::CallError::Closed`].
     pub calls: u32,
 }
 
 impl Unfinished {
-    /// Whether everything was over.
+    /// Whether everything had ended.
     pub fn is_nothing(&self) -> bool {
         *self == Unfinished::default()
     }
 }
 
 enum Phase {
-    /// Until this time for what is in progress.
+    /// Waiting until `end` for what is in progress.
     Draining { end: u64 },
-    /// Until this time for callers that may ask for a response again.
+    /// Waiting until `end` for callers that may ask for a response again.
     Lingering { end: u64 },
-    /// For the other ends to agree.
+    /// Waiting for the peers to agree.
     Closing,
 }
 
-/// An endpoint that shuts down: the future of what was left unfinished.
+/// An endpoint that is shutting down: the future of what was left unfinished.
 #[must_use = "the sessions are closed only when this is awaited"]
 pub struct ShuttingDown {
     shared: Rc<Shared>,
@@ -49,9 +50,9 @@ pub struct ShuttingDown {
 }
 
 impl<T: Transport> Endpoint<T> {
-    /// Drops handlers, continuations and tasks, all but a task that calls this. [`Endpoint::shutdown`] does so at its end; an endpoint
-    /// that ends without one, because something failed, and whose handlers or tasks hold it, would otherwise keep its address for good. Nothing can be registered
-    /// afterwards.
+    /// Drops handlers, continuations and tasks, except a task that calls this. [`Endpoint::shutdown`] does so at its
+    /// end. An endpoint that ends without a shutdown, because something failed, and whose handlers or tasks hold it,
+    /// would otherwise keep its address for ever. Nothing can be registered afterwards.
     ///
     /// ```
     /// # use std::rc::Rc;
@@ -70,13 +71,14 @@ impl<T: Transport> Endpoint<T> {
         self.shared.drop_application();
     }
 
-    /// Leaves in order. From now on no session opens, and requests that arrive are answered with [`crate::CallError::ShuttingDown`]: nothing
-    /// ran, they can be repeated elsewhere. What handlers of any kind have in their hands, and the calls issued here, have up to `patience` to end; then
-    /// every session is closed. The future ends when the other ends know it, or did not answer; the event loop must run meanwhile. Dropped
+    /// Shuts down gracefully. From now on no session opens, and requests that arrive are answered with
+    /// [`crate::CallError::ShuttingDown`]: nothing ran, so they can be repeated elsewhere. Requests that handlers of
+    /// any kind have, and this endpoint's own calls, have up to `patience` to end; then every session is closed. The
+    /// future completes when the peers know it, or did not answer; the event loop must run meanwhile. If it is dropped
     /// before, the endpoint stays as it is and opens no more sessions.
     ///
-    /// At its end, handlers, continuations and tasks are dropped. So an endpoint that they hold, as asynchronous handlers with clients of other
-    /// services do, goes when its owner drops it. A task that awaits this is kept.
+    /// At the end, handlers, continuations and tasks are dropped. So an endpoint that they hold, as asynchronous
+    /// handlers with clients of other services do, is freed when its owner drops it. A task that awaits this is kept.
     ///
     /// ```
     /// # use dunlin_net::{Addr, loopback::{LoopbackConfig, LoopbackNetwork}};
@@ -135,7 +137,7 @@ impl Future for ShuttingDown {
         }
         if matches!(this.phase, Phase::Closing) && core.session_count == 0 {
             drop(core);
-            // Calls have ended, and their continuations run all the same.
+            // Calls have ended, and their continuations must still run.
             run_continuations(&this.shared);
             this.shared.drop_application();
             return Poll::Ready(this.unfinished);

@@ -23,7 +23,7 @@ use crate::wire::Status;
 /// A request on its way to a worker.
 pub(crate) struct Job {
     handler: WorkerHandler,
-    /// Until it runs.
+    /// Set until it runs.
     request: Option<MsgBuf>,
     context: RequestContext,
     serve: ServeRef,
@@ -39,11 +39,11 @@ pub(crate) struct WorkerReply {
     pub serve: ServeRef,
     pub peer: PeerRef,
     pub answer: Answer,
-    /// Of a handler that ran.
+    /// Set if the handler ran.
     pub worked: Option<Worked>,
 }
 
-/// How long a worker took.
+/// How long the request waited for a worker, and how long that took.
 #[derive(Clone, Copy)]
 pub(crate) struct Worked {
     pub req_type: u8,
@@ -55,7 +55,7 @@ pub(crate) struct Worked {
 pub(crate) enum Answer {
     Response(Payload),
     Failure(ApplicationError),
-    /// Why there is neither.
+    /// The status, if there is neither.
     Status(Status),
 }
 
@@ -69,9 +69,9 @@ impl Job {
         Job { handler, request: Some(request), context, serve, peer, queued, replies, notifier }
     }
 
-    /// Runs the handler, unless nobody waits for its answer any more.
+    /// Runs the handler, unless the caller no longer waits for its answer.
     fn run(mut self) {
-        // Taken only here, and this takes the job.
+        // Only this takes the request, and it consumes the job.
         let Some(request) = self.request.take() else { return };
         if !self.context.is_waited_for() {
             return self.reply(Answer::Status(Status::Expired), None);
@@ -97,7 +97,7 @@ impl Job {
     }
 
     fn reply(&self, answer: Answer, worked: Option<Worked>) {
-        // An endpoint that is gone needs no reply.
+        // If the endpoint is gone, no reply is needed.
         if self.replies.send(WorkerReply { serve: self.serve, peer: self.peer, answer, worked }).is_ok() {
             self.notifier.notify();
         }
@@ -105,7 +105,7 @@ impl Job {
 }
 
 impl Drop for Job {
-    /// A job that never ran, since the queue was full or the pool is gone, pushes its request back.
+    /// A job that never ran, because the queue was full or the pool is gone, pushes its request back.
     fn drop(&mut self) {
         if self.request.take().is_some() {
             self.reply(Answer::Status(Status::Busy), None);
@@ -118,20 +118,20 @@ enum Message {
     Stop,
 }
 
-/// Where an endpoint hands requests to a pool.
+/// The queue through which an endpoint hands requests to a pool.
 #[derive(Clone)]
 pub(crate) struct WorkerQueue(Sender<Message>);
 
 impl WorkerQueue {
     /// Hands a job over. If the queue is full or the pool is gone, the job is dropped, and pushes its request back.
     pub fn send(&self, job: Job) {
-        // What comes back is dropped here.
+        // A job that is returned is dropped here.
         let _ = self.0.try_send(Message::Run(job));
     }
 }
 
-/// A bounded pool of worker threads. Any number of endpoints may share it. Dropping it finishes the queued requests and joins the threads; without
-/// threads ([`WorkerPool::by_hand`]) it pushes them back.
+/// A bounded pool of worker threads. Any number of endpoints may share it. Dropping it finishes the queued requests and
+/// joins the threads; without threads ([`WorkerPool::by_hand`]) it pushes them back.
 pub struct WorkerPool {
     queue: WorkerQueue,
     waiting: Receiver<Message>,
@@ -154,14 +154,15 @@ impl WorkerPool {
         Ok(pool)
     }
 
-    /// A pool without threads: requests wait until [`WorkerPool::run_queued`]. For tests and simulations, where everything happens in one thread
-    /// and in an order that can be repeated.
+    /// Creates a pool without threads: requests wait until [`WorkerPool::run_queued`]. For tests and simulations, where
+    /// everything happens in one thread and in a repeatable order.
     pub fn by_hand(queue_len: usize) -> WorkerPool {
         let (sender, waiting) = bounded(queue_len.max(1));
         WorkerPool { queue: WorkerQueue(sender), waiting, threads: Vec::new() }
     }
 
-    /// Runs the requests that wait now, on this thread, but those for which nobody waits any more; gives how many there were. Not from inside a handler of an endpoint that uses the pool.
+    /// Runs the requests that are waiting now, on this thread, except those whose callers no longer wait; returns how
+    /// many there were. Do not call it from inside a handler of an endpoint that uses the pool.
     ///
     /// ```
     /// # use dunlin_net::{Addr, loopback::{LoopbackConfig, LoopbackNetwork}};
@@ -202,7 +203,7 @@ impl Drop for WorkerPool {
             let _ = self.queue.0.send(Message::Stop);
         }
         for thread in self.threads.drain(..) {
-            // Handlers' panics are caught, so a thread ends in order.
+            // Handlers' panics are caught, so a thread ends normally.
             let _ = thread.join();
         }
     }

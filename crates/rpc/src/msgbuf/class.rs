@@ -1,7 +1,8 @@
 //! Size classes of message buffers.
 //!
-//! Up to 4 KiB a class is a power of two with what stands before the data inside, so that the smallest (32 B of data) is one cache line with
-//! its header. From 8 KiB on the data alone is a power of two, so that an 8 MiB message takes 8 MiB.
+//! Up to 4 KiB the size of a class, including what precedes the data, is a power of two, so that the smallest (32 B of
+//! data) is one cache line with its header. From 8 KiB on the data alone is a power of two, so that an 8 MiB message
+//! takes 8 MiB.
 
 use super::FRONT_BYTES;
 

@@ -1,12 +1,13 @@
 //! Message buffers: the memory of requests and responses.
 //!
-//! A [`MsgBuf`] owns its memory and moves. Its data is contiguous, and in front of it lie [`HEADROOM_BYTES`] for the header of
-//! the first packet, so that a one-packet message is one contiguous piece (paper, section 4.2.1). Headers of later packets are
-//! written beside the data when they are sent: software transports gather, so storing them would only cost memory.
+//! A [`MsgBuf`] owns its memory and moves. Its data is contiguous, with [`HEADROOM_BYTES`] before it for the header of
+//! the first packet, so that a one-packet message is one contiguous piece (paper, section 4.2.1). Headers of later
+//! packets are written elsewhere when they are sent: software transports gather, so storing them would only cost
+//! memory.
 //!
-//! Buffers come from caches by size class, and go back there: in steady state no call reaches the system's allocator.
-//! Those below 128 KiB are cached by the thread that drops them, longer ones by the process for all of its threads. All
-//! caches and buffers of the process together stay below [`set_limit_bytes`].
+//! Buffers come from caches by size class, and return there: in steady state no call reaches the system's allocator.
+//! Buffers below 128 KiB are cached by the thread that drops them, longer ones by the process for all of its threads.
+//! All caches and buffers of the process together stay below [`set_limit_bytes`].
 
 mod class;
 mod pool;
@@ -23,13 +24,13 @@ pub(crate) use class::capacity_for;
 pub(crate) use pool::Trimmer;
 pub use pool::{allocated_bytes, limit_bytes, outstanding, set_limit_bytes};
 
-/// Bytes in front of the data: what the buffer knows of itself, then room for the first packet's header.
+/// Bytes before the data: the buffer's own fields, then room for the first packet's header.
 const FRONT_BYTES: usize = 32;
-/// Bytes kept free in front of the data for the first packet's header: any header but one with both extensions.
+/// Bytes kept free before the data for the first packet's header: enough for any header but one with both extensions.
 pub const HEADROOM_BYTES: usize = FRONT_BYTES - size_of::<Front>();
 
-/// What a buffer knows of itself. It stands in the buffer's own memory, so that a [`MsgBuf`] is one word: moved in a register, where two
-/// words written one by one and copied as one would wait for the store buffer.
+/// The buffer's own fields. They are in the buffer's memory, so that a [`MsgBuf`] is one word: it moves in a register,
+/// while two words written one by one and copied as one would wait for the store buffer.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Front {
@@ -37,20 +38,20 @@ struct Front {
     class: u32,
 }
 
-/// Why a buffer could not be had.
+/// Why a buffer is not available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AllocError {
     /// No buffer is that large.
     #[error("a message of {len} bytes exceeds the largest buffer of {MESSAGE_BYTES_MAX} bytes")]
     TooLarge {
-        /// Bytes asked for.
+        /// Bytes requested.
         len: usize,
     },
-    /// The process's limit for message buffers would be passed.
+    /// The process's limit for message buffers would be exceeded.
     #[error("message buffers already hold {allocated} bytes of {limit}: drop some, or raise msgbuf::set_limit_bytes")]
     LimitReached {
-        /// Bytes held now by all buffers and caches.
+        /// Bytes that all buffers and caches hold now.
         allocated: u64,
         /// The limit.
         limit: u64,
@@ -73,7 +74,7 @@ pub struct MsgBuf {
     data: NonNull<u8>,
 }
 
-// SAFETY: a MsgBuf owns its memory alone, and may be given back by any thread.
+// SAFETY: a MsgBuf owns its memory alone, and any thread may free it.
 unsafe impl Send for MsgBuf {}
 // SAFETY: shared references only read.
 unsafe impl Sync for MsgBuf {}
@@ -85,7 +86,7 @@ impl MsgBuf {
     /// [`AllocError`] beyond the largest class, or at the process's limit.
     pub fn with_len(len: usize) -> Result<MsgBuf, AllocError> {
         let (mut buf, contents) = MsgBuf::take(len)?;
-        // Clearing what is clear would touch every page of a large buffer.
+        // Clearing zeros again would touch every page of a large buffer.
         if contents == Contents::Leftovers {
             buf.fill(0);
         }
@@ -101,7 +102,8 @@ impl MsgBuf {
         Ok((buf, contents))
     }
 
-    /// A buffer of `len` bytes that may be those of earlier messages, for who overwrites all of them before anybody else sees it.
+    /// A buffer of `len` bytes that may contain earlier messages; the caller must overwrite all of them before anyone
+    /// else sees them.
     ///
     /// # Errors
     /// As [`MsgBuf::with_len`].
@@ -110,14 +112,14 @@ impl MsgBuf {
         Ok(MsgBuf::take(len)?.0)
     }
 
-    /// A buffer of what `write` writes: it gets room for `len_max` bytes and gives how many it has written, from the first on. What stands in the room
-    /// before is unspecified, and does not get into the message.
+    /// A buffer with what `write` writes: it gets room for `len_max` bytes and returns how many it has written, from
+    /// the first on. The previous contents of the room are unspecified, and do not become part of the message.
     ///
     /// # Errors
     /// As [`MsgBuf::with_len`] of `len_max`.
     ///
     /// # Panics
-    /// If `write` says more than `len_max`.
+    /// If `write` returns more than `len_max`.
     ///
     /// ```
     /// use dunlin_rpc::MsgBuf;
@@ -140,18 +142,18 @@ impl MsgBuf {
     /// Appends what `write` writes, as [`MsgBuf::written`].
     ///
     /// # Panics
-    /// If there is no room for `len_max` bytes in [`MsgBuf::capacity`], or `write` says more than that.
+    /// If there is no room for `len_max` bytes in [`MsgBuf::capacity`], or `write` returns more than that.
     pub fn append_written(&mut self, len_max: usize, write: impl FnOnce(&mut [u8]) -> usize) {
         let before = self.len();
         self.expose(before + len_max);
-        // Until it has returned, the buffer is as long as before.
+        // Until `write` has returned, the buffer keeps its length.
         let mut appended = Appended { buf: self, len: before };
         let len = write(&mut appended.buf[before..]);
         assert!(len <= len_max, "{len} bytes were written into room for {len_max}");
         appended.len += len;
     }
 
-    /// Sets the length; the caller overwrites what that adds.
+    /// Sets the length; the caller overwrites what this adds.
     ///
     /// # Panics
     /// As [`MsgBuf::set_len`].
@@ -160,7 +162,7 @@ impl MsgBuf {
         assert!(self.try_expose(len), "a buffer of {} bytes cannot hold {len}", self.capacity());
     }
 
-    /// The same, if the buffer can hold so much.
+    /// The same, if the buffer can hold `len` bytes.
     #[inline]
     pub(crate) fn try_expose(&mut self, len: usize) -> bool {
         let fits = len <= self.capacity();
@@ -170,10 +172,10 @@ impl MsgBuf {
         fits
     }
 
-    /// Cuts the message to what was written.
+    /// Truncates the message to what was written.
     ///
     /// # Panics
-    /// If it is shorter already.
+    /// If it is already shorter.
     #[inline]
     pub(crate) fn truncate(&mut self, len: usize) {
         assert!(len <= self.len(), "{len} bytes were written into room for {}", self.len());
@@ -229,7 +231,7 @@ impl MsgBuf {
         }
     }
 
-    /// Writes `header` right in front of the data, of which the first `data_len` bytes go with it.
+    /// Writes `header` directly before the data, for a packet with the first `data_len` bytes of it.
     ///
     /// # Panics
     /// If the header exceeds [`HEADROOM_BYTES`] or `data_len` the length.
@@ -253,7 +255,7 @@ impl MsgBuf {
     }
 }
 
-/// A buffer of which only the first `len` bytes are written, whatever becomes of the rest.
+/// A buffer of which only the first `len` bytes count as written, even after a panic.
 struct Appended<'a> {
     buf: &'a mut MsgBuf,
     len: usize,

@@ -1,9 +1,9 @@
 //! The caches that message buffers come from.
 //!
 //! Buffers from the allocator are cached by the thread that drops them, up to [`CACHED_BYTES_PER_CLASS`] of each class:
-//! no other thread can take those. Mapped ones, of which a few would fill the limit, are cached for the whole process:
-//! a worker may drop what an event loop takes. Of those that nobody took for a while the system gets half back, again
-//! and again ([`Trimmer`]): a burst leaves nothing behind.
+//! no other thread can take those. Mapped ones, a few of which would fill the limit, are cached for the whole process:
+//! an event loop may take what a worker drops. Half of those that were unused for a while go back to the system,
+//! repeatedly ([`Trimmer`]): a burst leaves nothing behind.
 
 use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
@@ -14,16 +14,16 @@ use super::class::{CLASSES, allocation};
 use super::system::MAPPED_BYTES_MIN;
 use super::{AllocError, FRONT_BYTES, system};
 
-/// Bytes that one thread keeps cached of one class before it gives buffers back to the system: of all classes together
+/// Bytes of one class that one thread keeps cached before it returns buffers to the system: of all classes together
 /// less than 10 MiB.
 const CACHED_BYTES_PER_CLASS: usize = 1 << 20;
-/// Buffers that one thread keeps cached of one class.
+/// Buffers of one class that one thread keeps cached.
 const CACHED_PER_CLASS: usize = 4096;
-/// The process keeps so much of the limit cached for all threads together.
+/// The process keeps one part in this many of the limit cached, for all threads together.
 const SHARED_PART: u64 = 8;
-/// Time between two looks of an endpoint for buffers that nobody needs.
+/// Time between two searches of an endpoint for unused buffers.
 const TRIM_NANOS: u64 = 1_000_000_000;
-/// One look gives back so much and one buffer: unmapping it takes an event loop about 2 ms.
+/// One search frees at most this and one buffer: unmapping it takes an event loop about 2 ms.
 const TRIM_BYTES: u64 = 32 << 20;
 /// Classes that threads cache; larger ones are mapped.
 const THREAD_CLASSES: usize = {
@@ -59,19 +59,19 @@ pub fn allocated_bytes() -> u64 {
     ALLOCATED.load(Relaxed)
 }
 
-/// The most they may hold.
+/// The maximum of [`allocated_bytes`].
 pub fn limit_bytes() -> u64 {
     LIMIT.load(Relaxed)
 }
 
-/// Sets the most that all message buffers of this process may hold, in bytes; 4 GiB at the start. Buffers that exist
-/// already stay. Set it before endpoints are opened: [`crate::EndpointConfig::check`] sees then whether their messages
-/// fit. Each thread may keep up to 10 MiB of it cached for itself.
+/// Sets how much memory all message buffers of this process may hold, in bytes; initially 4 GiB. Existing buffers stay.
+/// Set it before endpoints are opened: [`crate::EndpointConfig::check`] then checks that their messages fit. Each
+/// thread may keep up to 10 MiB of it cached for itself.
 pub fn set_limit_bytes(limit: u64) {
     LIMIT.store(limit, Relaxed);
 }
 
-/// Buffers taken by this thread less those dropped on it. For leak tests on one thread.
+/// Buffers taken by this thread minus those dropped on it. For leak tests on one thread.
 pub fn outstanding() -> i64 {
     OUTSTANDING.get()
 }
@@ -81,7 +81,7 @@ struct Cache {
 }
 
 impl Cache {
-    /// Gives everything back to the system.
+    /// Returns everything to the system.
     fn clear(&mut self) {
         for (class, free) in self.free.iter_mut().enumerate() {
             for data in free.drain(..) {
@@ -98,15 +98,15 @@ impl Drop for Cache {
     }
 }
 
-/// What all threads together keep of the larger classes.
+/// The cache of the larger classes, for all threads together.
 struct SharedCache {
     free: [Vec<NonNull<u8>>; SHARED_CLASSES],
-    /// How many of each class nobody has taken since the last trim.
+    /// How many of each class were not taken since the last trim.
     unused: [usize; SHARED_CLASSES],
     bytes: u64,
 }
 
-// SAFETY: cached buffers are unused, and whoever takes one owns it alone.
+// SAFETY: cached buffers are unused, and the thread that takes one owns it alone.
 unsafe impl Send for SharedCache {}
 
 static SHARED: Mutex<SharedCache> = Mutex::new(SharedCache::EMPTY);
@@ -129,7 +129,7 @@ impl SharedCache {
         Some(data)
     }
 
-    /// Takes out half of what was not used since the last time, the largest first, up to [`TRIM_BYTES`].
+    /// Removes half of what was not used since the last time, the largest first, up to [`TRIM_BYTES`].
     fn trim(&mut self) -> Vec<(NonNull<u8>, usize)> {
         let (mut trimmed, mut bytes) = (Vec::new(), 0);
         for place in (0..SHARED_CLASSES).rev() {
@@ -159,7 +159,7 @@ impl SharedCache {
         room
     }
 
-    /// Gives everything back to the system.
+    /// Returns everything to the system.
     fn clear() {
         let cached = std::mem::replace(&mut *SharedCache::lock(), SharedCache::EMPTY);
         for (class, free) in (THREAD_CLASSES..).zip(cached.free) {
@@ -171,8 +171,8 @@ impl SharedCache {
     }
 }
 
-/// Gives buffers that nobody needs back to the system. Each endpoint has one, and they take turns: together they look about
-/// once in [`TRIM_NANOS`], whatever their clocks.
+/// Returns unused buffers to the system. Each endpoint has one, and they take turns: together they search about once in
+/// [`TRIM_NANOS`], whatever their clocks.
 #[derive(Debug)]
 pub(crate) struct Trimmer {
     due: u64,
@@ -184,7 +184,7 @@ impl Trimmer {
         Trimmer { due: 0 }
     }
 
-    /// Looks, if it is time to.
+    /// Searches, if it is time to.
     #[inline]
     pub(crate) fn look(&mut self, now: u64) {
         if now >= self.due {
@@ -206,7 +206,7 @@ fn look_in_turn() {
         return;
     }
     let trimmed = SharedCache::lock().trim();
-    // Not while the cache is locked: it takes long.
+    // After unlocking the cache: this takes long.
     for (data, class) in trimmed {
         // SAFETY: as in `Cache::clear`.
         unsafe { release(data, class) }
@@ -218,7 +218,7 @@ thread_local! {
     static OUTSTANDING: Cell<i64> = const { Cell::new(0) };
 }
 
-/// What a buffer just taken holds.
+/// The contents of a buffer that was just taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Contents {
     /// What its last user left there.
@@ -226,7 +226,7 @@ pub(super) enum Contents {
     Zeros,
 }
 
-/// Takes a buffer of `class`; gives its first data byte.
+/// Takes a buffer of `class`; returns its first data byte.
 #[inline]
 pub(super) fn take(class: usize) -> Result<(NonNull<u8>, Contents), AllocError> {
     let cached = CACHE.try_with(|cache| cache.borrow_mut().free.get_mut(class)?.pop()).unwrap_or(None);
@@ -238,7 +238,7 @@ pub(super) fn take(class: usize) -> Result<(NonNull<u8>, Contents), AllocError> 
     Ok(taken)
 }
 
-/// Gives a buffer back.
+/// Returns a buffer to the pool.
 ///
 /// # Safety
 /// `data` came from [`take`] of the same class and is not used any more.
@@ -278,7 +278,7 @@ fn take_uncached(class: usize) -> Result<(NonNull<u8>, Contents), AllocError> {
     let base = match from_system(class) {
         Ok(base) => base,
         Err(_) => {
-            // What is kept for buffers of other lengths would hold the limit against it.
+            // Otherwise the buffers cached for other lengths would count against the limit.
             let _ = CACHE.try_with(|cache| cache.borrow_mut().clear());
             SharedCache::clear();
             from_system(class)?
@@ -288,7 +288,7 @@ fn take_uncached(class: usize) -> Result<(NonNull<u8>, Contents), AllocError> {
     Ok((unsafe { base.add(FRONT_BYTES) }, Contents::Zeros))
 }
 
-/// Gives a buffer back that this thread does not cache.
+/// Frees a buffer that this thread does not cache.
 ///
 /// # Safety
 /// As [`give_back`].
@@ -300,12 +300,12 @@ unsafe fn give_back_uncached(data: NonNull<u8>, class: usize) {
     }
 }
 
-/// Gives a buffer back to the system.
+/// Returns a buffer to the system.
 ///
 /// # Safety
 /// As [`give_back`].
 unsafe fn release(data: NonNull<u8>, class: usize) {
-    // SAFETY: `from_system` took so many bytes, and the front was added.
+    // SAFETY: `from_system` allocated this many bytes, and added the front.
     unsafe { system::give_back(data.sub(FRONT_BYTES), allocation(class)) };
     ALLOCATED.fetch_sub(allocation(class) as u64, Relaxed);
 }

@@ -1,19 +1,19 @@
 //! Memory from the system: small pieces from the allocator, large ones as mappings of their own.
 //!
-//! A large buffer is zero without being written, and takes memory only where it is touched. So whoever announces a large message makes
-//! nobody clear memory for it.
+//! A large buffer is zero without being written, and takes memory only where it is touched. So a peer that announces a
+//! large message cannot make us clear memory for it.
 
 use std::ptr::NonNull;
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 
-/// Pieces of this size and more are mapped, where the system can.
+/// Pieces of this size and larger are mapped, if the system supports it.
 pub(super) const MAPPED_BYTES_MIN: usize = 128 << 10;
 /// From this size on the kernel is asked for huge pages.
 #[cfg(all(target_os = "linux", not(miri)))]
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Takes `bytes` zeroed bytes, aligned to 64; `None` if there are none.
+/// Takes `bytes` zeroed bytes, aligned to 64; `None` if there is no memory.
 pub(super) fn take(bytes: usize) -> Option<NonNull<u8>> {
     #[cfg(all(target_os = "linux", not(miri)))]
     if bytes >= MAPPED_BYTES_MIN {
@@ -23,10 +23,10 @@ pub(super) fn take(bytes: usize) -> Option<NonNull<u8>> {
     NonNull::new(unsafe { alloc_zeroed(layout(bytes)) })
 }
 
-/// Gives back what [`take`] gave for the same number of bytes.
+/// Frees what [`take`] returned for the same number of bytes.
 ///
 /// # Safety
-/// It came from there, and is not used any more.
+/// `start` came from there, and is not used any more.
 pub(super) unsafe fn give_back(start: NonNull<u8>, bytes: usize) {
     #[cfg(all(target_os = "linux", not(miri)))]
     if bytes >= MAPPED_BYTES_MIN {

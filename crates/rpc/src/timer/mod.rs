@@ -1,11 +1,11 @@
 //! One timing wheel for everything that happens later: retransmission, deadlines, handshakes and keep-alive.
 //!
-//! A hierarchical wheel of six levels with 64 slots each. A tick is [`TICK_NANOS`]; the furthest time is about 19 hours ahead,
-//! anything later waits there and is looked at again. Arming, moving and disarming take constant time: each timer is a node
-//! of an intrusive list, owned for as long as its user wants it, so arming allocates nothing.
+//! A hierarchical wheel of six levels with 64 slots each. A tick is [`TICK_NANOS`]. The horizon is about 19 hours; a
+//! later timer waits there and is then linked again. Arming, moving and disarming take constant time: each timer is a
+//! node of an intrusive list, owned for as long as its user wants it, so arming allocates nothing.
 //!
-//! Users keep timers lazily: a call that made progress does not move its timer, and looks again when it fires. So a stream of small calls
-//! touches the wheel about once per retransmission timeout and slot, not once per packet.
+//! Users rearm timers lazily: a call that made progress does not move its timer, and checks again when the timer fires.
+//! So a stream of small calls touches the wheel about once per retransmission timeout and slot, not once per packet.
 
 /// Nanoseconds per tick: how late a timer may fire.
 pub const TICK_NANOS: u64 = 1024;
@@ -71,7 +71,7 @@ impl Wheel {
         }
     }
 
-    /// A new timer, not armed. `token` is what [`Wheel::expire`] gives when it fires.
+    /// Creates a timer, not armed. [`Wheel::expire`] returns `token` when it fires.
     pub fn create(&mut self, token: u64) -> TimerId {
         let node = Node { token, due: 0, prev: NONE, next: NONE, place: UNARMED };
         if let Some(id) = self.free.pop() {
@@ -82,7 +82,7 @@ impl Wheel {
         TimerId(self.nodes.len() as u32 - 1)
     }
 
-    /// Disarms the timer for good; its number may be given to another.
+    /// Removes the timer; its number may be reused.
     pub fn remove(&mut self, id: TimerId) {
         self.disarm(id);
         self.free.push(id.0);
@@ -98,13 +98,13 @@ impl Wheel {
     /// Arms the timer for time `at`, or moves it there.
     pub fn arm(&mut self, id: TimerId, at: u64) {
         self.disarm(id);
-        // Rounded up: never early. The last ticks of all time are one.
+        // Rounded up, so that it never fires early. The last ticks of all time count as one.
         let due = at.div_ceil(TICK_NANOS).min(TICK_LAST).max(self.elapsed + 1);
         self.nodes[id.0 as usize].due = due;
         self.link(id.0);
     }
 
-    /// Arms the timer unless it is due by `at` already: the cheap way for users that look again when it fires.
+    /// Arms the timer unless it is due by `at` already: the cheap way for users that check again when it fires.
     #[inline]
     pub fn arm_by(&mut self, id: TimerId, at: u64) {
         let node = &self.nodes[id.0 as usize];
@@ -120,7 +120,7 @@ impl Wheel {
         }
     }
 
-    /// Moves time on to `now` and appends the tokens of all timers that fired to `fired`.
+    /// Advances time to `now` and appends the tokens of all timers that fired to `fired`.
     pub fn expire(&mut self, now: u64, fired: &mut Vec<u64>) {
         let now_tick = now / TICK_NANOS;
         while let Some((place, at)) = self.next_place() {
@@ -146,7 +146,7 @@ impl Wheel {
         self.next_place().map(|(_, at)| at * TICK_NANOS)
     }
 
-    /// The occupied place whose time comes first, and that time in ticks.
+    /// The occupied slot whose time comes first, and that time in ticks.
     fn next_place(&self) -> Option<(usize, u64)> {
         let mut first: Option<(usize, u64)> = None;
         for level in 0..LEVELS {
@@ -170,7 +170,7 @@ impl Wheel {
     /// Links a node by its due tick, which is above `elapsed`.
     fn link(&mut self, id: u32) {
         let due = self.nodes[id as usize].due;
-        // Beyond the horizon it waits in the last slot and is linked again from there.
+        // Beyond the horizon it waits in the last slot, from which it is linked again.
         let ticks = due.min(self.elapsed + TICKS_MAX / 2);
         let differing = (self.elapsed ^ ticks) | (SLOTS as u64 - 1);
         let level = ((63 - differing.leading_zeros()) / SLOT_BITS).min(LEVELS as u32 - 1);

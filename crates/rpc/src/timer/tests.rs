@@ -48,7 +48,7 @@ fn arm_by_moves_only_to_an_earlier_time() {
     assert_eq!(wheel.create(9), id);
 }
 
-/// Against a sorted list, over random operations and jumps of time.
+/// Compares the wheel with a sorted list, over random operations and jumps of time.
 #[test]
 fn agrees_with_a_sorted_list() {
     for seed in 1..40u64 {

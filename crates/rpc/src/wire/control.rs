@@ -1,14 +1,14 @@
 //! Bodies of the packets that manage sessions: handshake, keep-alive, close, release and loans of credits.
 //!
-//! Every body has a fixed size, little-endian, and follows the 16-byte header directly. A CONNECT is the largest of them, so no
-//! answer to an unproven address is longer than what that address sent.
+//! Every body has a fixed size, little-endian, and follows the 16-byte header directly. CONNECT has the largest body,
+//! so no answer to an unproven address is longer than what that address sent.
 
 use super::ParseError;
 
-/// Requests of one session that may be in progress at once, at most.
+/// Most requests of one session that may be in progress at the same time.
 pub const SLOTS_MAX: usize = 8;
 
-/// Proof that who sent a CONNECT receives at the address it came from.
+/// Proof that the sender of a CONNECT receives packets at the address it came from.
 pub type CookieBytes = [u8; 16];
 
 /// Body of CONNECT, 64 bytes.
@@ -16,15 +16,15 @@ pub type CookieBytes = [u8; 16];
 pub struct Connect {
     /// Lowest and highest protocol version the client speaks.
     pub versions: (u8, u8),
-    /// Requests in progress that the client wants.
+    /// Number of requests in progress that the client wants.
     pub slots: u8,
     /// Credits the client wants for its requests.
     pub credits: u16,
     /// Credits it grants for requests of the server.
     pub reverse_credits: u16,
-    /// Largest packet it takes, in bytes.
+    /// Largest packet the client accepts, in bytes.
     pub mtu: u16,
-    /// Largest message it takes, in bytes.
+    /// Largest message the client accepts, in bytes.
     pub message_bytes_max: u32,
     /// The client's number of the session.
     pub session: u32,
@@ -32,13 +32,13 @@ pub struct Connect {
     pub tag: u32,
     /// Incarnation of the client's endpoint.
     pub incarnation: u64,
-    /// Chosen anew for every session.
+    /// A new random number for every session.
     pub nonce: u64,
-    /// What the server's COOKIE said; zero at first.
+    /// The cookie of the server's COOKIE; zero at first.
     pub cookie: CookieBytes,
-    /// Of the credits it wants, those that it has places for at the start.
+    /// How many of the credits it wants have places at the start.
     pub credits_start: u16,
-    /// Of the credits it grants, those that the server may use at the start.
+    /// How many of the credits it grants the server may use at the start.
     pub reverse_start: u16,
 }
 
@@ -47,7 +47,7 @@ pub struct Connect {
 pub struct Cookie {
     /// The nonce of the CONNECT it answers.
     pub nonce: u64,
-    /// To be sent back.
+    /// The cookie that the client must send back.
     pub cookie: CookieBytes,
 }
 
@@ -56,17 +56,17 @@ pub struct Cookie {
 pub struct Accept {
     /// The nonce of the CONNECT it answers.
     pub nonce: u64,
-    /// The version both speak.
+    /// The protocol version to use.
     pub version: u8,
-    /// Requests in progress, agreed.
+    /// Requests in progress, as agreed.
     pub slots: u8,
-    /// Credits for the client's requests, agreed.
+    /// Credits for the client's requests, as agreed.
     pub credits: u16,
-    /// Credits for the server's requests, agreed.
+    /// Credits for the server's requests, as agreed.
     pub reverse_credits: u16,
-    /// Largest packet, agreed.
+    /// Largest packet, as agreed.
     pub mtu: u16,
-    /// Largest message, agreed.
+    /// Largest message, as agreed.
     pub message_bytes_max: u32,
     /// The server's number of the session.
     pub session: u32,
@@ -74,9 +74,9 @@ pub struct Accept {
     pub tag: u32,
     /// Incarnation of the server's endpoint.
     pub incarnation: u64,
-    /// Of the credits agreed, those that the client may use at the start.
+    /// How many of the agreed credits the client may use at the start.
     pub credits_start: u16,
-    /// Of the reverse credits agreed, those that the server uses at the start.
+    /// How many of the agreed reverse credits the server uses at the start.
     pub reverse_start: u16,
 }
 
@@ -84,7 +84,7 @@ pub struct Accept {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum RefuseReason {
-    /// No protocol version in common.
+    /// There is no common protocol version.
     Version = 1,
     /// The server's receive queue has no room for more credits.
     NoCredits = 2,
@@ -94,9 +94,9 @@ pub enum RefuseReason {
     Settings = 4,
     /// The server is shutting down.
     ShuttingDown = 5,
-    /// This peer has as many sessions there as one may have.
+    /// The client's host has as many sessions there as one host may have.
     PeerSessions = 6,
-    /// This peer holds as much of the server's receive queue as one may hold.
+    /// The client's host holds as much of the server's receive queue as one host may hold.
     PeerCredits = 7,
 }
 
@@ -114,11 +114,11 @@ pub struct Refuse {
 pub struct Presence {
     /// Incarnation of the sender's endpoint.
     pub incarnation: u64,
-    /// In a PING any number, which the PONG repeats; in a RESET the session and tag that are unknown; else 0.
+    /// In a PING any number, which the PONG repeats; in a RESET the session and tag that are unknown; otherwise 0.
     pub token: u64,
 }
 
-/// Body of RELEASE, 32 bytes: for each slot, the sequence number up to which the client needs nothing more.
+/// Body of RELEASE, 32 bytes: for each slot, the sequence number up to which the client needs no response any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Release {
     /// Sequence numbers by slot.
@@ -128,23 +128,23 @@ pub struct Release {
 /// Body of CREDITS, 16 bytes: one step of a loan of credits, for the requests of one direction of the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Credits {
-    /// Who says it.
+    /// The side that sends it.
     pub role: LoanRole,
     /// Numbers the borrower's messages, from 1; the lender repeats the one it answers.
     pub number: u32,
-    /// What the borrower holds beyond its guaranteed credit; or, from the lender, what it may hold.
+    /// What the borrower holds beyond its permanent credit; or, from the lender, what it may hold.
     pub held: u16,
-    /// What the borrower would like to hold; or, from the lender, what it should not exceed for long.
+    /// What the borrower wants to hold; or, from the lender, what it should not exceed for long.
     pub wanted: u16,
 }
 
-/// Which side of a loan.
+/// A side of a loan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum LoanRole {
-    /// Sends requests in this direction.
+    /// The side that sends requests in this direction.
     Borrower = 0,
-    /// Receives them.
+    /// The side that receives them.
     Lender = 1,
 }
 
@@ -174,13 +174,13 @@ impl Reader<'_> {
         self.take().map(u64::from_le_bytes)
     }
 
-    /// The padding must be zero and the body end here.
+    /// Checks that only zero padding is left.
     fn end(&self) -> Result<(), ParseError> {
         if self.0.iter().all(|b| *b == 0) { Ok(()) } else { Err(ParseError::Malformed) }
     }
 }
 
-/// A body that knows its size and its bytes.
+/// A body with a fixed size.
 pub trait Body: Sized {
     /// Its size on the wire.
     const BYTES: usize;
@@ -195,7 +195,7 @@ pub trait Body: Sized {
     /// Parses a body that must have exactly [`Body::BYTES`].
     ///
     /// # Errors
-    /// [`ParseError`] if it is not one that this library would send.
+    /// [`ParseError`] if this library would not send such a body.
     fn parse(body: &[u8]) -> Result<Self, ParseError> {
         if body.len() == Self::BYTES { Self::read(body) } else { Err(ParseError::Length) }
     }
@@ -435,6 +435,10 @@ mod tests {
         round_trip(Refuse { nonce: 5, reason: RefuseReason::NoCredits });
         round_trip(Presence { incarnation: 1, token: 2 });
         round_trip(Release { sequences: [1, 2, 3, 4, 5, 6, 7, u32::MAX] });
-        const { assert!(Accept::BYTES <= Connect::BYTES && Cookie::BYTES <= Connect::BYTES && Refuse::BYTES <= Connect::BYTES) };
+        const {
+            assert!(
+                Accept::BYTES <= Connect::BYTES && Cookie::BYTES <= Connect::BYTES && Refuse::BYTES <= Connect::BYTES
+            )
+        };
     }
 }

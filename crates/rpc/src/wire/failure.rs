@@ -1,27 +1,28 @@
-//! What a RESPONSE says besides a status other than OK: the code and the message of an error of the application, or why its sender is busy.
+//! The payload of a RESPONSE whose status is not OK: the code and the message of an application error, or why its
+//! sender is busy.
 
 use std::borrow::Cow;
 
 use super::ParseError;
 
-/// Bytes of the code, in front of the message.
+/// Bytes of the code, which precedes the message.
 pub const CODE_BYTES: usize = 4;
 /// Longest message, in bytes. With its code it fits any packet that a path is expected to carry.
 pub const MESSAGE_BYTES_MAX: usize = 1024;
-/// Longest payload of a RESPONSE with another status than OK.
+/// Longest payload of a RESPONSE whose status is not OK.
 pub const FAILURE_BYTES_MAX: usize = CODE_BYTES + MESSAGE_BYTES_MAX;
 
-/// An error that the application at the other end answered with.
+/// An error with which the application at the peer answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure<'a> {
-    /// What the application calls it.
+    /// The application's code.
     pub code: u32,
-    /// In words.
+    /// The application's message.
     pub message: Cow<'a, str>,
 }
 
 impl<'a> Failure<'a> {
-    /// A failure whose message is cut, at the end of a character, to `payload_max` bytes less those of the code.
+    /// A failure whose message is truncated, at a character boundary, so that code and message fit `payload_max` bytes.
     pub fn fitting(code: u32, message: &'a str, payload_max: usize) -> Failure<'a> {
         let max = payload_max.min(FAILURE_BYTES_MAX).saturating_sub(CODE_BYTES);
         let end = (0..=max.min(message.len())).rev().find(|end| message.is_char_boundary(*end)).unwrap_or(0);
@@ -43,7 +44,7 @@ impl<'a> Failure<'a> {
         message.copy_from_slice(self.message.as_bytes());
     }
 
-    /// Reads a payload. What is not UTF-8 in its message becomes U+FFFD, as does a character that is cut off.
+    /// Parses a payload. Bytes of the message that are not UTF-8 become U+FFFD, as does a truncated character.
     ///
     /// # Errors
     /// [`ParseError::Length`] if it has no code, or is too long. Total: no input panics.
@@ -76,7 +77,7 @@ impl BusyReason {
         }
     }
 
-    /// Reads a payload. Reasons that this version does not know say no more than an empty one.
+    /// Parses a payload. Reasons unknown to this version count as an empty payload.
     pub fn parse(payload: &[u8]) -> BusyReason {
         match payload {
             [BusyReason::SHUTTING_DOWN] => BusyReason::ShuttingDown,

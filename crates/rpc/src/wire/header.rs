@@ -8,20 +8,22 @@
 //! ```
 //!
 //! `aux` is request type (8) and payload length (16) in REQUEST and RESPONSE, the packet number in CREDIT_RETURN and
-//! REQUEST_FOR_RESPONSE, and zero elsewhere. All numbers are little-endian. A MULTI extension (message bytes u32, packet number u32)
-//! follows in every packet of a message that takes more than one, the last of which says so with a flag; then a DEADLINE extension (microseconds left u32, four zero bytes).
+//! REQUEST_FOR_RESPONSE, and zero elsewhere. All numbers are little-endian. In multi-packet messages, each packet has a
+//! MULTI extension (message bytes u32, packet number u32), and a flag marks the last one. A DEADLINE extension
+//! (microseconds left u32, four zero bytes) follows.
 
 use super::failure::{CODE_BYTES, FAILURE_BYTES_MAX};
 
 /// Version of the protocol that this library speaks.
 pub const VERSION: u8 = 2;
-/// Version in the headers of CONNECT, COOKIE, ACCEPT and REFUSE, whatever the endpoints speak: so endpoints of different versions can refuse each other.
+/// Version in the headers of CONNECT, COOKIE, ACCEPT and REFUSE, whatever versions the endpoints speak: so endpoints of
+/// different versions can refuse each other.
 pub const HANDSHAKE_VERSION: u8 = 1;
 /// Bytes of the header without extensions.
 pub const HEADER_BYTES: usize = 16;
 /// Bytes of each extension.
 pub const EXTENSION_BYTES: usize = 8;
-/// Bytes of the header with both extensions: what a packet's data must leave free of the MTU.
+/// Bytes of the header with both extensions: the part of the MTU that is not for data.
 pub const HEADER_BYTES_MAX: usize = HEADER_BYTES + 2 * EXTENSION_BYTES;
 
 /// Sessions, tags and packet numbers have 24 bits.
@@ -33,13 +35,13 @@ pub const MASK_40: u64 = (1 << 40) - 1;
 pub const FLAG_MULTI: u8 = 1;
 /// A DEADLINE extension follows.
 pub const FLAG_DEADLINE: u8 = 2;
-/// The packet that this one answers was marked by the network (ECN).
+/// The network marked the packet that this one answers (ECN).
 pub const FLAG_ECN_ECHO: u8 = 1 << 5;
-/// The handler kept the request for later: the time until this response says nothing of the network.
+/// The handler kept the request for later: the time until this response says nothing about the network.
 pub const FLAG_DEFERRED: u8 = 1 << 6;
-/// The packet is the last of its message. Only beside a MULTI extension.
+/// The packet is the last of its message. Only together with a MULTI extension.
 pub const FLAG_LAST: u8 = 1 << 7;
-/// Cuts of one request, counted from 0, have the bits that the status has in a response.
+/// Maximum cut number. The cuts of one request, counted from 0, use the bits that hold the status in a response.
 pub const CUT_MAX: u8 = 7;
 const STATUS_SHIFT: u8 = 2;
 const STATUS_MASK: u8 = 7;
@@ -54,27 +56,27 @@ const FLAGS_ALLOWED: [u8; 16] = {
     allowed
 };
 
-/// The first two bytes of a request, and of a response, of one packet without flags.
+/// The first two bytes of a single-packet request, and of such a response, without flags.
 const PLAIN_REQUEST: u16 = (VERSION as u16) << 4 | Kind::Request as u16;
 const PLAIN_RESPONSE: u16 = (VERSION as u16) << 4 | Kind::Response as u16;
-/// Those of a request of one packet with a deadline, as services send it.
+/// The first two bytes of a single-packet request with a deadline, as services send it.
 const DEADLINE_REQUEST: u16 = PLAIN_REQUEST | (FLAG_DEADLINE as u16) << 8;
 
-/// What a packet is.
+/// The kind of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
     /// Data of a request.
     Request = 0,
-    /// Server to client: a request packet that is not the last has arrived, its credit returns.
+    /// Server to client: a request packet that is not the last has arrived; its credit returns.
     CreditReturn = 1,
-    /// Client to server: send this packet of the response.
+    /// Client to server: requests this packet of the response.
     RequestForResponse = 2,
     /// Data of a response.
     Response = 3,
     /// Opens a session.
     Connect = 4,
-    /// Asks who wants to open a session to prove its address.
+    /// Asks a client that wants to open a session to prove its address.
     Cookie = 5,
     /// The session is open.
     Accept = 6,
@@ -82,17 +84,17 @@ pub enum Kind {
     Refuse = 7,
     /// Ends a session.
     Close = 8,
-    /// It has ended.
+    /// The session has ended.
     CloseAck = 9,
-    /// Are you there?
+    /// Asks whether the peer lives.
     Ping = 10,
-    /// Yes.
+    /// The answer to a PING.
     Pong = 11,
-    /// No such session here.
+    /// There is no such session here.
     Reset = 12,
-    /// The client needs nothing more of these requests.
+    /// The client no longer needs the responses of these requests.
     Release = 13,
-    /// Credits are asked for, given back, lent or recalled.
+    /// Asks for credits, gives them back, lends or recalls them.
     Credits = 14,
 }
 
@@ -135,7 +137,7 @@ impl Kind {
 pub enum Status {
     /// The handler responded.
     Ok = 0,
-    /// Nothing ran: workers had no room, the peer holds its share, or the server is shutting down.
+    /// Nothing ran: workers had no room, the host's share is used up, or the server is shutting down.
     Busy = 1,
     /// Nothing ran: no handler has this request type.
     NoHandler = 2,
@@ -145,14 +147,14 @@ pub enum Status {
     Expired = 4,
     /// The response exceeds what the session allows.
     ResponseTooLarge = 5,
-    /// The handler ran, perhaps in part: it wanted to keep the request for later, and there was no room.
+    /// The handler ran, perhaps in part: it tried to keep the request for later, and there was no room.
     Overloaded = 6,
-    /// The handler answered with an error of the application's: see [`super::failure`].
+    /// The handler answered with an error of the application: see [`super::failure`].
     Application = 7,
 }
 
 impl Status {
-    /// All, by their numbers.
+    /// All statuses, by their numbers.
     pub const ALL: [Status; 8] = {
         use Status::*;
         [Ok, Busy, NoHandler, HandlerFailed, Expired, ResponseTooLarge, Overloaded, Application]
@@ -177,7 +179,7 @@ impl Status {
         Status::ALL[usize::from(bits & STATUS_MASK)]
     }
 
-    /// Bytes of payload that a response with this status may have: least and most.
+    /// Bytes of payload that a response with this status may have: minimum and maximum.
     fn payload_allowed(self) -> (usize, usize) {
         match self {
             Status::Ok => (0, usize::MAX),
@@ -188,19 +190,19 @@ impl Status {
     }
 }
 
-/// Why a packet is not one of ours.
+/// Why a packet is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
     /// Fewer bytes than a header and its extensions.
     #[error("the packet is shorter than its header")]
     Truncated,
-    /// Another protocol version.
+    /// It has another protocol version.
     #[error("the packet is of protocol version {0}")]
     Version(u8),
     /// An unknown kind, flag or status, or a field that must be zero and is not.
     #[error("the packet's header is malformed")]
     Malformed,
-    /// The payload length disagrees with the packet's.
+    /// The payload length does not match the packet's length.
     #[error("the payload's length disagrees with the packet's")]
     Length,
 }
@@ -219,7 +221,7 @@ pub enum ParseError {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// What the packet is.
+    /// The kind of the packet.
     pub kind: Kind,
     /// Status, in a response.
     pub status: Status,
@@ -231,17 +233,18 @@ pub struct Header {
     pub request: u64,
     /// Proof that the sender knows the session, 24 bits.
     pub tag: u32,
-    /// Message bytes and packet number of a message of several packets.
+    /// Message bytes and packet number, in a multi-packet message.
     pub multi: Option<Multi>,
-    /// Whether it is the last packet of a message of several.
+    /// Whether it is the last packet of a multi-packet message.
     pub is_last: bool,
-    /// In a REQUEST of several packets, and in its CREDIT_RETURN: how often the client has cut the request anew, at most [`CUT_MAX`].
+    /// In a REQUEST of several packets, and in its CREDIT_RETURN: how often the client has recut the request, at most
+    /// [`CUT_MAX`].
     pub cut: u8,
     /// Microseconds until the caller gives up.
     pub deadline_us: Option<u32>,
-    /// In a CREDIT_RETURN or RESPONSE: the network marked the packet that it answers.
+    /// In a CREDIT_RETURN or RESPONSE: whether the network marked the packet that it answers.
     pub ecn_echo: bool,
-    /// In a RESPONSE: the handler kept the request for later.
+    /// In a RESPONSE: whether the handler kept the request for later.
     pub deferred: bool,
 }
 
@@ -250,11 +253,11 @@ pub struct Header {
 pub struct Multi {
     /// Bytes of the whole message.
     pub message_bytes: u32,
-    /// Which packet of it this is, from 0.
+    /// The number of this packet in the message, from 0.
     pub packet: u32,
 }
 
-/// The two halves of a header.
+/// The two halves of a header, as integers.
 #[inline]
 fn words(base: &[u8; HEADER_BYTES]) -> [u64; 2] {
     let both = u128::from_le_bytes(*base);
@@ -288,13 +291,13 @@ impl Header {
         req_type as u32 | (payload_len as u32) << 8
     }
 
-    /// Request type, of a data packet.
+    /// Request type, for a data packet.
     #[inline]
     pub fn req_type(&self) -> u8 {
         self.aux as u8
     }
 
-    /// Payload bytes in this packet, of a data packet.
+    /// Payload bytes in this packet, for a data packet.
     #[inline]
     pub fn payload_len(&self) -> usize {
         (self.aux >> 8) as usize
@@ -306,7 +309,7 @@ impl Header {
         HEADER_BYTES + EXTENSION_BYTES * (self.multi.is_some() as usize + self.deadline_us.is_some() as usize)
     }
 
-    /// Flags: the status, which extensions follow, and what the answered packet met.
+    /// Flags: the status, which extensions follow, and what happened to the answered packet.
     #[inline(always)]
     fn flags(&self) -> u8 {
         let multi = if self.multi.is_some() { FLAG_MULTI } else { 0 };
@@ -334,7 +337,7 @@ impl Header {
         self.multi.is_none() && self.deadline_us.is_none()
     }
 
-    /// Writes header and extensions; gives the bytes used.
+    /// Writes header and extensions; returns the number of bytes.
     #[inline]
     pub fn write(&self, to: &mut [u8; HEADER_BYTES_MAX]) -> usize {
         to[..HEADER_BYTES].copy_from_slice(&self.base());
@@ -351,10 +354,11 @@ impl Header {
         len
     }
 
-    /// Parses the start of a packet of `packet_len` bytes, of which `head` holds the first (at least [`HEADER_BYTES_MAX`], or all).
+    /// Parses the start of a packet of `packet_len` bytes. `head` holds its first bytes (at least [`HEADER_BYTES_MAX`],
+    /// or all).
     ///
     /// # Errors
-    /// [`ParseError`] for anything that this library would not have sent. Total: no input panics.
+    /// [`ParseError`] for anything that this library would not send. Total: no input panics.
     #[inline]
     pub fn parse(head: &[u8], packet_len: usize) -> Result<Header, ParseError> {
         let Some((base, rest)) = head.split_first_chunk::<HEADER_BYTES>() else {
@@ -374,7 +378,7 @@ impl Header {
             Kind::Response => (Status::from_bits(bits), 0),
             _ => (Status::Ok, bits),
         };
-        // A message of one packet has no last one, and is never cut anew into one.
+        // A single-packet message has no LAST flag, and is never recut.
         let is_single = flags & FLAG_MULTI == 0;
         if is_single && (flags & FLAG_LAST != 0 || kind == Kind::Request && cut != 0) {
             return Err(ParseError::Malformed);
@@ -396,7 +400,7 @@ impl Header {
         Ok(header)
     }
 
-    /// Whether a response with another status than OK has one packet, and the payload that its status allows.
+    /// Whether a response whose status is not OK has one packet, and a payload that its status allows.
     #[cold]
     fn check_failure(&self) -> Result<(), ParseError> {
         let (least, most) = self.status.payload_allowed();
@@ -404,8 +408,8 @@ impl Header {
         if is_allowed { Ok(()) } else { Err(ParseError::Malformed) }
     }
 
-    /// Parses what almost every packet is: data that fits one packet, without flags, or a request with a deadline. One comparison takes the
-    /// place of all checks but that of the length. `None` for anything else, well-formed or not.
+    /// Parses the most common packets: data that fits one packet, without flags, or a request with a deadline. One
+    /// comparison replaces all checks but that of the length. `None` for any other packet, well-formed or not.
     #[inline(always)]
     pub(crate) fn parse_plain(head: &[u8], packet_len: usize) -> Option<Header> {
         let [first, second] = words(head.first_chunk()?);
@@ -490,7 +494,8 @@ mod tests {
         (response.ecn_echo, response.deferred) = (true, true);
         assert_eq!(round_trip(response, 0), Ok(response));
         for (status, payload) in [(Status::Busy, 1), (Status::Application, CODE_BYTES), (Status::Application, 1028)] {
-            let failure = Header { status, aux: Header::data_aux(7, payload), ..Header::new(Kind::Response, 0, 1, 2, 3) };
+            let failure =
+                Header { status, aux: Header::data_aux(7, payload), ..Header::new(Kind::Response, 0, 1, 2, 3) };
             assert_eq!(round_trip(failure, payload), Ok(failure));
         }
         let mut credit_return = Header::new(Kind::CreditReturn, 7, 1, 2, 3);
@@ -498,7 +503,8 @@ mod tests {
         assert_eq!(round_trip(credit_return, 0), Ok(credit_return));
     }
 
-    /// The short way to parse agrees with the long one, on packets that are whole and on all that differ from them in one byte or in length.
+    /// The fast parser agrees with the full one, on valid packets and on all that differ from them in one byte or in
+    /// length.
     #[test]
     fn plain_packets_parse_as_all_do() {
         let plain = Header::new(Kind::Request, Header::data_aux(200, 40), 0xabcdef, MASK_40 - 5, 0x123456);

@@ -1,7 +1,7 @@
-//! Packet formats: the [header] of every packet, the bodies of [control] packets and of those
-//! that speak of several [packets], and what stands beside an error status ([failure]).
+//! Packet formats: the [header] of every packet, the bodies of [control] packets and of those about several [packets],
+//! and the payload beside an error status ([failure]).
 //!
-//! Parsing is total: any bytes give a value or an error, and never change anything.
+//! Parsing is total: any bytes yield a value or an error, and never change anything.
 
 pub mod control;
 pub mod failure;

@@ -1,10 +1,11 @@
-//! Which packets of a message an answer stands for, and which a question asks for: bodies of CREDIT_RETURN and REQUEST_FOR_RESPONSE. Both
-//! are optional. Without one, the packet speaks as the header alone does.
+//! The packets of a message that an answer acknowledges, or that a request for response asks for: bodies of
+//! CREDIT_RETURN and REQUEST_FOR_RESPONSE. Both are optional. Without a body, the packet means what its header alone
+//! says.
 
 use super::ParseError;
 use super::control::Body;
 
-/// Packets that one [`Arrivals`] tells of, at and before the one that it answers.
+/// Packets that one [`Arrivals`] covers, up to the one that it answers.
 pub const ARRIVALS_BITS: u32 = u64::BITS;
 /// Packets that one [`Asked`] may ask for.
 pub const ASKED_MAX: u32 = 64;
@@ -12,7 +13,7 @@ pub const ASKED_MAX: u32 = 64;
 /// Body of a CREDIT_RETURN while packets are missing before the one it answers, 16 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrivals {
-    /// The first packet that is missing: all before it have arrived.
+    /// The first missing packet: all before it have arrived.
     pub first_missing: u32,
     /// Bit *b* says whether the packet *b* before the answered one has arrived; so bit 0 is set.
     pub mask: u64,
@@ -21,7 +22,7 @@ pub struct Arrivals {
 /// Body of a REQUEST_FOR_RESPONSE for several packets in a row, 8 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Asked {
-    /// How many, the one in the header included: 2 to [`ASKED_MAX`].
+    /// How many, including the one in the header: 2 to [`ASKED_MAX`].
     pub packets: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Deadlines, cancellation, back-pressure, and who calls whom.
+//! Deadlines, cancellation, back-pressure, and calls in either direction.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -9,12 +9,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dunlin_net::PollPolicy;
-use dunlin_rpc::{Call, CallError, CallOptions, DeferredRequest, EndpointConfig, MsgBuf, Payload, RequestBuffer, Session};
+use dunlin_rpc::{
+    Call, CallError, CallOptions, DeferredRequest, EndpointConfig, MsgBuf, Payload, RequestBuffer, Session,
+};
 
 use crate::pair::{Lab, address, config};
 use crate::{ECHO, echo};
 
-/// Kept by the server until the test answers.
+/// A request that the server keeps until the test answers it.
 const HOLD: u8 = 2;
 
 type Held = Rc<RefCell<Vec<DeferredRequest>>>;
@@ -85,7 +87,7 @@ fn a_deadline_ends_a_call_on_time_wherever_it_is() {
     assert_eq!((failure.error, &failure.request[..]), (CallError::DeadlineExceeded, &b"small"[..]));
     assert!((2_000_000..2_100_000).contains(&first), "{first}");
     assert!((3_000_000..3_100_000).contains(&second), "{second}");
-    // The server knows the deadline, and its client told it, too.
+    // The server knows the deadline, and its client reported it, too.
     lab.run_until(|| held.borrow().iter().all(|request| !request.request().is_waited_for()));
     assert_eq!(held.borrow().len(), 1, "the queued one was never sent");
     lab.run_for(Duration::from_micros(100));
@@ -121,7 +123,7 @@ fn a_dropped_call_frees_its_slot_at_once() {
     lab.run_until(|| held.borrow().len() == 2);
     assert_eq!(session.room(), 0);
     drop(calls);
-    // Before the event loop runs again: slots, credits and buffers are free.
+    // Even before the event loop runs again, slots, credits and buffers are free.
     let stats = session.stats().unwrap();
     assert_eq!((stats.calls_in_progress, stats.calls_queued), (0, 0));
     assert_eq!(stats.credits, stats.credits_max);
@@ -129,7 +131,7 @@ fn a_dropped_call_frees_its_slot_at_once() {
     assert_eq!(lab.client().stats().counters.calls_cancelled, 6);
     let held_by_server = 2;
     assert_eq!(dunlin_rpc::msgbuf::outstanding(), before + held_by_server);
-    // The late responses are nobody's, and the slots work.
+    // The late responses are dropped, and the slots work.
     let reply = lab.drive(1, session.call(ECHO, small())).unwrap();
     assert_eq!(&reply.response[..], b"small");
     for request in held.borrow_mut().drain(..) {
@@ -170,7 +172,7 @@ fn a_call_gives_back_the_buffer_that_it_was_given() {
     let place = vec.as_ptr();
     let reply = lab.drive(1, session.call(ECHO, vec)).unwrap();
     assert_eq!((reply.request.as_ptr(), &reply.response[..]), (place, &[5; 3000][..]));
-    // One buffer to many at once.
+    // One buffer, sent to many sessions at the same time.
     let bytes = Bytes::from(vec![6; 100_000]);
     let sessions: Vec<Session> = (0..5).map(|_| lab.connect()).collect();
     let mut calls: Vec<_> = sessions.iter().map(|session| Box::pin(session.call(ECHO, bytes.clone()))).collect();
@@ -242,7 +244,7 @@ fn the_callers_errors_say_what_happened() {
 
 #[test]
 fn a_small_call_is_not_held_up_by_large_ones() {
-    // One credit: whoever gets it decides who goes on.
+    // One credit: the call that gets it decides which one continues.
     let lab = Lab::new(&[config(), EndpointConfig { credits: 1, ..config() }]);
     echo(lab.server());
     let session = lab.connect();
@@ -278,13 +280,13 @@ fn a_call_outlives_its_endpoint_with_an_error() {
     assert!(connecting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
     assert!(!session.is_open() && session.stats().is_none());
     assert!(is_ready(&mut Box::pin(session.call(HOLD, small()))));
-    // The server was told.
+    // The server has learned of it.
     lab.run_until(|| lab.server().stats().sessions == 0);
     assert!(held.borrow().iter().all(|request| !request.request().is_waited_for()));
 }
 
 thread_local! {
-    /// What the wakers below come back to.
+    /// The session that the wakers below use.
     static COMES_BACK_TO: RefCell<Option<Session>> = const { RefCell::new(None) };
 }
 
@@ -317,6 +319,37 @@ fn a_waker_may_use_the_endpoint_that_wakes_it() {
     COMES_BACK_TO.set(None);
 }
 
+/// A waker that uses the endpoint when it is dropped, as one does that owns the last handle to something of it.
+struct ComesBackAtLast;
+
+impl std::task::Wake for ComesBackAtLast {
+    fn wake(self: std::sync::Arc<Self>) {}
+}
+
+impl Drop for ComesBackAtLast {
+    fn drop(&mut self) {
+        COMES_BACK_TO.with_borrow(|session| assert!(session.as_ref().unwrap().stats().is_some()));
+    }
+}
+
+#[test]
+fn the_waker_of_an_abandoned_opening_may_use_the_endpoint_when_it_is_dropped() {
+    let lab = Lab::pair();
+    COMES_BACK_TO.set(Some(lab.connect()));
+    for is_sent in [false, true] {
+        let mut opening = Box::pin(lab.client().connect(&address(0)));
+        let waker = Waker::from(std::sync::Arc::new(ComesBackAtLast));
+        assert!(opening.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        drop(waker);
+        if is_sent {
+            lab.client().run_once();
+        }
+        drop(opening);
+        lab.run_for(Duration::from_millis(20));
+    }
+    COMES_BACK_TO.set(None);
+}
+
 #[test]
 fn an_observed_session_counts_for_itself() {
     let lab = Lab::pair();
@@ -330,12 +363,15 @@ fn an_observed_session_counts_for_itself() {
     let observed = session.stats().unwrap().observed.unwrap();
     assert_eq!(observed.samples(), 10, "one call of a slot in eight");
     let (median, longest) = (observed.percentile(50.0), observed.percentile(100.0));
-    assert!(Duration::from_micros(1) < median && median <= longest && longest < Duration::from_micros(20), "{median:?}");
+    assert!(
+        Duration::from_micros(1) < median && median <= longest && longest < Duration::from_micros(20),
+        "{median:?}"
+    );
     assert_eq!(observed.dropped(dunlin_rpc::DropReason::Stale), 0);
     assert_eq!(other.stats().unwrap().observed, None);
     let text = session.stats().unwrap().to_string();
     assert!(text.contains("dropped: stale 0") && text.contains("10 samples"), "{text}");
-    // A response that nobody waits for any more is stale, and of this session.
+    // A response whose caller no longer waits is stale, and counted for this session.
     let call = session.call(ECHO, small());
     lab.client().run_once();
     lab.network.advance(Duration::from_micros(2));

@@ -58,7 +58,7 @@ fn sessions_of_several_calls_share_the_pace() {
         });
     }
     lab.run_until(|| done.borrow().len() == 4);
-    // Four times 100,000 bytes at 100 Mbit/s are 32 ms; none ends long before the others.
+    // Four times 100,000 bytes at 100 Mbit/s take 32 ms; none ends long before the others.
     let first = done.borrow()[0] - start;
     let last = done.borrow()[3] - start;
     assert!((31_500_000..36_000_000).contains(&last), "{last}");
@@ -75,7 +75,7 @@ fn go_back_n_measures_round_trips_all_along_a_message() {
     let session = lab.connect();
     lab.drive(1, session.call(ECHO, vec![3; 100_000])).unwrap();
     let seen = lab.client().stats().packet_rtt.unwrap();
-    // A hundred packets each way, eight on the way at a time.
+    // A hundred packets each way, eight in flight at a time.
     let round_trips = 2 * 100 / 8;
     assert!((round_trips - 4..=2 * round_trips).contains(&seen.samples()), "{} samples", seen.samples());
     let median = seen.percentile(50.0);
@@ -86,7 +86,8 @@ fn go_back_n_measures_round_trips_all_along_a_message() {
 fn a_response_overtakes_a_retransmission_that_waits_for_its_pace() {
     // 1,400 bytes take 11 ms at this rate. The timeout comes after 5 ms, the response after 7 ms.
     let network = LoopbackConfig { delay: Duration::from_micros(3_500), ..LoopbackConfig::default() };
-    let lab = Lab::over(network, &[config(), EndpointConfig { rto_initial: Duration::from_millis(5), ..paced(1_000_000) }]);
+    let lab =
+        Lab::over(network, &[config(), EndpointConfig { rto_initial: Duration::from_millis(5), ..paced(1_000_000) }]);
     let handled = Rc::new(Cell::new(0));
     let counted = handled.clone();
     lab.server()
@@ -107,12 +108,12 @@ fn a_response_overtakes_a_retransmission_that_waits_for_its_pace() {
     let counters = lab.client().stats().counters;
     assert_eq!((counters.retransmissions, counters.dropped_malformed), (1, 0), "{counters:?}");
     let sent = session.stats().unwrap().tx_bytes;
-    // The time of the waiting copy comes and goes; its buffer was given back, and nothing is sent from it.
+    // The time of the waiting copy passes; its buffer was returned, and nothing is sent from it.
     lab.run_for(Duration::from_millis(15));
     assert!(session.stats().unwrap().tx_bytes < sent + 100, "no more than a RELEASE");
     assert_eq!((handled.get(), ended.get()), (1, 1));
     assert_eq!(lab.server().stats().counters.dropped_duplicate, 0, "only one copy of the request ever arrived");
-    // The session goes on.
+    // The session still works.
     lab.drive(1, session.call(ECHO, b"again".to_vec())).unwrap();
 }
 
@@ -128,7 +129,7 @@ fn sessions_end_while_they_wait_for_their_pace() {
     lab.run_for(Duration::from_millis(20));
     lab.drive(1, session.close());
     assert!(lab.drive(1, other).is_err());
-    // Its number is used again, by a session that the old timer must not touch.
+    // Its number is reused by a session that the old timer must not affect.
     let session = lab.connect();
     let reply = lab.drive(1, session.call(ECHO, vec![1; 3_000])).unwrap();
     assert_eq!(reply.response.len(), 3_000);
@@ -158,8 +159,9 @@ fn slow_handlers_are_not_congestion() {
 
 #[test]
 fn requests_in_the_hands_of_handlers_do_not_fill_the_window() {
-    // A target that no network meets: the window stays at its least.
-    let swift = SwiftConfig { target: Duration::from_nanos(1), scaling_range: Duration::ZERO, ..SwiftConfig::default() };
+    // A target that no network meets: the window stays at its minimum.
+    let swift =
+        SwiftConfig { target: Duration::from_nanos(1), scaling_range: Duration::ZERO, ..SwiftConfig::default() };
     let client = EndpointConfig { congestion: CongestionControl::Swift(swift), seed: Some(8), ..config() };
     let network = LoopbackConfig { delay: Duration::from_micros(5), ..LoopbackConfig::default() };
     let lab = Lab::over(network, &[config(), client]);
@@ -199,7 +201,7 @@ fn a_server_that_did_not_run_is_forgiven_soon() {
 
 type MarkedEp = Endpoint<Marking<LoopbackTransport>>;
 
-/// A server and a client whose networks mark packets, and the switches for that.
+/// A server and a client whose networks can mark packets, and the switches for that.
 fn marked_pair(congestion: CongestionControl) -> (LoopbackNetwork, [MarkedEp; 2], [Rc<Cell<bool>>; 2]) {
     let network = LoopbackNetwork::new(LoopbackConfig { mtu: 1_024, ..LoopbackConfig::default() });
     network.advance_to(1_000_000_000);
@@ -249,7 +251,7 @@ fn marks_reach_the_client_from_either_direction() {
     }
 }
 
-/// One endpoint may have sessions in its host and across the network.
+/// One endpoint may have sessions on its host and across the network.
 #[test]
 fn by_default_only_sessions_that_leave_the_host_are_limited() {
     let (network, [server, client], marks) = marked_pair(CongestionControl::Auto);
@@ -280,7 +282,7 @@ fn by_default_only_sessions_that_leave_the_host_are_limited() {
     assert_eq!(client.stats().counters.congestion_onsets, 1);
 }
 
-/// A server without a processor answers late, and whatever is sent to it again waits for the processor too.
+/// A server that is descheduled answers late, and retransmissions to it would wait for the processor too.
 #[test]
 fn a_server_on_the_same_host_is_given_time_slices_before_anything_is_sent_again() {
     for is_near in [true, false] {
@@ -288,7 +290,7 @@ fn a_server_on_the_same_host_is_given_time_slices_before_anything_is_sent_again(
         client.with_transport(|transport| transport.is_near.set(is_near));
         let mut opening = pin!(async {
             let session = client.connect(&address(0)).await.unwrap();
-            // Measured, the server is known to be fast.
+            // The server is measured, and known to be fast.
             session.call(ECHO, b"soon".to_vec()).await.unwrap();
             session
         });

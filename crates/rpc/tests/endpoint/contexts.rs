@@ -1,4 +1,4 @@
-//! What handlers of all kinds know of their requests, and jobs for which nobody waits any more.
+//! What handlers of all kinds know about their requests, and jobs whose callers no longer wait.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -37,7 +37,7 @@ fn expired_jobs_do_not_run() {
     let timeout = CallOptions::timeout(Duration::from_millis(1));
     let (expired, patient) = (session.call_with(WORK, vec![1], timeout), session.call(WORK, vec![2]));
     lab.run_for(Duration::from_micros(100));
-    // The server hears nothing from the client for longer than that.
+    // The server receives nothing from the client for longer than that.
     lab.network.advance(Duration::from_secs(3600));
     lab.server().run_once();
     assert_eq!((pool.run_queued(), ran.load(Relaxed)), (2, 1));
@@ -61,7 +61,7 @@ fn cancelled_jobs_do_not_run() {
     assert_eq!(lab.drive(1, cut_off).unwrap_err().error, CallError::Closed);
 }
 
-/// Every kind of handler is told the same.
+/// Every kind of handler gets the same context.
 #[test]
 fn all_handlers_have_the_same_context() {
     let lab = Lab::pair();
@@ -102,7 +102,7 @@ fn all_handlers_have_the_same_context() {
             let reply = loop {
                 lab.turn();
                 pool.run_queued();
-                // It reads the time that the event loop tells.
+                // It reads the time that the event loop published.
                 if let Some(context) = seen.lock().unwrap().last()
                     && context.req_type() == req_type
                     && context.is_waited_for()
@@ -126,14 +126,14 @@ fn all_handlers_have_the_same_context() {
     assert!(lab.client().session(session.id()).is_none());
 }
 
-/// A handler that keeps its request or its context sees how its caller leaves, in every way.
+/// A handler that keeps its request or its context sees its caller leave, in every way.
 #[test]
 fn a_context_tells_when_nobody_waits_any_more() {
     let lab = Lab::pair();
     let kept: Rc<RefCell<Vec<DeferredRequest>>> = Rc::default();
     let at = kept.clone();
     lab.server().register(3, move |request| at.borrow_mut().push(request.defer().unwrap())).unwrap();
-    // With the call, which its caller still has.
+    // The caller still holds the call.
     let keep = |_: &Call<Vec<u8>>| {
         lab.run_until(|| !kept.borrow().is_empty());
         let request = kept.borrow_mut().pop().unwrap();
@@ -142,7 +142,7 @@ fn a_context_tells_when_nobody_waits_any_more() {
         (request, context)
     };
     let session = lab.connect();
-    // By its deadline, of which the server need hear nothing.
+    // By its deadline, without any message to the server.
     let call = session.call_with(3, vec![1], CallOptions::timeout(Duration::from_millis(3)));
     let (_request, context) = keep(&call);
     let left = context.time_left().unwrap();
@@ -178,7 +178,7 @@ fn a_context_tells_when_nobody_waits_any_more() {
     kept.borrow_mut().clear();
 }
 
-/// How the caller of a request leaves.
+/// The ways in which the caller of a request leaves.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Leave {
     Cancels,
@@ -187,7 +187,7 @@ enum Leave {
     Dies,
 }
 
-/// A handler that awaits its caller's end is woken by each way in which that comes, and by nothing else.
+/// A handler that awaits its caller's end is woken by each way in which that happens, and by nothing else.
 #[test]
 fn a_handler_is_woken_when_its_caller_is_gone() {
     for leave in [Leave::Cancels, Leave::Closes, Leave::TimesOut, Leave::Dies] {
@@ -198,7 +198,7 @@ fn a_handler_is_woken_when_its_caller_is_gone() {
             at.set(true);
             let (seen, timers) = (seen.clone(), timers.clone());
             async move {
-                // Clones tell the same, and whoever stops waiting is not in the way.
+                // Clones see the same, and a dropped future is not in the way.
                 drop(request.gone());
                 let context = request.context().clone();
                 if leave == Leave::TimesOut {
@@ -227,7 +227,7 @@ fn a_handler_is_woken_when_its_caller_is_gone() {
             Leave::Closes => drop(session.close()),
             Leave::Dies => lab.network.set_health(2, dunlin_net::PeerHealth::Dead),
             Leave::TimesOut => {
-                // The server sees the deadline itself: it hears nothing of its client.
+                // The server sees the deadline itself, without any message from its client.
                 while woken.get() == 0 {
                     lab.network.advance(Duration::from_micros(10));
                     lab.server().run_once();
@@ -241,7 +241,7 @@ fn a_handler_is_woken_when_its_caller_is_gone() {
     }
 }
 
-/// Whoever was answered waits no more, and an answer wakes who asked, in whatever runtime.
+/// After the answer the caller no longer waits, and the answer wakes the waiting tasks, in any runtime.
 #[test]
 fn an_answer_ends_the_wait_for_the_caller() {
     #[derive(Default)]

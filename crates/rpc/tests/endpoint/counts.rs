@@ -1,4 +1,4 @@
-//! What an endpoint counts of its handlers.
+//! The counts of an endpoint for its handlers.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -53,7 +53,7 @@ fn requests_and_answers_are_counted_exactly() {
     assert_eq!(of(&lab, MISSING).answered(Status::NoHandler), 1);
 }
 
-/// Each answer that is made later is timed, and a sample of the others.
+/// Each deferred answer is timed, and a sample of the others.
 #[test]
 fn handlers_are_timed() {
     let lab = Lab::pair();
@@ -95,7 +95,7 @@ fn waiting_for_a_worker_is_told_from_its_work() {
     assert!(worker.in_handler.sum() < Duration::from_millis(1), "{worker:?}");
 }
 
-/// A request whose caller went away has no answer, and no time.
+/// A request whose caller went away is not counted as answered, and not timed.
 #[test]
 fn what_nobody_waits_for_is_not_answered() {
     let lab = Lab::pair();

@@ -1,4 +1,4 @@
-//! Times without end: whoever writes `Duration::MAX` means "for ever".
+//! Infinite durations: a program that passes `Duration::MAX` means "for ever".
 
 use std::task::Poll;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use dunlin_rpc::{CallError, CallOptions, CongestionControl, EndpointConfig, Reco
 use crate::pair::{Lab, address, config};
 use crate::{ECHO, echo};
 
-/// Times that do not fit 64 bits of nanoseconds, or only just.
+/// Durations that do not fit 64 bits of nanoseconds, or only just.
 const ENDLESS: [Duration; 4] = [
     Duration::MAX,
     Duration::from_nanos(u64::MAX),
@@ -33,7 +33,7 @@ fn a_call_may_take_for_ever() {
         echo(lab.server());
         let session = lab.connect();
         for len in [10, 30_000] {
-            // In order and, after a while in which nobody answers, again.
+            // Normally, and again after a while without answers.
             let call = session.call_with(ECHO, vec![7; len], CallOptions::timeout(timeout));
             assert_eq!(lab.drive(1, call).unwrap().response.len(), len, "{timeout:?}");
             let call = session.call_with(ECHO, vec![7; len], CallOptions::timeout(timeout));
@@ -48,7 +48,9 @@ fn a_call_may_take_for_ever() {
 
 #[test]
 fn a_peer_may_be_silent_for_ever() {
-    for (peer_timeout, recovery) in ENDLESS.into_iter().zip([Recovery::Selective, Recovery::GoBackN].into_iter().cycle()) {
+    for (peer_timeout, recovery) in
+        ENDLESS.into_iter().zip([Recovery::Selective, Recovery::GoBackN].into_iter().cycle())
+    {
         let endless = EndpointConfig { peer_timeout, recovery, ..config() };
         let lab = Lab::new(&[endless.clone(), EndpointConfig { seed: Some(8), ..endless }]);
         echo(lab.server());
@@ -92,7 +94,7 @@ fn every_other_time_may_be_for_ever() {
     }
 }
 
-/// The loop runs until something ends it, and here that is a panic of a task.
+/// The loop runs until something ends it; here that is a panic of a task.
 #[test]
 fn the_event_loop_runs_for_ever() {
     for time in ENDLESS {
@@ -106,12 +108,16 @@ fn the_event_loop_runs_for_ever() {
         }));
         let run = std::panic::AssertUnwindSafe(|| lab.server().run_for(time));
         let panic = std::panic::catch_unwind(run).expect_err("it ends by the task only");
-        assert!(panic.downcast_ref::<&str>().is_some_and(|why| why.contains("it runs")) || panic.is::<String>(), "{time:?}");
+        assert!(
+            panic.downcast_ref::<&str>().is_some_and(|why| why.contains("it runs")) || panic.is::<String>(),
+            "{time:?}"
+        );
         assert!(address(0) == lab.server().local_addr());
     }
 }
 
-/// A deadline beyond the 71 minutes that a packet can tell: the server knows of none, and does not give up before the caller.
+/// A deadline beyond the 71 minutes that a packet can hold: the server does not know it, and does not give up before
+/// the caller.
 #[test]
 fn a_deadline_that_no_packet_can_tell_is_the_callers_alone() {
     let lab = Lab::pair();

@@ -1,4 +1,4 @@
-//! Errors of the application: handlers of every kind answer with them, and callers get code and message.
+//! Errors of the application: handlers of every kind return them, and callers get code and message.
 
 use std::cell::RefCell;
 use std::error::Error;
@@ -22,7 +22,7 @@ const NESTED: u8 = 8;
 
 const TEXT: &str = "no such bird";
 
-/// How a call of this type ends.
+/// The error of a call of this type.
 fn outcome(lab: &Lab, req_type: u8, request: Vec<u8>) -> CallError {
     let session = lab.connect();
     lab.drive(1, session.call(req_type, request)).expect_err("the handler answers with an error").error
@@ -41,7 +41,9 @@ fn handlers_of_every_kind_answer_with_code_and_message() {
     let server = lab.server();
     server.register(DISPATCH, |request| request.fail(u32::from(DISPATCH), TEXT)).unwrap();
     server.register_burst(BURST, |burst| burst.fail(0, u32::from(BURST), TEXT)).unwrap();
-    server.register_async(ASYNC, |_| async { Err::<Vec<u8>, _>(ApplicationError::new(u32::from(ASYNC), TEXT)) }).unwrap();
+    server
+        .register_async(ASYNC, |_| async { Err::<Vec<u8>, _>(ApplicationError::new(u32::from(ASYNC), TEXT)) })
+        .unwrap();
     server
         .register_async(BOXED, |_| async {
             Err::<Vec<u8>, Box<dyn Error>>(ApplicationError::new(u32::from(BOXED), TEXT).into())
@@ -65,7 +67,7 @@ fn handlers_of_every_kind_answer_with_code_and_message() {
     }
 }
 
-/// An error of another service that a handler called is not its own.
+/// An error of another service that a handler called does not become its own.
 #[test]
 fn other_errors_fail_the_handler() {
     let lab = Lab::pair();
@@ -91,7 +93,7 @@ fn a_message_is_cut_to_its_limit_and_to_a_packet() {
     }
 }
 
-/// The error is kept as a response is: a caller whose network loses it gets it all the same.
+/// The error is kept like a response: a caller whose network loses it gets it all the same.
 #[test]
 fn an_error_that_is_lost_comes_again() {
     let network = LoopbackConfig::default();
@@ -106,7 +108,7 @@ fn an_error_that_is_lost_comes_again() {
         .unwrap();
     let session = lab.connect();
     let mut call = Box::pin(session.call(DISPATCH, vec![1; 100]));
-    // The client sleeps through its own timeout, and asks again before it sees the answer.
+    // The client sleeps through its own timeout, and retransmits before it sees the answer.
     lab.client().run_once();
     lab.network.advance(Duration::from_millis(50));
     lab.server().run_once();

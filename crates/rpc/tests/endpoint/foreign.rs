@@ -1,4 +1,4 @@
-//! Endpoints in event loops that are not theirs, and endpoints over two transports at once.
+//! Endpoints in foreign event loops, and endpoints over two transports at once.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -16,7 +16,7 @@ use dunlin_rpc::{Endpoint, EndpointConfig, Session, Turn, WorkerPool};
 
 use crate::{ECHO, echo};
 
-/// Reached only when something is broken.
+/// Longest wait. Reached only when something is broken.
 const PATIENCE: Duration = Duration::from_secs(20);
 const DEFER: u8 = 9;
 const WORK: u8 = 10;
@@ -38,7 +38,7 @@ fn drive<T: Transport, F: Future>(endpoint: &Endpoint<T>, fd: &OwnedFd, future: 
     let mut future = pin!(future);
     let end = Instant::now() + PATIENCE;
     loop {
-        // As another task of the thread would be: it may issue calls after the endpoint has armed itself.
+        // Like another task of the thread, this may issue calls after the endpoint has armed itself.
         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             return output;
         }
@@ -49,7 +49,7 @@ fn drive<T: Transport, F: Future>(endpoint: &Endpoint<T>, fd: &OwnedFd, future: 
     }
 }
 
-/// A server that foreign event loops would run, in its own thread until dropped.
+/// A server in a foreign event loop, on its own thread until dropped.
 struct Server {
     addrs: Vec<Addr>,
     stop: Arc<AtomicBool>,
@@ -77,14 +77,15 @@ impl Server {
         Server { addrs, stop, thread: Some(thread) }
     }
 
-    /// How often it slept.
+    /// Stops it and returns how often it slept.
     fn stop(mut self) -> u64 {
         self.stop.store(true, SeqCst);
         self.thread.take().unwrap().join().unwrap()
     }
 }
 
-/// One endpoint serves clients over shared memory and over UDP, each of which sleeps in its own way, and calls back into both.
+/// One endpoint serves clients over shared memory and over UDP, each of which sleeps in its own way, and calls back
+/// into both.
 #[test]
 fn one_endpoint_serves_two_transports_and_sleeps_for_both() {
     const CALLS: u32 = 200;
@@ -94,7 +95,8 @@ fn one_endpoint_serves_two_transports_and_sleeps_for_both() {
         std::thread::scope(|scope| {
             for addr in &server.addrs {
                 scope.spawn(move || {
-                    let client = Endpoint::new(AnyTransport::for_peer(addr).unwrap(), config(PollPolicy::Sleep)).unwrap();
+                    let client =
+                        Endpoint::new(AnyTransport::for_peer(addr).unwrap(), config(PollPolicy::Sleep)).unwrap();
                     let session = client.block_on(client.connect(addr)).unwrap();
                     let start = Instant::now();
                     for i in 0..CALLS {
@@ -102,7 +104,7 @@ fn one_endpoint_serves_two_transports_and_sleeps_for_both() {
                         let reply = client.block_on(session.call(ECHO, request)).unwrap();
                         assert!(reply.response[..] == reply.request[..]);
                     }
-                    // A wake-up that is lost costs a tenth of a second.
+                    // A lost wake-up costs a tenth of a second.
                     assert!(start.elapsed() < CALLS * Duration::from_millis(50), "{addr}: {:?}", start.elapsed());
                 });
             }
@@ -111,7 +113,7 @@ fn one_endpoint_serves_two_transports_and_sleeps_for_both() {
     }
 }
 
-/// The client side: sessions over both transports from one endpoint, whose packets are as long as each of them allows.
+/// The client side: sessions over both transports from one endpoint, with packets as long as each transport allows.
 #[test]
 fn one_endpoint_calls_over_two_transports() {
     let servers = [shm_addr("near"), udp_addr()].map(|addr| Server::start(vec![addr], PollPolicy::Sleep));
@@ -160,9 +162,9 @@ fn an_endpoint_without_a_descriptor_never_sleeps_in_turns() {
     assert!((0..1_000).all(|_| !matches!(spinning.turn(), Turn::Sleep(_))));
 }
 
-/// What another thread or another task of this one does at a moment of the test's choice.
+/// What another thread, or another task of this one, does at a moment of the test's choice.
 type Action = Box<dyn FnOnce()>;
-/// Prepares an action that makes work of some kind, and a look whether that work was done.
+/// Prepares an action that makes work of some kind, and a check whether that work was done.
 type Kind<'a> = dyn Fn() -> (Action, Box<dyn Fn() -> bool + 'a>) + 'a;
 
 /// Runs an action at one of the steps by which an endpoint goes to sleep.
@@ -193,11 +195,11 @@ impl Transport for Stepped {
     }
 }
 
-/// Where an action happens: at the two steps above, or once the endpoint has said that it sleeps.
+/// Where an action happens: at the two steps above, or once the endpoint has announced that it sleeps.
 const STEPS: usize = 3;
 
-/// Whatever makes work, and at whichever step of going to sleep it comes, the endpoint either does not sleep or its descriptor is
-/// readable at once.
+/// Whatever makes work, and at whichever step of going to sleep that happens, the endpoint either does not sleep or its
+/// descriptor is readable at once.
 #[test]
 fn no_wake_up_is_lost_at_any_step_of_going_to_sleep() {
     for addrs in [vec![udp_addr()], vec![shm_addr("steps")], vec![shm_addr("steps"), udp_addr()]] {
@@ -212,7 +214,7 @@ fn no_wake_up_is_lost_at_any_step_of_going_to_sleep() {
         let keep = deferred.clone();
         endpoint.register(DEFER, move |request| keep.borrow_mut().extend(request.defer())).unwrap();
         let fd = endpoint.wake_fd().unwrap();
-        // A session of the endpoint with itself over each transport: calls there need it awake twice.
+        // A session of the endpoint with itself over each transport: a call there needs the endpoint awake twice.
         let sessions: Vec<Session> = endpoint
             .local_addrs()
             .to_vec()
@@ -237,7 +239,7 @@ fn no_wake_up_is_lost_at_any_step_of_going_to_sleep() {
         until(&|| waker.borrow().is_some());
         let endpoint = &endpoint;
         for (step, session) in (0..STEPS).flat_map(|step| sessions.iter().map(move |session| (step, session))) {
-            // Each makes work, and what it returns says whether the work was done.
+            // Each makes work, and the check it returns says whether the work was done.
             let calls_made = Rc::new(Cell::new(0));
             let kinds: [&Kind<'_>; 4] = [
                 // Another thread wakes a task.
@@ -251,18 +253,18 @@ fn no_wake_up_is_lost_at_any_step_of_going_to_sleep() {
                     let (waker, woken, before) = (waker.borrow().clone().unwrap(), woken.clone(), woken.load(SeqCst));
                     (Box::new(move || waker.wake()), Box::new(move || woken.load(SeqCst) > before))
                 },
-                // It issues a call, which comes back here as packets.
+                // Issues a call, which comes back here as packets.
                 &|| {
                     let (session, calls) = (session.clone(), calls_made.clone());
                     let before = endpoint.stats().counters.requests_handled;
                     let act: Action = Box::new(move || {
                         calls.set(calls.get() + 1);
-                        // It is not waited for, so it is cancelled once its request is on its way.
+                        // If dropped it would be cancelled, so it is kept.
                         CALLS.with_borrow_mut(|kept| kept.push(session.call(ECHO, vec![1; 32])));
                     });
                     (act, Box::new(move || endpoint.stats().counters.requests_handled > before))
                 },
-                // It answers a request that was put off.
+                // Answers a deferred request.
                 &|| {
                     CALLS.with_borrow_mut(|kept| kept.push(session.call(DEFER, vec![2; 32])));
                     until(&|| !deferred.borrow().is_empty());
@@ -274,7 +276,7 @@ fn no_wake_up_is_lost_at_any_step_of_going_to_sleep() {
             ];
             for (kind, make) in kinds.iter().enumerate() {
                 let (action, is_done) = make();
-                // Until everything before is over: then only the action can end the sleep.
+                // Until everything earlier is over: then only the action can end the sleep.
                 let end = Instant::now() + PATIENCE;
                 let mut is_quiet = 0;
                 while is_quiet < 3 {

@@ -1,4 +1,4 @@
-//! What the application does to itself: panics, hoards requests, and asks the endpoint from inside its own loop.
+//! What the application may do to itself: it panics, hoards requests, and uses the endpoint from inside its own loop.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -65,13 +65,15 @@ fn tasks_may_ask_the_endpoint() {
 
 #[test]
 fn deferred_requests_have_a_limit() {
-    let lab =
-        Lab::new(&[EndpointConfig { deferred_requests_max: 4, ..config() }, EndpointConfig { seed: Some(8), ..config() }]);
+    let lab = Lab::new(&[
+        EndpointConfig { deferred_requests_max: 4, ..config() },
+        EndpointConfig { seed: Some(8), ..config() },
+    ]);
     let kept = Rc::new(RefCell::new(Vec::new()));
     let at = kept.clone();
     lab.server().register(TYPE, move |request| at.borrow_mut().extend(request.defer())).unwrap();
     let session = lab.connect();
-    // Callers that leave do not make room: the server still holds what they asked.
+    // Callers that leave do not make room: the server still holds their requests.
     for _ in 0..20 {
         let call = session.call(TYPE, vec![1]);
         (0..20).for_each(|_| lab.turn());
@@ -98,7 +100,7 @@ fn a_task_that_panics_does_not_take_others_with_it() {
     assert_eq!((ran.get(), lab.server().stats().tasks), (2, 0), "the broken one is gone, too");
 }
 
-/// Whom a foreign waker cuts off by its panic is woken in the next iteration.
+/// A task whose wake-up is skipped because a foreign waker panics is woken in the next iteration.
 #[test]
 fn a_waker_that_panics_does_not_take_others_with_it() {
     struct Broken;
@@ -134,7 +136,8 @@ fn a_waker_that_panics_does_not_take_others_with_it() {
     assert_eq!(count.0.load(Relaxed), 2);
 }
 
-/// A call whose credits are all with another one stands still with half its request sent, for longer than the server keeps that.
+/// A call whose credits another call holds stands still with half its request sent, for longer than the server keeps
+/// that.
 #[test]
 fn a_request_that_the_server_gave_up_ends() {
     let short = Duration::from_millis(20);

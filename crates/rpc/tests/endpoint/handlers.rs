@@ -1,4 +1,4 @@
-//! What handlers of one receive burst do to each other, and what callers may conclude from the errors they get.
+//! How handlers of one receive burst affect each other, and what callers may conclude from their errors.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,7 +12,7 @@ use crate::pair::{Lab, config};
 const TYPE: u8 = 1;
 const OTHER: u8 = 2;
 
-/// Lets all packets that are on their way arrive at the server in one burst.
+/// Makes all packets in flight arrive at the server in one burst.
 fn gather(lab: &Lab) {
     lab.client().run_once();
     lab.network.advance(Duration::from_micros(20));
@@ -25,7 +25,7 @@ fn burst(lab: &Lab, session: &Session, req_types: &[u8]) -> Vec<dunlin_rpc::Call
     calls
 }
 
-/// Iterates the server, of which a handler may panic.
+/// Runs an iteration of the server, in which a handler may panic.
 fn survive(lab: &Lab) -> bool {
     catch_unwind(AssertUnwindSafe(|| lab.server().run_once())).is_err()
 }
@@ -84,12 +84,13 @@ fn a_panic_in_a_burst_handler_answers_all_that_it_had() {
     let session = lab.connect();
     let calls = burst(&lab, &session, &[TYPE, TYPE, TYPE, OTHER]);
     assert!(survive(&lab));
-    let errors: Vec<_> = calls.into_iter().map(|call| lab.drive(1, call).map_err(|failure| failure.error).err()).collect();
+    let errors: Vec<_> =
+        calls.into_iter().map(|call| lab.drive(1, call).map_err(|failure| failure.error).err()).collect();
     let failed = Some(CallError::HandlerFailed);
     assert_eq!(errors, [failed.clone(), None, failed, Some(CallError::Busy)]);
 }
 
-/// The handler of the first request closes the session that all of its burst came on.
+/// The handler of the first request closes the session on which the whole burst came.
 #[test]
 fn a_session_that_closes_starts_no_handler() {
     let lab = Lab::pair();
@@ -138,11 +139,14 @@ fn requests_on_a_closing_session_start_no_handler() {
     lab.drive(0, closing.unwrap());
 }
 
-/// Whatever a handler did before it found that it cannot keep its request, its caller must not believe that nothing ran.
+/// Whatever a handler did before it found that it cannot keep its request, its caller must not conclude that nothing
+/// ran.
 #[test]
 fn a_handler_that_cannot_defer_has_run() {
-    let lab =
-        Lab::new(&[EndpointConfig { deferred_requests_max: 1, ..config() }, EndpointConfig { seed: Some(8), ..config() }]);
+    let lab = Lab::new(&[
+        EndpointConfig { deferred_requests_max: 1, ..config() },
+        EndpointConfig { seed: Some(8), ..config() },
+    ]);
     let (done, kept) = (Rc::new(Cell::new(0)), Rc::new(RefCell::new(Vec::new())));
     let (at, keep) = (done.clone(), kept.clone());
     lab.server()
@@ -161,7 +165,22 @@ fn a_handler_that_cannot_defer_has_run() {
     kept.borrow_mut().clear();
 }
 
-/// A handler that got its request back may say that it did nothing, or answer at once; and so for each request of a burst.
+#[test]
+fn a_request_that_was_kept_may_be_pushed_back() {
+    let lab = Lab::new(&[config(), EndpointConfig { seed: Some(8), ..config() }]);
+    let kept = Rc::new(Cell::new(None));
+    let keep = kept.clone();
+    lab.server().register(TYPE, move |request| keep.set(request.defer().ok())).unwrap();
+    let session = lab.connect();
+    let call = burst(&lab, &session, &[TYPE]).remove(0);
+    lab.server().run_once();
+    kept.take().unwrap().push_back();
+    assert_eq!(lab.drive(1, call).unwrap_err().error, CallError::Busy);
+    assert_eq!(lab.server().stats().counters.requests_pushed_back, 1);
+}
+
+/// A handler that got its request back may say that it did nothing, or answer at once; and so for each request of a
+/// burst.
 #[test]
 fn a_handler_that_cannot_defer_may_answer() {
     let server = EndpointConfig { deferred_requests_max: 1, ..config() };

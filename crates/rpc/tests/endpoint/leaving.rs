@@ -1,5 +1,5 @@
-//! Nodes that fail and nodes that leave (paper, appendix B): pending calls end once with an error, buffers come back, and what a handler
-//! still does for a client that is gone goes nowhere and disturbs nobody.
+//! Nodes that fail and nodes that leave (paper, appendix B): pending calls end once with an error, buffers are
+//! returned, and the results of handlers for a client that is gone are dropped and affect nobody.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use dunlin_rpc::{
 use crate::pair::{Ep, Lab, address, config};
 use crate::{ECHO, echo};
 
-/// Kept by the server until the test answers.
+/// A request that the server keeps until the test answers it.
 const HOLD: u8 = 2;
 /// An asynchronous handler that waits for the test.
 const ASYNC: u8 = 3;
@@ -30,7 +30,7 @@ fn hold(endpoint: &Ep) -> Held {
     held
 }
 
-/// What every continuation of an endpoint was told.
+/// Collects every completion of an endpoint.
 fn watch(endpoint: &Ep) -> (dunlin_rpc::ContinuationId, Rc<RefCell<Vec<Completion>>>) {
     let ended: Rc<RefCell<Vec<Completion>>> = Rc::default();
     let at = ended.clone();
@@ -101,7 +101,7 @@ fn a_handler_that_outlives_its_client_answers_nobody() {
     let session = lab.connect();
     let calls: Vec<_> = [HOLD, ASYNC, ASYNC].into_iter().map(|req_type| session.call(req_type, vec![7; 50])).collect();
     lab.run_until(|| held.borrow().len() == 1 && lab.server().stats().tasks == 2);
-    // The client dies without a word, and another comes to its place and takes the same numbers.
+    // The client dies silently, and another takes its place and the same numbers.
     lab.network.set_health(2, PeerHealth::Dead);
     lab.run_until(|| lab.server().stats().sessions == 0);
     let stats = lab.server().stats();
@@ -114,7 +114,7 @@ fn a_handler_that_outlives_its_client_answers_nobody() {
     let session = lab.connect();
     let call = session.call(HOLD, b"mine".to_vec());
     lab.run_until(|| held.borrow().len() == 2);
-    // The handlers of the dead client end now: the new one's request is in the place theirs had.
+    // The handlers of the dead client end now: the new client's request is in the slot that theirs had.
     go.set(true);
     let of_the_dead = held.borrow_mut().remove(0);
     assert!(!of_the_dead.request().is_waited_for());
@@ -142,7 +142,7 @@ fn jobs_of_a_client_that_is_gone_are_waited_for_and_not_run() {
     lab.network.set_health(2, PeerHealth::Dead);
     lab.run_until(|| lab.server().stats().sessions == 0);
     lab.network.set_health(2, PeerHealth::Unknown);
-    // A shutdown waits until the pool has given them up: a worker may be in the middle of one.
+    // A shutdown waits until the pool has given them up: a worker may be running one.
     let mut leaving = Box::pin(lab.server().shutdown(Duration::from_secs(5)));
     for _ in 0..100 {
         lab.network.advance(Duration::from_millis(1));
@@ -166,7 +166,7 @@ fn a_shutdown_waits_for_handlers_and_pushes_others_back() {
     lab.run_until(|| held.borrow().len() == 1);
     let mut leaving = Box::pin(lab.server().shutdown(Duration::from_secs(5)));
     assert!(lab.server().poll_once(leaving.as_mut()).is_none());
-    // What comes later may be repeated elsewhere, and no session opens in either direction.
+    // Later requests may be repeated elsewhere, and no session opens in either direction.
     assert_eq!(lab.drive(1, session.call(ECHO, vec![1])).unwrap_err().error, CallError::ShuttingDown);
     let error = lab.drive(1, lab.client().connect(&address(0))).unwrap_err().to_string();
     assert!(error.ends_with("it is shutting down"), "{error}");
@@ -206,7 +206,8 @@ fn a_shutdown_that_loses_patience_says_what_it_left() {
     assert_eq!(lab.drive(1, call).unwrap_err().error, CallError::Closed);
 }
 
-/// An asynchronous handler that calls other servers holds its endpoint, which holds the handler; so do tasks and continuations.
+/// An asynchronous handler that calls other servers holds its endpoint, which holds the handler; so do tasks and
+/// continuations.
 #[test]
 fn an_endpoint_that_its_handlers_hold_is_gone_after_its_shutdown() {
     let name: Addr = format!("shm:leaving-{}", std::process::id()).parse().unwrap();
@@ -225,7 +226,7 @@ fn an_endpoint_that_its_handlers_hold_is_gone_after_its_shutdown() {
     let at = endpoint.clone();
     endpoint.register_continuation(move |_| drop(at.stats()));
     let weak = Rc::downgrade(&endpoint);
-    // The task that shuts the endpoint down, and tasks that it spawns, go on.
+    // The task that shuts the endpoint down, and tasks that it spawns, continue.
     let (at, done) = (weak.clone(), Rc::new(Cell::new(0)));
     let seen = done.clone();
     let leaving = endpoint.shutdown(Duration::from_secs(1));
@@ -253,7 +254,7 @@ fn continuations_run_once_when_their_endpoint_is_dropped() {
     let session = lab.connect();
     let (again, errors) = (session.clone(), Rc::new(Cell::new(0)));
     let seen = errors.clone();
-    // One that issues another call, as a loop of calls does.
+    // A continuation that issues another call, as a loop of calls does.
     let stubborn = lab.client().register_continuation(move |completion: Completion| {
         let own = dunlin_rpc::CallOptions::default();
         let repeated = again.enqueue_request_with(HOLD, completion.request, continuation, 100, own);
@@ -280,7 +281,7 @@ fn a_continuation_learns_that_its_deadline_has_passed() {
     let (continuation, ended) = watch(lab.client());
     let session = lab.connect();
     let timeout = CallOptions::timeout(Duration::from_millis(7));
-    // The slots are taken by the first eight; the others wait for one until their time is over.
+    // The first eight take the slots; the others wait for one until their time is over.
     for tag in 0..12 {
         session.enqueue_request_with(HOLD, vec![tag as u8; 9], continuation, tag, timeout).unwrap();
     }
@@ -297,12 +298,12 @@ fn a_continuation_learns_that_its_deadline_has_passed() {
 }
 
 thread_local! {
-    /// What the owners below come back to.
+    /// The session that the owners below use.
     static COMES_BACK_TO: RefCell<Option<Session>> = const { RefCell::new(None) };
     static DROPPED: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Memory whose owner uses the endpoint when it is dropped, as a pool of buffers with its own accounts may.
+/// Memory whose owner uses the endpoint when it is dropped, as a pool of buffers with accounts of its own may.
 struct Owner([u8; 64]);
 
 impl AsRef<[u8]> for Owner {
@@ -348,7 +349,8 @@ fn memory_of_the_application_may_use_the_endpoint_when_it_is_dropped() {
         lab.drive(1, call).unwrap();
         server_side
     };
-    // Requests: one answered, one cancelled, one given up by its deadline, one whose continuation is gone with its session.
+    // Requests: one answered, one cancelled, one whose deadline passed, one whose continuation is gone with its
+    // session.
     COMES_BACK_TO.set(Some(session.clone()));
     drop(lab.drive(1, session.call(ECHO, owned())).unwrap());
     dropped(&lab, 1);
@@ -371,7 +373,7 @@ fn memory_of_the_application_may_use_the_endpoint_when_it_is_dropped() {
     }
     held.borrow_mut().remove(0).enqueue_response(owned()).unwrap_err();
     dropped(&lab, 8);
-    // And with the session.
+    // Also with the session.
     lab.drive(1, session.call(4, vec![1])).unwrap();
     drop(session.close());
     dropped(&lab, 9);

@@ -1,4 +1,4 @@
-//! Memory is used again, and what one message left there is not the next one's to show.
+//! Memory is reused, but no message shows what an earlier one left there.
 
 use dunlin_rpc::MsgBuf;
 
@@ -8,7 +8,7 @@ const SECRET: u8 = 0xaa;
 /// In one packet, in several, and in a mapping of its own.
 const LENGTHS: [usize; 7] = [0, 1, 31, 32, 900, 10_000, 300_000];
 
-/// Leaves buffers of every class behind that are full of something.
+/// Leaves buffers of every class behind, full of recognisable bytes.
 fn leave_secrets() {
     let full: Vec<_> =
         LENGTHS.iter().flat_map(|len| [*len; 3]).map(|len| MsgBuf::copy_from(&vec![SECRET; len]).unwrap()).collect();
@@ -24,7 +24,7 @@ fn a_buffer_of_a_length_is_zero() {
         let mut buf = MsgBuf::copy_from(&[7]).unwrap();
         buf.set_len(buf.capacity());
         assert!(buf[0] == 7 && buf[1..].iter().all(|byte| *byte == 0));
-        // Shorter and longer again: what was cut off is gone.
+        // Shorter and longer again: the cut-off bytes are gone.
         buf.fill(SECRET);
         buf.set_len(3);
         buf.set_len(buf.capacity());

@@ -2,24 +2,24 @@
 //!
 //! | File | What it is about |
 //! |---|---|
-//! | [`calls`] | deadlines, cancellation, back-pressure, who calls whom |
-//! | [`contexts`] | what handlers know of their requests, and jobs that nobody waits for |
-//! | [`counts`] | what is counted of handlers |
-//! | [`durations`] | times without end |
+//! | [`calls`] | deadlines, cancellation, back-pressure, calls in either direction |
+//! | [`contexts`] | what handlers know about their requests, and jobs whose callers no longer wait |
+//! | [`counts`] | counts for handlers |
+//! | [`durations`] | infinite durations |
 //! | [`failures`] | errors of the application |
-//! | [`foreign`] | endpoints in event loops that are not theirs, and over two transports at once |
-//! | [`guards`] | panics, hoarding, and asking the endpoint from inside its loop |
-//! | [`handlers`] | what handlers of one burst do to each other, and what an error says of what ran |
+//! | [`foreign`] | endpoints in foreign event loops, and over two transports at once |
+//! | [`guards`] | panics, hoarding, and using the endpoint from inside its loop |
+//! | [`handlers`] | how handlers of one burst affect each other, and what an error says about what ran |
 //! | [`leaving`] | nodes that fail, nodes that leave, and what they leave behind |
-//! | [`leftovers`] | memory that is used again shows nothing of the message before |
+//! | [`leftovers`] | reused memory shows nothing of earlier messages |
 //! | [`sessions`] | opening and closing, and the limits of both sides |
 //! | [`many`] | twenty thousand sessions with one peer |
-//! | [`panics`] | panics that are caught, and what goes on after them |
+//! | [`panics`] | panics that are caught, and what continues after them |
 //! | [`messages`] | messages up to many megabytes, over every transport |
 //! | [`stalls`] | handlers and tasks that hold the event loop |
 //! | [`workers`] | handlers on worker threads |
 //! | [`congestion`] | congestion control, pacing and marks; [`marking`] is a network that marks |
-//! | [`waiting`] | what an idle endpoint costs, and how it wakes |
+//! | [`waiting`] | what an idle endpoint costs, and how it wakes up |
 
 #[path = "../pair/mod.rs"]
 mod pair;

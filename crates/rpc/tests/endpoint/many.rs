@@ -14,7 +14,7 @@ use crate::pair::{Lab, address, config};
 
 const SESSIONS: usize = 20_000;
 
-/// A client with so many sessions with the server.
+/// A client with this many sessions with the server.
 fn crowd(sessions: usize) -> (Lab, Vec<Session>) {
     let one_credit = EndpointConfig { credits: 1, reverse_credits: 1, ..config() };
     let lab = Lab::over(
@@ -58,7 +58,7 @@ fn a_lost_peer_is_noticed_as_soon_with_many_sessions_as_with_one() {
         let (lab, _opened) = crowd(sessions);
         lab.network.set_health(1, PeerHealth::Dead);
         let death = millis_until(&lab, &[1], || lab.client().stats().sessions == 0);
-        // Idle peers are looked at every 100 ms.
+        // Idle peers are checked every 100 ms.
         assert!(death <= 110, "{sessions} sessions: {death} ms");
     }
 }
@@ -66,7 +66,7 @@ fn a_lost_peer_is_noticed_as_soon_with_many_sessions_as_with_one() {
 #[test]
 fn a_lost_session_is_found_among_many() {
     let (lab, opened) = crowd(SESSIONS);
-    // Every CLOSE is lost, and the peers go on talking on the other sessions.
+    // Every CLOSE is lost, and the peers keep talking on the other sessions.
     let mut closing = Box::pin(opened[SESSIONS / 2].close());
     while lab.client().poll_once(closing.as_mut()).is_none() {
         lab.network.advance(Duration::from_millis(1));
@@ -83,7 +83,7 @@ fn a_lost_session_is_found_among_many() {
 #[test]
 fn a_reset_costs_no_search() {
     let (lab, _opened) = crowd(SESSIONS);
-    // The server's own address, so that only the name of the session is wrong.
+    // From the server's own address, so that only the name of the session is wrong.
     let mut bytes = [0; HEADER_BYTES_MAX];
     let len = Header::new(Kind::Reset, 0, MASK_24, 0, 0).write(&mut bytes);
     let mut packet = bytes[..len].to_vec();

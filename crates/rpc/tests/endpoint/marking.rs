@@ -1,4 +1,4 @@
-//! A transport whose network marks packets, as switches with long queues do.
+//! A transport whose network marks packets, like switches with long queues.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use dunlin_net::{Route, RxPacket, Transport};
 pub struct Marking<T> {
     pub inner: T,
     pub marks: Rc<Cell<bool>>,
-    /// Whether the routes that are looked at stay on this host.
+    /// Whether routes count as staying on this host.
     pub is_near: Rc<Cell<bool>>,
 }
 

@@ -14,7 +14,7 @@ fn large_config() -> EndpointConfig {
     EndpointConfig { message_bytes_max: 24 * MIB, credits: 32, poll: PollPolicy::Spin, ..config() }
 }
 
-/// Bytes of which none repeats the ones a packet before it.
+/// Bytes in which no packet repeats an earlier one.
 fn content(len: usize) -> Vec<u8> {
     (0..len.div_ceil(8) as u64).flat_map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()).take(len).collect()
 }

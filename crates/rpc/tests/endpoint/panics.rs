@@ -1,4 +1,5 @@
-//! A panic fails what panicked and nothing else, unless the endpoint is told to pass it on ([`crate::guards`], [`crate::handlers`]).
+//! A panic fails what panicked and nothing else, unless the endpoint is set to propagate panics ([`crate::guards`],
+//! [`crate::handlers`]).
 
 use std::cell::Cell;
 use std::future::pending;
@@ -31,7 +32,7 @@ fn is_fatal(payload: &[u8]) -> bool {
     payload == [0]
 }
 
-/// Handlers of every kind, which panic when they are asked to.
+/// Handlers of every kind, which panic on demand.
 fn register(server: &Ep) {
     let dispatch = |request: dunlin_rpc::Request<'_>| {
         assert!(!is_fatal(request.payload()), "a fault on purpose");
@@ -66,7 +67,7 @@ fn result(lab: &Lab, call: Call<Vec<u8>>) -> Result<(), CallError> {
     lab.drive(1, call).map(|reply| assert_eq!(&reply.response[..], b"ok")).map_err(|failure| failure.error)
 }
 
-/// Issues calls, which the server finds in one burst.
+/// Issues calls, which reach the server in one burst.
 fn burst(lab: &Lab, session: &Session, calls: &[(u8, u8)]) -> Vec<Call<Vec<u8>>> {
     let calls = calls.iter().map(|(req_type, byte)| session.call(*req_type, vec![*byte])).collect();
     lab.client().run_once();
@@ -80,7 +81,8 @@ fn a_panic_fails_its_request_and_the_rest_of_the_burst_goes_on() {
         let lab = lab();
         register(lab.server());
         let (session, other) = (lab.connect(), lab.connect());
-        let mut calls = burst(&lab, &session, &[(req_type, 1), (req_type, 0), (DISPATCH, 1), (req_type, 0), (BURST, 1)]);
+        let mut calls =
+            burst(&lab, &session, &[(req_type, 1), (req_type, 0), (DISPATCH, 1), (req_type, 0), (BURST, 1)]);
         calls.extend(burst(&lab, &other, &[(req_type, 1)]));
         let results: Vec<_> = calls.into_iter().map(|call| result(&lab, call)).collect();
         let failed = Err(CallError::HandlerFailed);
@@ -103,7 +105,7 @@ fn a_burst_handler_that_panics_fails_what_it_left_unanswered() {
     assert_eq!(lab.server().stats().counters.panics_caught, 1);
 }
 
-/// The request that panics came in several packets, so it is not used where it was received.
+/// The request that panics came in several packets, so it is not used in place.
 #[test]
 fn a_panic_over_a_large_request_gives_its_memory_back() {
     let lab = lab();
@@ -147,7 +149,7 @@ fn a_task_that_panics_ends_alone() {
     let stats = lab.server().stats();
     assert_eq!((ran.get(), stats.tasks, stats.counters.panics_caught), (2, 1, 2), "one waits for ever");
     assert!(dropped.get());
-    // Dropping the endpoint drops the one that waits, and whoever drops it has that panic.
+    // Dropping the endpoint drops the one that waits, and the dropping code gets that panic.
     let dropping = std::panic::AssertUnwindSafe(|| drop(lab));
     assert!(std::panic::catch_unwind(dropping).is_err());
 }

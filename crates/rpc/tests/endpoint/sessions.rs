@@ -21,7 +21,7 @@ fn unshared() -> EndpointConfig {
 
 #[test]
 fn credits_beyond_the_receive_queue_are_refused_by_the_server() {
-    // The server has sessions of two clients, and no client is short itself.
+    // The server has sessions of two clients, and neither client is short of credits itself.
     let configs: Vec<_> = (0..3).map(|seed| EndpointConfig { credits: 20, seed: Some(seed), ..unshared() }).collect();
     let lab = Lab::over(queue_of(60), &configs);
     lab.connect();
@@ -54,12 +54,13 @@ fn credits_beyond_the_receive_queue_are_refused_by_the_client() {
 
 #[test]
 fn the_number_of_sessions_is_limited_on_both_sides() {
-    let lab = Lab::new(&[EndpointConfig { sessions_max: 2, ..config() }, EndpointConfig { sessions_max: 3, ..config() }]);
+    let lab =
+        Lab::new(&[EndpointConfig { sessions_max: 2, ..config() }, EndpointConfig { sessions_max: 3, ..config() }]);
     let open = || lab.drive(1, lab.client().connect(&address(0)));
     let sessions = [open().unwrap(), open().unwrap()];
     let error = open().unwrap_err();
     assert!(matches!(error, ConnectError::Refused { reason: RefuseReason::TooManySessions, .. }), "{error}");
-    // One to itself takes two.
+    // A session with itself takes two.
     let error = lab.drive(1, lab.client().connect(&address(1))).unwrap_err();
     assert!(matches!(error, ConnectError::Refused { reason: RefuseReason::TooManySessions, .. }), "{error}");
     lab.drive(1, sessions[0].close());
@@ -92,7 +93,7 @@ fn closing_ends_the_calls_of_both_ends_and_tells_everyone_who_waits() {
     let call_back = back.call(77, vec![2]);
     let (first, second) = (session.close(), session.clone().close());
     assert_eq!(lab.drive(1, call).unwrap_err().error, CallError::Closed);
-    // Two tasks wait for one close.
+    // Two tasks await the same close.
     lab.client().spawn(first);
     lab.client().spawn(second);
     lab.run_until(|| lab.client().stats().tasks == 0);
@@ -120,7 +121,7 @@ fn an_absent_server_is_an_error_on_time() {
     assert_eq!((lab.client().stats().sessions, lab.client().stats().credits_reserved), (0, 0));
 }
 
-/// A deadline of one handshake holds instead of the endpoint's, be it shorter or longer.
+/// The deadline of one handshake replaces the endpoint's, whether it is shorter or longer.
 #[test]
 fn a_handshake_has_a_deadline_of_its_own() {
     let lab = Lab::new(&[config(), EndpointConfig { connect_timeout: Duration::from_millis(300), ..config() }]);
@@ -161,7 +162,7 @@ fn a_restarted_server_is_told_apart_at_once() {
     echo(lab.server());
     let (first, second) = (lab.connect(), lab.connect());
     let old = lab.endpoints.remove(0);
-    // It dies without a word: what it says last is not listened to.
+    // It dies silently: its last packets are dropped.
     drop(old);
     lab.network.advance(Duration::from_micros(5));
     lab.endpoints.insert(0, lab.start(0, &EndpointConfig { seed: Some(1), ..config() }));
@@ -179,7 +180,7 @@ fn a_restarted_server_is_told_apart_at_once() {
 fn a_session_that_only_one_end_knows_is_found() {
     let lab = Lab::pair();
     let (_kept, lost) = (lab.connect(), lab.connect());
-    // Every CLOSE is lost, and the peers go on talking on the other session.
+    // Every CLOSE is lost, and the peers keep talking on the other session.
     let mut closing = Box::pin(lost.close());
     while lab.client().poll_once(closing.as_mut()).is_none() {
         lab.network.advance(Duration::from_micros(100));

@@ -48,7 +48,8 @@ fn a_handler_that_holds_the_loop_is_counted() {
     }
 }
 
-/// What the application does between two iterations is its own, and so is the time that a packet waits meanwhile.
+/// What the application does between two iterations does not count, and neither does the time that a packet waits
+/// meanwhile.
 #[test]
 fn an_application_that_is_away_is_no_handler() {
     let lab = Lab::pair();

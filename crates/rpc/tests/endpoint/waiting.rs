@@ -1,5 +1,9 @@
-//! What an idle endpoint costs, and how it wakes.
+//! What an idle endpoint costs, and how it wakes up.
 
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -7,19 +11,21 @@ use std::time::{Duration, Instant};
 use dunlin_net::{Addr, AnyTransport, PollPolicy, Transport};
 use dunlin_rpc::{Endpoint, EndpointConfig, WorkerPool};
 
+use crate::pair::Lab;
 use crate::{ECHO, echo};
 
 const IDLE: Duration = Duration::from_secs(1);
-/// Share of a core that an idle endpoint may use: 1 % is promised. This is time that it had a core, whatever else the machine does.
+/// Share of a core that an idle endpoint may use: 1 % is promised. It is processor time, whatever else the machine
+/// does.
 const IDLE_SHARE_MAX: f64 = 0.01;
-/// An idle endpoint with a session sleeps until its next look at its peer, every 100 ms; a keep-alive of the peer, or an answer to its
-/// own, ends a sleep early, four times a second.
+/// An idle endpoint with a session sleeps until it checks its peer again, every 100 ms; a keep-alive of the peer, or an
+/// answer to its own, ends a sleep early, four times a second.
 const IDLE_SLEEPS: std::ops::RangeInclusive<u64> = 4..=40;
 const CALLS: u64 = 20;
 
-/// Time that this thread has used its core.
+/// Processor time of this thread.
 fn thread_time() -> Duration {
-    // SAFETY: `rusage` is plain numbers, for which zero is a value, and the call writes to nothing else.
+    // SAFETY: `rusage` is plain numbers, for which zero is valid, and the call writes only to it.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         assert_eq!(libc::getrusage(libc::RUSAGE_THREAD, &mut usage), 0);
@@ -101,12 +107,12 @@ fn an_idle_endpoint_is_cheap_and_wakes(address: Addr) {
         client.block_on(session.call(ECHO, vec![1; 32])).unwrap();
         times.push(start.elapsed());
     }
-    // Not each time, where other work had the core for those 2 ms.
+    // Not each time: other work may have had the core for those 2 ms.
     let slept = sleeps(&client) - before;
     assert!(slept >= CALLS / 2, "{slept}");
     times.sort_unstable();
     println!("{address}: a call that wakes both took {:?} (median)", times[10]);
-    // Far below what a lost wake-up would cost, which is the longest sleep. `dunlin bench run rpc-wakeup` measures it.
+    // Far below the cost of a lost wake-up, which is the longest sleep. `dunlin bench run rpc-wakeup` measures it.
     assert!(times[10] < Duration::from_millis(20), "{times:?}");
     let usage = server.stop();
     println!("{address}: its server used {:.2} % and slept {} times", usage.share * 100.0, usage.sleeps);
@@ -189,7 +195,50 @@ fn run_for_ends_on_time_whether_or_not_there_is_anything_to_do() {
             endpoint.run_for(Duration::from_millis(2));
         }
         let time = start.elapsed();
-        // An iteration that sleeps through its end would take a tenth of a second each time: two seconds in all.
+        // An iteration that oversleeps would take a tenth of a second each time: two seconds in all.
         assert!((40..1_500).contains(&time.as_millis()), "{poll:?}: {time:?}");
+    }
+}
+
+/// Times of the future count from when it begins, not from when the event loop last ran.
+#[test]
+fn a_sleep_inside_block_on_lasts_its_whole_time_after_a_pause() {
+    const TIME: Duration = Duration::from_millis(3);
+    let lab = Lab::pair();
+    let timers = lab.client().timers();
+    lab.client().run_once();
+    for _ in 0..3 {
+        lab.network.advance(Duration::from_secs(10));
+        let begun = lab.network.now();
+        let sleeping = async {
+            assert_eq!(timers.now(), begun);
+            let mut sleep = pin!(timers.sleep(TIME));
+            poll_fn(|context| {
+                lab.network.advance(Duration::from_micros(10));
+                context.waker().wake_by_ref();
+                sleep.as_mut().poll(context)
+            })
+            .await;
+        };
+        lab.client().block_on(sleeping);
+        let took = Duration::from_nanos(lab.network.now() - begun);
+        assert!(took >= TIME && took < 2 * TIME, "{took:?}");
+    }
+}
+
+/// The same of tasks that run in the first turn after a pause.
+#[test]
+fn a_task_after_a_pause_is_told_the_present_time() {
+    let lab = Lab::pair();
+    let timers = lab.client().timers();
+    for _ in 0..3 {
+        // Leaves the loop with a clock that it has just read.
+        lab.client().run_for(Duration::ZERO);
+        lab.network.advance(Duration::from_secs(10));
+        let (begun, told) = (lab.network.now(), Rc::new(Cell::new(0)));
+        let (telling, asking) = (told.clone(), timers.clone());
+        lab.client().spawn(async move { telling.set(asking.now()) });
+        lab.client().run_until(|| told.get() > 0);
+        assert_eq!(told.get(), begun);
     }
 }

@@ -11,7 +11,7 @@ use crate::{ECHO, echo};
 const WORK: u8 = 2;
 const PANIC: u8 = 3;
 
-/// A server whose workers do nothing until they are told to.
+/// A server whose workers wait until the test releases them.
 struct Gate {
     started: Receiver<()>,
     go: Sender<()>,
@@ -67,11 +67,11 @@ fn a_full_queue_pushes_requests_back_and_loses_none() {
     for _ in 0..20 {
         lab.turn();
     }
-    // The worker has one and the queue two: the next is pushed back.
+    // The worker has one and the queue two: the next one is pushed back.
     let failure = drive(&lab, session.call(WORK, b"one too many".to_vec())).unwrap_err();
     assert_eq!((failure.error, &failure.request[..]), (CallError::Busy, &b"one too many"[..]));
     assert_eq!(lab.server().stats().counters.requests_pushed_back, 1);
-    // Dispatch-mode calls go on meanwhile.
+    // Dispatch-mode calls continue meanwhile.
     for _ in 0..100 {
         let reply = drive(&lab, session.call(ECHO, b"quick".to_vec())).unwrap();
         assert_eq!(&reply.response[..], b"quick");

@@ -1,4 +1,4 @@
-//! Handshakes of one peer that arrive together: each is counted before the next is looked at.
+//! Handshakes of one peer that arrive together: each is counted before the next is processed.
 
 use std::io::ErrorKind;
 use std::net::UdpSocket;
@@ -14,16 +14,16 @@ use dunlin_rpc::{Endpoint, EndpointConfig, PeerLimits};
 use crate::pair::{Lab, config};
 use crate::raw::{Raw, connect, control};
 
-/// How long a real socket may take.
+/// Longest wait for a real socket.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Packets that a transport hands over at once.
+/// Packets that a transport hands over in one burst.
 const BURST: u64 = dunlin_net::transport::RX_BURST as u64;
 
 fn lab(peer_limits: PeerLimits) -> Lab {
     Lab::over(LoopbackConfig::default(), &[EndpointConfig { peer_limits, ..config() }])
 }
 
-/// CONNECTs of one endpoint, each for a session of its own and with the cookie that it needs.
+/// CONNECTs of one endpoint, each for a session of its own and with its valid cookie.
 fn connects(lab: &Lab, raw: &mut Raw, incarnation: u64) -> Vec<Connect> {
     let mut connects = Vec::new();
     for nonce in 0..BURST {
@@ -33,7 +33,7 @@ fn connects(lab: &Lab, raw: &mut Raw, incarnation: u64) -> Vec<Connect> {
     connects
 }
 
-/// How many packets of a kind the server sends back.
+/// The number of packets of a kind that the server sends back.
 fn count(lab: &Lab, raw: &mut Raw, kind: Kind) -> usize {
     raw.answers(lab).iter().filter(|(header, _)| header.kind == kind).count()
 }
@@ -98,7 +98,7 @@ fn a_refused_burst_leaves_no_route_behind() {
     }
 }
 
-/// An endpoint of its own making, over a real socket: many packets to a datagram.
+/// A hand-written endpoint over a real socket: many packets to a datagram.
 struct Sender {
     socket: UdpSocket,
 }
@@ -124,7 +124,7 @@ impl Sender {
         self.socket.send(&datagram).unwrap();
     }
 
-    /// Packets that arrive until there are so many.
+    /// Receives until there are `count` packets.
     fn receive(&self, server: &Server, count: usize) -> Vec<(Header, Vec<u8>)> {
         let (mut packets, mut datagram) = (Vec::new(), vec![0; 65_536]);
         let start = Instant::now();
@@ -150,7 +150,7 @@ impl Sender {
         packets
     }
 
-    /// CONNECTs with the cookies that they need.
+    /// CONNECTs with their valid cookies.
     fn connects(&self, server: &Server, count: u64) -> Vec<Connect> {
         let mut asked: Vec<_> = (0..count).map(|nonce| Connect { nonce, session: nonce as u32, ..connect() }).collect();
         for some in asked.chunks_mut(100) {

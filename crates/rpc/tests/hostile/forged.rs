@@ -1,4 +1,4 @@
-//! What somebody says who can forge another's address: it ends nothing, and it must not be free to try again.
+//! What an attacker can do who forges another's address: it ends nothing, and repeated guesses are limited.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ fn a_refused_port_is_a_hint() {
     let lab = lab();
     let (session, other) = (lab.connect(), lab.connect());
     let mut waiting = Box::pin(session.call(NEVER, vec![1]));
-    // Somebody says so all the time, of both ends.
+    // An attacker reports this all the time, about both ends.
     lab.network.set_health(1, PeerHealth::Refused);
     lab.network.set_health(2, PeerHealth::Refused);
     for _ in 0..50 {
@@ -60,17 +60,17 @@ fn a_peer_that_is_gone_is_noticed_after_a_few_questions() {
         let before = lab.client().stats().counters.pings_sent;
         lab.network.set_health(1, PeerHealth::Refused);
         let start = lab.network.now();
-        // The server runs no more.
+        // The server no longer runs.
         while session.is_open() {
             lab.client().run_once();
             lab.network.advance(Duration::from_micros(20));
         }
         let time = Duration::from_nanos(lab.network.now() - start);
-        // Half of the peer timeout. Without calls, the next look may be a tenth of a second away.
+        // Half of the peer timeout. Without calls, the next check may be a tenth of a second away.
         let most = Duration::from_millis(if has_call { 530 } else { 900 });
         assert!((Duration::from_millis(480)..most).contains(&time), "{time:?}");
         let pings = lab.client().stats().counters.pings_sent - before;
-        // A call that times out asks too.
+        // A call that times out sends pings too.
         assert!((3..=8).contains(&pings), "{pings}");
         if let Some(mut call) = call {
             let error = lab.client().poll_once(call.as_mut()).unwrap().unwrap_err().error;
@@ -91,7 +91,7 @@ fn nobody_listens_where_several_handshakes_find_nobody() {
     assert!(lab.drive(1, lab.client().connect(&address(0))).is_ok());
 }
 
-/// A packet of the other end's address that ends the session if the tag is right.
+/// A packet from the peer's address that ends the session if the tag is right.
 fn close(opened: &Opened, tag: u32) -> Vec<u8> {
     let presence = Presence { incarnation: connect().incarnation, token: 0 };
     control(&Header { tag, ..opened.header(Kind::Close, 0, 0) }, &presence)
@@ -103,7 +103,7 @@ fn tags_cannot_be_tried_one_after_the_other() {
     let mut raw = Raw::new(&lab, 66);
     let opened = raw.open(&lab, connect());
     let other = raw.open(&lab, Connect { nonce: 1, session: 6, ..connect() });
-    // Whoever tries them all does not get to the right one: with each that is wrong, the session hears less.
+    // An attacker who tries all tags does not reach the right one: the session becomes deaf before.
     let right = opened.accept.tag;
     for tag in (1..=200).map(|i| (right - i) & MASK_24) {
         raw.send(&close(&opened, tag));
@@ -114,13 +114,13 @@ fn tags_cannot_be_tried_one_after_the_other() {
     raw.answers(&lab);
     let stats = lab.server().stats();
     assert_eq!((stats.sessions, stats.counters.sessions_guessed_at), (2, 1));
-    // The other end is not told that its session is unknown, and another session hears.
+    // The peer is not told that its session is unknown, and another session still receives.
     let request = |opened: &Opened| packet(&opened.header(Kind::Request, Header::data_aux(ECHO, 32), 8), &[0; 32]);
     raw.send(&request(&opened));
     assert!(raw.answers(&lab).is_empty());
     raw.send(&request(&other));
     assert_eq!(raw.answers(&lab)[0].0.kind, Kind::Response);
-    // It goes on after a while.
+    // It works again after a while.
     lab.run_for(Duration::from_millis(250));
     raw.receive();
     raw.send(&request(&opened));
@@ -134,13 +134,15 @@ fn tags_cannot_be_tried_one_after_the_other() {
     assert_eq!(lab.server().stats().sessions, 1);
 }
 
-/// A client that answers pings, and somebody with its address who guesses the tag of one of its sessions, all the time.
+/// A client that answers pings, and an attacker with its address who guesses the tag of one of its sessions, all the
+/// time.
 #[test]
 fn guesses_hold_up_a_session_and_not_its_peer() {
     for guessed_at in 0..3 {
         let lab = lab();
         let mut raw = Raw::new(&lab, 66);
-        let opened: Vec<_> = (0..3).map(|i| raw.open(&lab, Connect { nonce: i, session: i as u32, ..connect() })).collect();
+        let opened: Vec<_> =
+            (0..3).map(|i| raw.open(&lab, Connect { nonce: i, session: i as u32, ..connect() })).collect();
         let victim = &opened[guessed_at];
         let end = lab.network.now() + 5_000_000_000;
         let mut pongs: Vec<Vec<u8>> = Vec::new();
@@ -165,7 +167,7 @@ fn guesses_hold_up_a_session_and_not_its_peer() {
     }
 }
 
-/// Who is guessed at need not live.
+/// A peer whose session is being guessed at need not be alive.
 #[test]
 fn guesses_do_not_keep_a_dead_peer_for_ever() {
     let lab = lab();
@@ -182,7 +184,7 @@ fn guesses_do_not_keep_a_dead_peer_for_ever() {
     assert_eq!(lab.server().stats().sessions, 0);
 }
 
-/// The peer is stopped for a moment while somebody says that nobody listens there.
+/// The peer is stopped for a moment while an attacker reports that nobody listens there.
 #[test]
 fn a_hint_and_a_pause_end_nothing() {
     let lab = lab();
@@ -233,7 +235,7 @@ fn strangers_cannot_stop_a_session_from_hearing() {
     assert_eq!(lab.server().stats().counters.sessions_guessed_at, 0);
 }
 
-/// The RESET of the peer at `raw`, if it was restarted, for the session that [`connect`] asked for.
+/// The RESET that the peer at `raw` would send after a restart, for the session that [`connect`] asked for.
 fn reset(tag: u32) -> Vec<u8> {
     let asked = connect();
     let presence = Presence { incarnation: asked.incarnation, token: asked.session as u64 | u64::from(tag) << 24 };
@@ -245,7 +247,7 @@ fn others_cannot_keep_a_reset_from_being_heard() {
     let lab = lab();
     let mut raw = Raw::new(&lab, 66);
     raw.open(&lab, connect());
-    // One of whom nothing is known, and another peer.
+    // A stranger, and another peer.
     let mut others = [Raw::new(&lab, 67), Raw::new(&lab, 68)];
     others[1].open(&lab, connect());
     for other in &mut others {

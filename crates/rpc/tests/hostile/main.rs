@@ -1,13 +1,14 @@
-//! Packets that no honest peer sends: at any time, from strangers and from peers, they end nothing, open nothing and cost nothing.
+//! Packets that no well-behaved peer sends: whenever they come, from strangers or from peers, they end nothing, open
+//! nothing and cost nothing.
 //!
 //! | File | What it tries |
 //! |---|---|
-//! | [`strangers`] | packets of those who have no session |
-//! | [`peers`] | packets of those who have one, and lie |
-//! | [`hoarders`] | packets of those who want everything |
-//! | [`bursts`] | the same at once, before the first of them is answered |
-//! | [`forged`] | what somebody says in the name of another |
-//! | [`memory`] | how much memory they can make a server hold |
+//! | [`strangers`] | packets of senders without a session |
+//! | [`peers`] | lying packets of peers with a session |
+//! | [`hoarders`] | peers that want everything |
+//! | [`bursts`] | handshakes that arrive together, before the first is answered |
+//! | [`forged`] | packets with a forged sender |
+//! | [`memory`] | how much memory peers can make a server hold |
 //! | [`parsing`] | properties of the parsers |
 
 #[path = "../pair/mod.rs"]

@@ -1,4 +1,4 @@
-//! Memory that other ends can make a server hold: a share of one budget for each host, however it is held.
+//! Memory that peers can make a server hold: each host has a share of one budget, however the memory is held.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -21,7 +21,7 @@ const MIB: u64 = 1 << 20;
 const BUDGET: u64 = 64 * MIB;
 const SESSIONS: u64 = 32;
 
-/// A server with this budget, and an honest client.
+/// A server with this budget, and a well-behaved client.
 fn lab() -> Lab {
     let server = EndpointConfig { held_bytes_max: BUDGET, ..config() };
     let client = EndpointConfig { seed: Some(8), ..config() };
@@ -30,7 +30,7 @@ fn lab() -> Lab {
     lab
 }
 
-/// Answers of 1 MiB, from memory of the application's own. Gives how often the handler ran.
+/// Answers with 1 MiB, from the application's own memory. Returns a count of the handler's runs.
 fn serve_large(lab: &Lab) -> Rc<Cell<u64>> {
     let runs = Rc::new(Cell::new(0));
     let count = runs.clone();
@@ -61,6 +61,30 @@ fn ping(lab: &Lab, raw: &mut Raw, opened: &Opened) {
 }
 
 #[test]
+fn requests_that_are_rejected_for_memory_are_counted_as_requests() {
+    const REJECTED: u8 = 9;
+    let lab = lab();
+    serve_large(&lab);
+    let mut hoarder = Raw::new(&lab, 66);
+    let opened = open(&lab, &mut hoarder, SESSIONS);
+    let is_busy = |(header, _): &(Header, Vec<u8>)| header.status == Status::Busy;
+    let [asking @ .., rejected, long] = &opened[..] else { unreachable!() };
+    assert!(asking.iter().any(|session| ask_all(&lab, &mut hoarder, session, LARGE, 1).iter().all(is_busy)));
+    assert!(ask_all(&lab, &mut hoarder, rejected, REJECTED, 1).iter().all(is_busy));
+    // A request that announces more than allowed, and whose rest is never sent.
+    let mut header = long.header(Kind::Request, Header::data_aux(SMALL, 1440), 8);
+    header.multi = Some(Multi { message_bytes: 8 << 20, packet: 0 });
+    hoarder.send(&packet(&header, &[0; 1440]));
+    assert!(hoarder.answers(&lab).iter().any(is_busy));
+    let handlers = lab.server().stats().handlers;
+    let counted = |of: u8| handlers.iter().find(|handler| handler.req_type == of).map(|handler| handler.requests);
+    assert_eq!((counted(REJECTED), counted(SMALL)), (Some(8), Some(1)), "{handlers:?}");
+    for handler in &handlers {
+        assert!(handler.answers.iter().sum::<u64>() <= handler.requests, "{handler:?}");
+    }
+}
+
+#[test]
 fn kept_responses_leave_room_for_others_and_do_not_last() {
     let lab = lab();
     let runs = serve_large(&lab);
@@ -78,7 +102,7 @@ fn kept_responses_leave_room_for_others_and_do_not_last() {
                 }
             }
         }
-        // Each leaves free as much as it holds.
+        // Each host leaves free as much as it holds.
         let held = lab.server().stats().held_bytes;
         assert!(held <= BUDGET - (BUDGET >> (i + 1)), "hoarder {i} makes it {held} bytes");
         assert_eq!(given + refused, SESSIONS * 8);
@@ -90,7 +114,8 @@ fn kept_responses_leave_room_for_others_and_do_not_last() {
     for _ in 0..20 {
         assert_eq!(lab.drive(1, honest.call(LARGE, vec![1; 4])).unwrap().response.len() as u64, MIB);
     }
-    // They stay, and say so, and ask for nothing. While a host has most of its share, its oldest responses go, and soon.
+    // They stay, send keep-alives, and ask for nothing. While a host has most of its share, its oldest responses are
+    // dropped, and soon.
     let mut wait = |seconds| {
         for _ in 0..5 * seconds {
             for (hoarder, opened) in hoarders.iter_mut().zip(&sessions) {
@@ -105,7 +130,7 @@ fn kept_responses_leave_room_for_others_and_do_not_last() {
     let stats = wait(26);
     assert_eq!((u64::from(stats.sessions), stats.held_bytes), (3 * SESSIONS + 1, 0));
     assert!(stats.counters.responses_expired >= runs.get() - 20, "{stats}");
-    // Who asks after all is told that it is gone, whatever it asks for.
+    // A client that asks after all is told that the response is gone, whichever packet it asks for.
     for kind in [Kind::RequestForResponse, Kind::Request] {
         let opened = sessions[0][0];
         let aux = if kind == Kind::Request { Header::data_aux(LARGE, 4) } else { 1 };
@@ -166,7 +191,7 @@ fn only_what_is_accepted_keeps_memory() {
     hoarder.answers(&lab);
     assert_eq!(lab.server().stats().held_bytes, 2 * MIB);
     for _ in 0..35 {
-        // Of another message, again, far too early, and for a response that there is not.
+        // For another message, a repetition, far too early, and for a response that does not exist.
         for bytes in [
             part(1, 2 * MIB as u32),
             part(0, MIB as u32),
@@ -200,7 +225,9 @@ fn a_short_response_in_a_long_buffer_counts_the_buffer() {
         let given = answers.iter().filter(|(header, _)| header.status == Status::Ok).count() as u64;
         let held = lab.server().stats().held_bytes;
         match req_type {
-            LARGE => assert!(given > 0 && (given * 8 * MIB..=BUDGET / 2).contains(&held), "{given} given, {held} bytes"),
+            LARGE => {
+                assert!(given > 0 && (given * 8 * MIB..=BUDGET / 2).contains(&held), "{given} given, {held} bytes")
+            }
             _ => assert!((200 * 8..2048 * 8).contains(&held), "{held}"),
         }
     }
@@ -282,7 +309,7 @@ fn small_responses_are_counted_by_the_buffers_that_their_slots_keep() {
     assert!((1000..2048).contains(&lab.server().stats().held_bytes));
 }
 
-/// With the least settings that an endpoint takes, on a server that has nothing else to do.
+/// With the minimum settings of an endpoint, on a server that has nothing else to do.
 #[test]
 fn the_longest_message_finds_room() {
     const LONGEST: usize = MIB as usize + 1;
@@ -342,9 +369,13 @@ fn requests_in_the_hands_of_handlers_are_counted_by_their_bytes() {
     };
     lab.run_until(|| decided(&lab) == 16);
     let held = lab.server().stats().held_bytes;
-    assert!(kept.borrow().len() as u64 * 4 * MIB <= BUDGET / 2 && held <= BUDGET / 2, "{} are held", kept.borrow().len());
+    assert!(
+        kept.borrow().len() as u64 * 4 * MIB <= BUDGET / 2 && held <= BUDGET / 2,
+        "{} are held",
+        kept.borrow().len()
+    );
     assert!(kept.borrow().len() >= 4);
-    // They are held as long as the handlers have them, and not only as long as their session lives.
+    // They count as held as long as the handlers have them, not only as long as their session lives.
     drop(calls);
     lab.drive(1, first.close());
     lab.drive(1, second.close());

@@ -40,7 +40,7 @@ fn headers() -> impl Strategy<Value = (Header, usize)> {
     (kinds(), statuses(), numbers, data, multi, proptest::option::of(any::<u32>()), bits).prop_map(
         |(kind, status, (session, request, tag, aux), (req_type, len), multi, deadline_us, (ecn_echo, deferred))| {
             let is_data = matches!(kind, Kind::Request | Kind::Response);
-            // What a response of a status may carry besides it.
+            // The payload that a response of this status may have.
             let len = match status {
                 _ if kind != Kind::Response => len,
                 Status::Ok => len,
@@ -72,7 +72,7 @@ fn written(header: &Header) -> Vec<u8> {
     bytes[..len].to_vec()
 }
 
-/// Whether a body is either refused, or written again as it was.
+/// Whether a body is either rejected, or written again unchanged.
 fn round_trips<B: Body>(bytes: &[u8]) -> bool {
     B::parse(bytes).map_or(true, |body| {
         let mut again = Vec::new();
@@ -114,7 +114,7 @@ proptest! {
     #[test]
     fn any_failure_is_refused_or_fits(bytes in proptest::collection::vec(any::<u8>(), 0..1_100)) {
         match Failure::parse(&bytes) {
-            // What is not UTF-8 takes up to three bytes of U+FFFD for each of its own.
+            // Each byte that is not UTF-8 becomes the three bytes of U+FFFD at most.
             Ok(failure) => prop_assert!(failure.message.len() <= 3 * MESSAGE_BYTES_MAX),
             Err(_) => prop_assert!(!(CODE_BYTES..=CODE_BYTES + MESSAGE_BYTES_MAX).contains(&bytes.len())),
         }
@@ -122,7 +122,7 @@ proptest! {
 
     #[test]
     fn any_body_is_refused_or_written_as_it_was(mut bytes in proptest::collection::vec(any::<u8>(), 0..80), zeros in any::<u64>()) {
-        // Zeros where padding may be.
+        // Zeros in place of possible padding.
         for (i, byte) in bytes.iter_mut().enumerate() {
             if zeros >> (i % 64) & 1 == 1 {
                 *byte = 0;

@@ -23,7 +23,7 @@ fn echo(lab: &Lab) {
     lab.server().register_async(2, handler).unwrap();
 }
 
-/// A packet on a session that exists, with everything else as it may come.
+/// A packet on an existing session, with everything else random.
 fn lie(random: &mut Random, session: u32, tag: u32) -> Vec<u8> {
     let kinds = [
         Kind::Request,
@@ -60,7 +60,7 @@ fn lie(random: &mut Random, session: u32, tag: u32) -> Vec<u8> {
     }
     if kind == Kind::Response && random.below(10) == 0 {
         header.status = Status::ALL[random.below(8) as usize];
-        // As long as some of them may be, or not.
+        // As long as bodies of some kinds may be, or not.
         let bytes = random.below(12) as usize;
         (header.multi, header.aux) = (None, Header::data_aux(header.req_type(), bytes));
         return packet(&header, &random.bytes(bytes));
@@ -71,12 +71,14 @@ fn lie(random: &mut Random, session: u32, tag: u32) -> Vec<u8> {
             release.sequences.iter_mut().for_each(|s| *s = random.below(6) as u32);
             control(&header, &release)
         }
-        // Holes and questions of all shapes.
+        // Holes and requests for response of all shapes.
         Kind::CreditReturn if random.below(2) == 0 => {
             let first_missing = if random.below(8) == 0 { random.next() as u32 } else { random.below(8) as u32 };
             control(&header, &Arrivals { first_missing, mask: random.next() | u64::from(random.below(8) > 0) })
         }
-        Kind::RequestForResponse if random.below(2) == 0 => control(&header, &Asked { packets: random.below(70) as u32 }),
+        Kind::RequestForResponse if random.below(2) == 0 => {
+            control(&header, &Asked { packets: random.below(70) as u32 })
+        }
         Kind::CreditReturn | Kind::RequestForResponse if random.below(8) == 0 => {
             let len = random.below(40) as usize;
             packet(&header, &random.bytes(len))
@@ -123,7 +125,7 @@ fn a_lying_server_hurts_only_its_session() {
         let before = dunlin_rpc::msgbuf::outstanding();
         {
             let mut random = Random(seed);
-            // The endpoint is the client here, at the server's place.
+            // Here the endpoint is the client; the test takes the server's place.
             let lab = Lab::new(&[config()]);
             let mut liar = Raw::new(&lab, 66);
             let client = lab.server();
@@ -134,7 +136,10 @@ fn a_lying_server_hurts_only_its_session() {
             assert!(client.poll_once(connecting.as_mut()).is_none());
             let answer = |kind| Header::new(kind, 0, asked.session, 0, asked.tag);
             liar.send(&control(&answer(Kind::Cookie), &Cookie { nonce: asked.nonce, cookie: [1; 16] }));
-            assert_eq!(Connect::parse(&liar.answers(&lab)[0].1).unwrap().cookie, [1; 16]);
+            // Only now does it have places for everything that may be used at the start.
+            assert_eq!((asked.credits_start, asked.reverse_start), (1, 1));
+            let asked = Connect::parse(&liar.answers(&lab)[0].1).unwrap();
+            assert_eq!((asked.cookie, asked.credits_start, asked.reverse_start), ([1; 16], 8, 8));
             let accept = Accept {
                 nonce: asked.nonce,
                 version: VERSION,
@@ -149,7 +154,7 @@ fn a_lying_server_hurts_only_its_session() {
                 credits_start: 4,
                 reverse_start: asked.reverse_start,
             };
-            // Not what was asked for: more credits than wanted, and so on.
+            // Answers that do not match the request: more credits than wanted, and so on.
             for wrong in [
                 Accept { credits: asked.credits + 1, ..accept },
                 Accept { credits: 0, ..accept },
@@ -182,7 +187,7 @@ fn a_lying_server_hurts_only_its_session() {
             }
             let stats = session.stats().unwrap();
             assert_eq!((stats.credits_max, stats.message_bytes_max), (4, 1 << 20));
-            // The calls end, once each, when the session does.
+            // The calls end, once each, with the session.
             liar.send(&control(
                 &Header::new(Kind::Close, 0, asked.session, 0, asked.tag),
                 &Presence { incarnation: 5, token: 0 },
@@ -194,7 +199,8 @@ fn a_lying_server_hurts_only_its_session() {
                     Err(failure) => {
                         assert_eq!(failure.request.len(), i * 600);
                         let error = failure.error;
-                        let is_of_here = matches!(error, CallError::PeerDied | CallError::PeerSilent | CallError::QueueFull);
+                        let is_of_here =
+                            matches!(error, CallError::PeerDied | CallError::PeerSilent | CallError::QueueFull);
                         assert!(!is_of_here, "the server lives, and said something: {error}");
                     }
                 }
@@ -228,7 +234,7 @@ fn a_peer_cannot_speak_for_another() {
     let mut liar = Raw::new(&lab, 66);
     let opened = liar.open(&lab, connect());
     let mut random = Random(7);
-    // Its own session's tag does not open the session of the other, and its own number with the tag of the other neither.
+    // Neither its own session's tag nor its own number with the other's tag gives access to the other session.
     for _ in 0..2_000 {
         let other = 1 - opened.accept.session;
         liar.send(&lie(&mut random, other, opened.accept.tag));
@@ -256,7 +262,7 @@ fn a_request_that_stops_arriving_gives_its_memory_back() {
     raw.send(&packet(&header, &data));
     raw.answers(&lab);
     assert_eq!(lab.endpoints[0].stats().requests_held, 1);
-    // It stays, and says so, and sends no more of the request.
+    // It stays, sends keep-alives, and sends no more of the request.
     for token in 0..40 {
         let ping = open.header(Kind::Ping, 0, 0);
         raw.send(&control(&ping, &Presence { incarnation: connect().incarnation, token }));
@@ -282,15 +288,19 @@ fn a_request_that_begins_anywhere_takes_no_more_memory_than_one_that_begins_at_i
     let last = long.div_ceil(data) as u32 - 1;
     assert!(last > 4096);
     let before = dunlin_rpc::msgbuf::outstanding();
-    // Longer than agreed, past the end, of a wrong length, too early.
-    for (message_bytes, packet, len) in
-        [(long + 1, 1, data), (4 * data, 4, data), (4 * data, u32::MAX, data), (4 * data, 3, data - 1), (long, 4096, data)]
-    {
+    // Longer than agreed, past the end, with a wrong length, too early.
+    for (message_bytes, packet, len) in [
+        (long + 1, 1, data),
+        (4 * data, 4, data),
+        (4 * data, u32::MAX, data),
+        (4 * data, 3, data - 1),
+        (long, 4096, data),
+    ] {
         raw.send(&piece(8, message_bytes, packet, len));
     }
     assert!(raw.answers(&lab).is_empty());
     assert_eq!(lab.server().stats().requests_held, 0);
-    // In each slot one message, however many packets name it, and of whatever lengths.
+    // One message in each slot, however many packets name it, and with whatever lengths.
     for round in 0..50 {
         for slot in 0..8 {
             raw.send(&piece(8 + slot, long, 4095 - round * 7, data));
@@ -304,7 +314,7 @@ fn a_request_that_begins_anywhere_takes_no_more_memory_than_one_that_begins_at_i
     assert!(stats.counters.dropped_malformed >= 400, "{stats}");
 }
 
-/// Requests whose deadline has passed when they arrive: a burst handler that looks at its first request must find one.
+/// Requests whose deadline has passed when they arrive: a burst handler that reads its first request must find one.
 #[test]
 fn a_burst_handler_is_not_called_without_a_request() {
     let lab = Lab::pair();

@@ -1,4 +1,4 @@
-//! An endpoint written out by hand: it sends whatever a test wants.
+//! A hand-written endpoint: it sends whatever a test wants.
 
 use dunlin_net::loopback::LoopbackTransport;
 use dunlin_net::{Route, Transport, TxPacket};
@@ -8,7 +8,7 @@ use dunlin_rpc::wire::{HEADER_BYTES_MAX, Header, Kind, MASK_24};
 
 use crate::pair::{Lab, address};
 
-/// Random numbers that a failure repeats.
+/// Random numbers from a seed, so that a failure can be repeated.
 pub struct Random(pub u64);
 
 impl Random {
@@ -28,10 +28,10 @@ impl Random {
     }
 }
 
-/// A transport, and the way to the server.
+/// A transport, and the way to the endpoint that it talks to.
 pub struct Raw {
     pub transport: LoopbackTransport,
-    pub server: Route,
+    pub peer: Route,
 }
 
 /// A session with the server, as its client knows it.
@@ -56,7 +56,7 @@ pub fn control<B: Body>(header: &Header, body: &B) -> Vec<u8> {
     packet(header, &bytes)
 }
 
-/// A CONNECT as an honest client's first.
+/// A CONNECT like a well-behaved client's first.
 pub fn connect() -> Connect {
     Connect {
         versions: (VERSION, VERSION),
@@ -77,13 +77,18 @@ pub fn connect() -> Connect {
 
 impl Raw {
     pub fn new(lab: &Lab, node: u32) -> Raw {
+        Raw::facing(lab, node, 0)
+    }
+
+    /// The same, which talks to endpoint `i` of the lab.
+    pub fn facing(lab: &Lab, node: u32, i: usize) -> Raw {
         let mut transport = lab.network.endpoint(node).unwrap();
-        let server = transport.resolve(&address(0)).unwrap();
-        Raw { transport, server }
+        let peer = transport.resolve(&address(i)).unwrap();
+        Raw { transport, peer }
     }
 
     pub fn send(&mut self, bytes: &[u8]) {
-        self.transport.tx_burst(&[TxPacket { route: self.server, header: bytes, payload: &[] }]);
+        self.transport.tx_burst(&[TxPacket { route: self.peer, header: bytes, payload: &[] }]);
     }
 
     pub fn send_connect(&mut self, connect: &Connect) {
@@ -102,7 +107,7 @@ impl Raw {
         }
     }
 
-    /// Lets the server work, and gives what it sent here.
+    /// Lets the endpoints work, and gives what they sent here.
     pub fn answers(&mut self, lab: &Lab) -> Vec<(Header, Vec<u8>)> {
         for _ in 0..5 {
             lab.turn();
@@ -123,7 +128,7 @@ impl Raw {
         Cookie::parse(body).unwrap()
     }
 
-    /// Opens a session as an honest client does.
+    /// Opens a session like a well-behaved client.
     pub fn open(&mut self, lab: &Lab, mut connect: Connect) -> Opened {
         connect.cookie = self.cookie(lab, &connect).cookie;
         self.send_connect(&connect);
@@ -131,6 +136,12 @@ impl Raw {
         let (header, body) = &answers[0];
         assert_eq!(header.kind, Kind::Accept);
         Opened { accept: Accept::parse(body).unwrap() }
+    }
+
+    /// Sends a COOKIE, as a server does that keeps nothing of a client.
+    pub fn send_cookie(&mut self, connect: &Connect) {
+        let header = Header::new(Kind::Cookie, 0, connect.session, 0, connect.tag);
+        self.send(&control(&header, &Cookie { nonce: connect.nonce, cookie: [9; 16] }));
     }
 }
 

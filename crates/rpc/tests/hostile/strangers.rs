@@ -1,4 +1,4 @@
-//! Packets of those who have no session here.
+//! Packets from senders without a session here.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -60,7 +60,7 @@ fn state(stats: &EndpointStats) -> (u32, u32, u32, usize, usize, u64, u64) {
     )
 }
 
-/// A packet that looks right at first sight: random fields, most of them small, as sessions and request numbers are.
+/// A packet that looks valid at first sight: random fields, most of them small, like sessions and request numbers.
 fn plausible(random: &mut Random) -> Vec<u8> {
     let small = |random: &mut Random, max: u64| match random.below(4) {
         0 => random.next(),
@@ -78,8 +78,10 @@ fn plausible(random: &mut Random) -> Vec<u8> {
     let mut header =
         Header::new(kind, aux, small(random, 4) as u32 & MASK_24, small(random, 32), random.next() as u32 & MASK_24);
     if random.below(8) == 0 {
-        header.multi =
-            Some(dunlin_rpc::wire::Multi { message_bytes: small(random, 5000) as u32, packet: small(random, 4) as u32 });
+        header.multi = Some(dunlin_rpc::wire::Multi {
+            message_bytes: small(random, 5000) as u32,
+            packet: small(random, 4) as u32,
+        });
     }
     if random.below(8) == 0 {
         header.deadline_us = Some(small(random, 1000) as u32);
@@ -177,7 +179,7 @@ fn no_answer_is_longer_than_what_it_answers() {
         for _ in 0..4 {
             lab.turn();
         }
-        // Renews what is limited over time.
+        // Time passes, so that rate limits are renewed.
         lab.run_for(Duration::from_millis(if round % 64 == 0 { 60 } else { 0 }));
         let received: usize = stranger.receive().iter().map(Vec::len).sum();
         assert!(received <= sent.len(), "{} bytes were answered by {received}: {sent:02x?}", sent.len());
@@ -190,11 +192,11 @@ fn no_answer_is_longer_than_what_it_answers() {
 fn a_forged_source_does_not_get_past_the_cookie() {
     let lab = Lab::pair();
     let (mut honest, mut forger) = (Raw::new(&lab, 50), Raw::new(&lab, 66));
-    // A real cookie, but of another address: what a forger who saw it, and cannot receive there, would have.
+    // A real cookie, but for another address: what a forger has who saw it and cannot receive there.
     let cookie = honest.cookie(&lab, &connect()).cookie;
     forger.send_connect(&Connect { cookie, ..connect() });
     assert!(forger.answers(&lab).iter().all(|(header, _)| header.kind == Kind::Cookie));
-    // Of the right address, but for another session, nonce or incarnation.
+    // For the right address, but another session, nonce or incarnation.
     for other in [
         Connect { session: 6, cookie, ..connect() },
         Connect { nonce: 1, cookie, ..connect() },
@@ -211,7 +213,7 @@ fn a_forged_source_does_not_get_past_the_cookie() {
     }
     lab.turn();
     assert_eq!((lab.server().stats().sessions, lab.server().stats().counters.sessions_accepted), (0, 0));
-    // A cookie does not last.
+    // A cookie expires.
     lab.run_for(Duration::from_secs(21));
     honest.receive();
     honest.send_connect(&Connect { cookie, ..connect() });
@@ -267,7 +269,10 @@ fn a_session_is_safe_from_those_who_do_not_know_its_tag() {
         let header = |kind| Header::new(kind, 0, 0, 0, tag);
         for bytes in [
             control(&header(Kind::Close), &presence),
-            control(&Header::new(Kind::Reset, 0, MASK_24, 0, 0), &Presence { incarnation: 1, token: (tag as u64) << 24 }),
+            control(
+                &Header::new(Kind::Reset, 0, MASK_24, 0, 0),
+                &Presence { incarnation: 1, token: (tag as u64) << 24 },
+            ),
             control(&header(Kind::Release), &Release { sequences: [u32::MAX; 8] }),
             control(&header(Kind::Refuse), &refuse),
             control(&header(Kind::Accept), &accept),
@@ -299,7 +304,7 @@ fn packets_of_another_version_are_dropped_and_counted() {
     assert_eq!(lab.server().stats().sessions, 0);
 }
 
-/// In the words that every version has in common. A client is told once it has proven its address.
+/// In the format that all versions share. A client is told once it has proven its address.
 #[test]
 fn clients_of_other_versions_are_told() {
     let lab = Lab::pair();
@@ -324,7 +329,7 @@ fn clients_of_other_versions_are_told() {
     assert_eq!(lab.server().stats().sessions, 0);
 }
 
-/// It takes no header but its own, version 1.
+/// It accepts only headers of its own version, 1.
 #[test]
 fn a_server_of_the_first_version_can_say_so() {
     let lab = Lab::pair();
@@ -374,13 +379,13 @@ fn a_restarted_server_drops_what_was_meant_for_its_predecessor() {
     assert_eq!(runs.get(), 1);
 
     drop(lab.endpoints.pop());
-    // The end of the session is not listened to, as by a client that has crashed too.
+    // The last packets of the session are dropped, as if the client had crashed too.
     lab.network.advance(Duration::from_micros(1));
     client.receive();
     let restarted = lab.start(0, &dunlin_rpc::EndpointConfig { seed: Some(99), ..config() });
     lab.endpoints.push(restarted);
     register(&lab);
-    // Somebody else has the same number of session at the new server.
+    // Another client has the same session number at the new server.
     let mut other = Raw::new(&lab, 67);
     assert_eq!(other.open(&lab, connect()).accept.session, opened.accept.session);
     client.send(&request);

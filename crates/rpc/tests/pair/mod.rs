@@ -14,7 +14,7 @@ pub type Ep = Endpoint<LoopbackTransport>;
 /// Time that a test may take on its own clock.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A network and the endpoints on it; the first is the server by custom, the second its client.
+/// A network and the endpoints on it; by convention the first is the server, the second its client.
 pub struct Lab {
     pub network: LoopbackNetwork,
     pub endpoints: Vec<Ep>,
@@ -48,10 +48,10 @@ impl Lab {
         Lab::new(&[config(), EndpointConfig { seed: Some(8), ..config() }])
     }
 
-    /// An endpoint at an address where none lives.
+    /// Starts an endpoint at a free address.
     pub fn start(&self, i: usize, config: &EndpointConfig) -> Ep {
         let endpoint = Ep::new(self.network.endpoint(i as u32 + 1).unwrap(), config.clone()).unwrap();
-        // What a test asserts in a handler fails the test.
+        // A failed assertion in a handler must fail the test.
         endpoint.propagate_panics();
         endpoint
     }
@@ -69,7 +69,7 @@ impl Lab {
         self.drive(1, self.client().connect(&address(0))).unwrap()
     }
 
-    /// One iteration of every endpoint, and a microsecond.
+    /// Runs one iteration of every endpoint, and advances the clock by a microsecond.
     pub fn turn(&self) {
         for endpoint in &self.endpoints {
             endpoint.run_once();
@@ -99,7 +99,7 @@ impl Lab {
         }
     }
 
-    /// Runs all for a time, in steps fit for timers.
+    /// Runs all for a time, in steps small enough for timers.
     pub fn run_for(&self, time: Duration) {
         let end = self.network.now() + time.as_nanos() as u64;
         while self.network.now() < end {

@@ -1,4 +1,5 @@
-//! Packets of old and new cuts of one message that come in any order, late and twice, while what the path carries changes again and again.
+//! Packets of old and new cuts of one message arrive in any order, late and twice, while the MTU of the path changes
+//! again and again.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -13,7 +14,7 @@ use dunlin_rpc::{Call, CallError, Endpoint, EndpointConfig, MsgBuf, Recovery};
 use crate::pair::config;
 use crate::stage::{AGREED, SIZED};
 
-/// Calls at a time.
+/// Calls in progress at the same time.
 const CALLS: usize = 6;
 const TIME: Duration = Duration::from_secs(6);
 const STEP: Duration = Duration::from_micros(40);
@@ -49,11 +50,14 @@ impl Random {
     }
 }
 
-/// Messages that were cut anew, calls that ended well, and calls that did not.
+/// The numbers of messages that were recut, of calls that succeeded, and of calls that failed.
 fn run(seed: u64) -> (u64, u32, u32) {
     let mut random = Random(seed);
-    let network =
-        LoopbackNetwork::new(LoopbackConfig { mtu: AGREED, delay: Duration::from_micros(10), ..LoopbackConfig::default() });
+    let network = LoopbackNetwork::new(LoopbackConfig {
+        mtu: AGREED,
+        delay: Duration::from_micros(10),
+        ..LoopbackConfig::default()
+    });
     network.advance_to(1_000_000_000);
     network.make_mtu_uncertain();
     let faults = Faults {
@@ -67,7 +71,8 @@ fn run(seed: u64) -> (u64, u32, u32) {
     let recovery = if seed.is_multiple_of(3) { Recovery::GoBackN } else { Recovery::Selective };
     let config = EndpointConfig { recovery, rto_min: Duration::from_millis(1), ..config() };
     let start = |node: u32| {
-        let transport = FaultInjector::new(network.endpoint(node).unwrap(), seed ^ u64::from(node) << 40, faults).unwrap();
+        let transport =
+            FaultInjector::new(network.endpoint(node).unwrap(), seed ^ u64::from(node) << 40, faults).unwrap();
         Endpoint::new(transport, EndpointConfig { seed: Some(seed + u64::from(node)), ..config.clone() }).unwrap()
     };
     let (server, client) = (start(1), start(2));
@@ -126,8 +131,8 @@ fn run(seed: u64) -> (u64, u32, u32) {
                     good += 1;
                 }
                 Err(failure) => {
-                    // The path changed so often that the server gave the request up before it was whole, or the response before it was
-                    // asked for.
+                    // The path changed so often that the server gave up the request before it was complete, or the
+                    // response before it was requested.
                     let ran = match failure.error {
                         CallError::Busy => None,
                         CallError::ResponseTooLarge => Some(&1),

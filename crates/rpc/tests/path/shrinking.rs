@@ -1,4 +1,4 @@
-//! A path that carries less from some moment on.
+//! A path whose MTU shrinks at some moment.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn recovers(recovery: Recovery) -> Stage {
 fn a_transfer_goes_on_when_the_path_shrinks_under_it() {
     for recovery in [Recovery::Selective, Recovery::GoBackN] {
         for (request_len, response_len) in [(2_000_000, 4), (4, 2_000_000), (500_000, 500_000), (1440, 4), (4, 1440)] {
-            // At the start, while the request is on its way, and while the response is.
+            // At the start, while the request is in flight, and while the response is.
             for after in [0, 5, 100, 1_000, 3_000, 6_000] {
                 let stage = recovers(recovery);
                 let session = stage.lab.connect();
@@ -53,7 +53,7 @@ fn a_path_that_grows_again_is_used_again() {
     assert_eq!(session.stats().unwrap().packet_data_bytes, data(AGREED));
 }
 
-/// A handler has the request, and takes its time.
+/// A handler has the request, and takes long.
 #[test]
 fn a_request_that_the_server_has_is_not_sent_again() {
     const KEEP: u8 = 2;
@@ -66,11 +66,11 @@ fn a_request_that_the_server_has_is_not_sent_again() {
         stage.call(&session, 3000, 3000);
         let waiting = session.call(KEEP, dunlin_rpc::MsgBuf::with_len(4_000_000).unwrap());
         stage.lab.run_until(|| kept.borrow().len() == 1);
-        // The server says that it has it.
+        // The server confirms that it has the request.
         stage.wait(Duration::from_secs(2));
         stage.carries(1300, 1300);
         let before = stage.lab.client().stats().counters.tx_packets;
-        // The other call finds out what the path carries.
+        // The other call finds out the MTU of the path.
         let other = stage.lab.drive(1, stage.begin(&session, 20_000, 20_000)).unwrap();
         assert_eq!(other.response.len(), 20_000);
         stage.wait(Duration::from_secs(2));

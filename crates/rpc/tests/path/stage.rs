@@ -1,4 +1,4 @@
-//! A server and a client over a path of which nobody knows what it carries.
+//! A server and a client over a path with unknown MTU.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -9,18 +9,18 @@ use dunlin_rpc::{CallError, EndpointConfig, MsgBuf, Session};
 
 use crate::pair::{Lab, config};
 
-/// Takes a request, and responds with as many bytes as its first four say.
+/// Responds with as many bytes as the first four of the request say.
 pub const SIZED: u8 = 1;
-/// The largest packets that the two ends take.
+/// The largest packets that the two ends accept.
 pub const AGREED: usize = 1472;
-/// Data of a packet of so many bytes.
+/// Data bytes of a packet of `mtu` bytes.
 pub const fn data(mtu: usize) -> usize {
     (mtu - 32) & !15
 }
 
 pub struct Stage {
     pub lab: Lab,
-    /// Requests that the handler was given.
+    /// How many requests the handler received.
     pub runs: Rc<Cell<u32>>,
 }
 
@@ -57,7 +57,7 @@ impl Stage {
         Stage { lab, runs }
     }
 
-    /// What the path carries from now on: of requests, and of responses.
+    /// Sets the MTU of the path from now on: for requests, and for responses.
     pub fn carries(&self, requests: usize, responses: usize) {
         self.lab.network.set_path_mtu(2, 1, requests).unwrap();
         self.lab.network.set_path_mtu(1, 2, responses).unwrap();
@@ -72,7 +72,7 @@ impl Stage {
         }
     }
 
-    /// A call with so many bytes there and back.
+    /// Makes a call with requests and responses of these lengths.
     pub fn try_call(&self, session: &Session, request_len: usize, response_len: usize) -> Result<(), CallError> {
         let reply = self.lab.drive(1, session.call(SIZED, request(request_len, response_len)));
         let stats = session.stats().unwrap();
@@ -83,7 +83,7 @@ impl Stage {
         Ok(())
     }
 
-    /// The same, which succeeds; gives the nanoseconds that it took. Its handler runs once.
+    /// The same for a call that must succeed; returns the nanoseconds that it took. Its handler runs once.
     pub fn call(&self, session: &Session, request_len: usize, response_len: usize) -> u64 {
         let (start, runs) = (self.lab.network.now(), self.runs.get());
         self.try_call(session, request_len, response_len).unwrap();
@@ -91,7 +91,7 @@ impl Stage {
         self.lab.network.now() - start
     }
 
-    /// A call that is awaited elsewhere.
+    /// Begins a call, for the caller to await.
     pub fn begin(&self, session: &Session, request_len: usize, response_len: usize) -> dunlin_rpc::Call<MsgBuf> {
         session.call(SIZED, request(request_len, response_len))
     }

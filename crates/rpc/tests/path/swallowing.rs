@@ -1,4 +1,4 @@
-//! A path that never carried what the two ends take.
+//! A path that never carried packets as long as the two ends accept.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn full_packets_are_in_use_after_a_round_trip() {
     assert_eq!(session.stats().unwrap().packet_data_bytes, data(1200));
     stage.call(&session, 20_000, 20_000);
     assert_eq!(session.stats().unwrap().packet_data_bytes, data(AGREED));
-    // Further sessions begin with what is known, without a probe.
+    // Further sessions begin with the known MTU, without a probe.
     let probes = || stage.lab.client().stats().counters.mtu_probes_sent;
     let before = probes();
     assert_eq!((before, stage.lab.connect().stats().unwrap().packet_data_bytes), (6, data(AGREED)));

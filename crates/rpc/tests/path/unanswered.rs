@@ -1,4 +1,4 @@
-//! Calls that cannot get through end.
+//! Calls that cannot get through end with an error.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use dunlin_rpc::{CallError, EndpointConfig, Recovery};
 use crate::pair::config;
 use crate::stage::Stage;
 
-/// A deferred handler that never answers while the test lasts.
+/// A deferred handler that does not answer during the test.
 const NEVER: u8 = 9;
 
 #[test]
@@ -23,7 +23,7 @@ fn a_call_that_no_packet_size_helps_fails_with_its_own_error() {
                 assert_eq!(stage.try_call(&session, there, back), Err(CallError::Unanswered));
                 let took = Duration::from_nanos(stage.lab.network.now() - start);
                 assert!(took < Duration::from_secs(10), "{took:?}");
-                // The session goes on.
+                // The session still works.
                 stage.call(&session, 100, 100);
             }
         }

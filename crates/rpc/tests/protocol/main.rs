@@ -1,25 +1,27 @@
-//! The protocol under random work and random faults, each run drawn from a seed.
+//! The protocol under random work and random faults, each run derived from a seed.
 //!
-//! A run puts two to four endpoints into one thread, over the loopback network with its fake clock, each behind a fault injector. It
-//! issues calls of every kind, cancels some, closes sessions, restarts and silences endpoints, while packets are lost, repeated,
-//! reordered, delayed and, in some runs, corrupted. Then the network heals, and the run must end as it promised:
+//! A run puts two to four endpoints into one thread, over the loopback network with its fake clock, each behind a fault
+//! injector. It issues calls of every kind, cancels some, closes sessions, restarts and silences endpoints, while
+//! packets are lost, repeated, reordered, delayed and, in some runs, corrupted. Then the network heals, and the
+//! following must hold:
 //!
 //! - each call ends exactly once, and no handler ran twice for one request, nor for a request that "was not sent";
-//! - payloads arrive as they were sent, and request buffers come back as they were given;
+//! - payloads arrive as they were sent, and request buffers are returned unchanged;
 //! - no call, credit, session, task or buffer is left over.
 //!
 //! Packets carry no checksum of their own (UDP's does that), so runs with corruption promise less; see [`scenario`].
 //!
 //! | File | What it holds |
 //! |---|---|
-//! | [`scenario`] | what a seed means |
-//! | [`world`] | the endpoints, the clock, and what drives both |
+//! | [`scenario`] | what a seed determines |
+//! | [`world`] | the endpoints, the clock, and the code that drives both |
 //! | [`workload`] | what happens at random times |
 //! | [`verdict`] | what must hold in the end |
 //!
-//! What endpoints do and how it is judged is shared with the fault hunt: `dunlin_trial`.
+//! The endpoints' behaviour and its judges are shared with the fault hunt: `dunlin_trial`.
 //!
-//! `DUNLIN_SEEDS=100000 cargo test -p dunlin-rpc --test protocol` runs more seeds; a failure prints the command that repeats it.
+//! `DUNLIN_SEEDS=100000 cargo test -p dunlin-rpc --test protocol` runs more seeds; a failure prints the command that
+//! repeats it.
 
 mod scenario;
 mod verdict;

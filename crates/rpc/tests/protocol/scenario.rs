@@ -1,4 +1,4 @@
-//! What a seed means: the network, the endpoints' settings, the faults, and how rough the run is.
+//! What a seed determines: the network, the endpoints' settings, the faults, and how rough the run is.
 
 use std::time::Duration;
 
@@ -14,18 +14,18 @@ pub struct Scenario {
     pub network: LoopbackConfig,
     pub configs: Vec<EndpointConfig>,
     pub faults: Vec<Faults>,
-    /// Things that the workload does.
+    /// Number of steps of the workload.
     pub steps: u32,
-    /// Longest time between two of them, in nanoseconds.
+    /// Longest time between two steps, in nanoseconds.
     pub gap_max: u64,
     pub message_bytes_max: usize,
-    /// What the workload draws from.
+    /// The workload's random numbers.
     pub random: Random,
 }
 
 impl Scenario {
     pub fn draw(seed: u64) -> Scenario {
-        // Neighbouring seeds would share most of SplitMix64's sequence.
+        // Neighbouring seeds would otherwise share most of SplitMix64's sequence.
         let mut random = Random::new(seed.wrapping_mul(0xd134_2543_de82_ef95) ^ 0x5eed);
         let r = &mut random;
         let roughness = match r.between(0, 9) {

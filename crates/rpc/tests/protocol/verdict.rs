@@ -8,14 +8,15 @@ use crate::scenario::Scenario;
 use crate::world::World;
 
 const SECOND: u64 = 1_000_000_000;
-/// Calls without a deadline end so soon after the network healed, besides the time that their packets take: some retransmission timeouts of half a second in a row, for calls
-/// that wait for calls that wait, or the time until a silent peer is given up.
+/// How soon calls without a deadline end after the network healed, besides the time that their packets take: some
+/// retransmission timeouts of half a second in a row, for calls that wait for calls that wait, or the time until a
+/// silent peer is given up.
 const CALLS_END_WITHIN: u64 = 10 * SECOND;
-/// Added to a round trip by clocks that move from event to event.
+/// What clocks that move from event to event add to a round trip.
 const CLOCK_STEP: u64 = 50_000;
-/// A peer that says nothing is given up so soon: its timeout is a second, and then a ping must remain without an answer.
+/// How soon a silent peer is given up: its timeout is a second, and then a ping must stay unanswered.
 const SILENCE_IS_NOTICED_WITHIN: u64 = 2 * SECOND;
-/// Sessions that only one end knows of are found so soon.
+/// How soon sessions that only one end knows are found.
 const STRAYS_END_WITHIN: u64 = 120 * SECOND;
 
 fn views(world: &World) -> Vec<View<'_>> {
@@ -41,7 +42,8 @@ pub fn all_calls_end(world: &mut World) {
     let end = world.now() + within;
     let mut ended = world.run_until(end, nothing_pends);
     if !ended && world.scenario.roughness == Roughness::Corrupt {
-        // A corrupted packet may have taken the answer away for good; the sessions are at fault, and end it.
+        // A corrupted packet may have destroyed the answer for ever; the sessions are to blame, and closing them ends
+        // the call.
         close_sessions(world);
         let end = world.now() + within;
         ended = world.run_until(end, nothing_pends);
@@ -50,7 +52,7 @@ pub fn all_calls_end(world: &mut World) {
     assert!(ended, "after {within} ns without faults {}", story());
 }
 
-/// Nothing waits, every credit is back, no end of a session is alone, and no response is kept that has arrived.
+/// Nothing waits, every credit is back, each session exists at both ends, and no response is kept that has arrived.
 pub fn nothing_is_left_when_quiet(world: &mut World) {
     let end = world.now() + SECOND;
     world.run_until(end, |_| false);
@@ -66,7 +68,7 @@ pub fn nothing_is_left_when_quiet(world: &mut World) {
     views.iter().for_each(|view| judge::check_quiet(view, world.scenario.network.queue_len, roughness));
 }
 
-/// An endpoint that vanishes without a word is given up by all others.
+/// All others give up an endpoint that vanishes silently.
 pub fn the_silent_are_given_up(world: &mut World) {
     let Some(vanishing) = world.nodes.pop() else { return };
     vanishing.endpoint().with_transport(|transport| {

@@ -5,14 +5,14 @@ use dunlin_trial::{Roughness, calls};
 
 use crate::world::{Node, World, address};
 
-/// Does one thing.
+/// Performs one step.
 pub fn step(world: &mut World) {
     let node = world.random.index(world.nodes.len());
     let is_rough = world.scenario.roughness != Roughness::Steady;
     match world.random.between(0, 99) {
         0..=11 => connect(world, node),
         12..=79 => {
-            // Several at once fill slots, queues and bursts.
+            // Several at the same time fill slots, queues and bursts.
             for _ in 0..world.random.between(1, 12) {
                 let Node { local, .. } = &world.nodes[node];
                 let max = world.scenario.message_bytes_max;
@@ -40,19 +40,19 @@ fn connect(world: &mut World, node: usize) {
     let to = world.random.index(world.nodes.len());
     let Node { local, .. } = &world.nodes[node];
     let (local, incarnation) = (local.clone(), local.incarnation);
-    // One in ten is given up at once, or after its first packets.
+    // One in ten is cancelled at once, or after its first packets.
     if !world.random.chance(10) {
         return calls::connect(world.nodes[node].endpoint(), &local, to, &address(to));
     }
     let handle = calls::connect_in_doubt(world.nodes[node].endpoint(), &local, to, &address(to));
     let end = world.now() + world.random.between(0, 200_000);
     world.run_until(end, |_| false);
-    // The endpoint may have been replaced meanwhile only by another step, and none ran.
+    // Only another step could have replaced the endpoint meanwhile, and none ran.
     assert_eq!(world.nodes[node].local.incarnation, incarnation);
     handle.cancel();
 }
 
-/// Replaces an endpoint by a new one at the same address. Half of the time the old one dies without a word.
+/// Replaces an endpoint by a new one at the same address. Half of the time the old one dies silently.
 fn restart(world: &mut World, node: usize) {
     let crashes = world.random.chance(50);
     let old = &mut world.nodes[node];
@@ -62,7 +62,7 @@ fn restart(world: &mut World, node: usize) {
         old.endpoint().with_transport(|transport| transport.set_faults(all_lost).unwrap());
     }
     old.endpoint = None;
-    // Workers know nothing of it, and go on.
+    // Workers do not notice, and continue.
     old.local.run_workers();
     // Handles may outlive their endpoint.
     for session in old.local.outbound.borrow().iter() {
@@ -89,13 +89,13 @@ fn silence(world: &mut World, node: usize) {
     world.nodes[node].silent_until = until;
     let all_lost = Faults { drop: 1.0, ..Faults::default() };
     world.nodes[node].endpoint().with_transport(|transport| transport.set_faults(all_lost).unwrap());
-    // Long silences are lived through, since steps are short.
+    // Half of the time wait until the silence is over, since steps are much shorter.
     if world.random.chance(50) {
         world.run_until(until, |_| false);
     }
 }
 
-/// Other faults from now on.
+/// Changes the faults from now on.
 fn weather(world: &mut World, node: usize) {
     let faults = if world.random.chance(30) {
         Faults::default()

@@ -1,4 +1,4 @@
-//! The endpoints of a run, their clock, and what drives both.
+//! The endpoints of a run, their clock, and the code that drives both.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -14,9 +14,9 @@ use crate::workload;
 
 pub type Ep = Endpoint<FaultInjector<LoopbackTransport>>;
 
-/// Iterations after which an endpoint has surely read the clock.
+/// Iterations after which an endpoint has certainly read the clock.
 const ITERATIONS_TO_CLOCK: usize = 17;
-/// A run that takes more steps of the clock than this gets nowhere.
+/// A run that takes more steps of the clock than this makes no progress.
 const CLOCK_STEPS_MAX: u64 = 2_000_000;
 
 /// One address, and the endpoint that lives there.
@@ -26,7 +26,7 @@ pub struct Node {
     pub faults: Faults,
     /// Until when it does not run, as if its process were stopped.
     pub stopped_until: u64,
-    /// Until when nothing it sends arrives.
+    /// Until when its packets do not arrive.
     pub silent_until: u64,
 }
 
@@ -55,9 +55,10 @@ impl World {
         let network = LoopbackNetwork::new(scenario.network);
         let ledger = Rc::new(RefCell::new(Ledger::new(scenario.roughness)));
         let mut random = scenario.random.clone();
-        // Away from zero, where a forgotten time would look like a real one.
+        // Away from zero, so that a forgotten time does not look like a real one.
         network.advance_to(random.between(0, 1 << 36));
-        let mut world = World { scenario, network, nodes: Vec::new(), ledger, random, cancels: Vec::new(), clock_steps: 0 };
+        let mut world =
+            World { scenario, network, nodes: Vec::new(), ledger, random, cancels: Vec::new(), clock_steps: 0 };
         for index in 0..world.scenario.configs.len() {
             let node = world.start(index, 0);
             world.nodes.push(node);
@@ -65,7 +66,7 @@ impl World {
         world
     }
 
-    /// Starts an endpoint at an address where none lives.
+    /// Starts an endpoint at a free address.
     pub fn start(&mut self, index: usize, incarnation: u32) -> Node {
         let faults = self.scenario.faults[index];
         let transport = self.network.endpoint(index as u32 + 1).unwrap();
@@ -122,7 +123,7 @@ impl World {
         let arrival = self.network.next_arrival();
         consider(arrival);
         if arrival.is_some_and(|time| time <= now) {
-            // It waits for an endpoint that is stopped, and hides the arrivals behind it.
+            // A packet waits for a stopped endpoint, and hides the later arrivals.
             consider(Some(now + 50_000));
         }
         for node in &self.nodes {
@@ -130,14 +131,14 @@ impl World {
             consider(Some(node.silent_until));
             consider(node.endpoint().with_transport(|transport| transport.next_release()));
             if node.stopped_until <= now {
-                // What was done to it from outside since it ran last, it works on next.
+                // Changes made to it from outside since it last ran are processed next.
                 consider(node.endpoint().next_due().map(|due| due.max(now + 1)));
             }
         }
         next
     }
 
-    /// Lets `end` come, unless `done` holds before; says whether it does.
+    /// Runs until `end`, unless `done` holds before; returns whether it does.
     pub fn run_until(&mut self, end: u64, mut done: impl FnMut(&mut World) -> bool) -> bool {
         loop {
             self.settle();
@@ -166,7 +167,7 @@ impl World {
         }
     }
 
-    /// Does everything that the scenario has in store.
+    /// Performs all steps of the scenario.
     pub fn work(&mut self) {
         for _ in 0..self.scenario.steps {
             workload::step(self);

@@ -1,4 +1,4 @@
-//! A thread is away for milliseconds, because a neighbour took its core.
+//! A thread is descheduled for milliseconds, because another took its core.
 
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ fn an_answer_that_waited_for_its_caller_beats_its_retransmission() {
             stage.call(&session, len, 4);
         }
         let mut call = Box::pin(session.call(SIZED, request(len, 4)));
-        // The request is under way, and its answer comes while the caller is away: between its look at the queue and at the clock.
+        // The request is in flight, and its answer comes while the caller is away: between its poll of the queue and
+        // its reading of the clock.
         stage.client.run_once();
         for _ in 0..15 {
             stage.network.advance(Duration::from_micros(1));
@@ -32,7 +33,11 @@ fn an_answer_that_waited_for_its_caller_beats_its_retransmission() {
         };
         assert_eq!(reply.unwrap().response.len(), 4);
         let counters = stage.counters();
-        assert_eq!((counters.retransmissions, counters.tail_probes, counters.tx_packets_again), (0, 0, 0), "{len} bytes");
+        assert_eq!(
+            (counters.retransmissions, counters.tail_probes, counters.tx_packets_again),
+            (0, 0, 0),
+            "{len} bytes"
+        );
     }
 }
 
@@ -52,7 +57,7 @@ fn a_server_that_stops_gets_a_few_packets_again_and_runs_each_request_once() {
             }
             assert_eq!(stage.runs.get(), 8 * round);
             let again = stage.counters().tx_packets_again - before.tx_packets_again;
-            // Of the eight calls together, at 1, 3, 7 and 15 ms; and each long one has its tail-loss probe.
+            // For the eight calls together, at 1, 3, 7 and 15 ms; and each long one has its tail-loss probe.
             let most = if len == LONG { 16 } else { 6 };
             assert!(again <= most, "{again} packets again");
         }

@@ -7,7 +7,7 @@ use crate::stage::{DATA, Stage, only};
 
 const LONG: usize = 128 * DATA;
 
-/// Turns the order of each `k` packets around: the first of them comes last, `spread` nanoseconds late.
+/// Reverses the order of each `k` packets: the first of them comes last, `spread` nanoseconds late.
 fn reversed(k: u32, spread: u64) -> impl FnMut(&Header) -> Fate {
     move |header| {
         let Some(multi) = header.multi else { return Arrives };
@@ -38,7 +38,7 @@ fn patience_grows_with_the_reordering_that_is_seen() {
         let before = stage.counters().tx_packets_again;
         let mut seen = [false; 128];
         stage.on_request(move |header| match header.multi {
-            // Three round trips, but not for second copies.
+            // Three round trips late, but not second copies.
             Some(multi) if multi.packet % 16 == 3 && !std::mem::replace(&mut seen[multi.packet as usize], true) => {
                 ComesLate(60_000)
             }
@@ -68,12 +68,12 @@ fn what_comes_twice_is_taken_once() {
 fn a_response_that_comes_after_everything_was_sent_again_ends_the_call() {
     for (request, response) in [(LONG, LONG), (LONG, 4), (4, LONG)] {
         let (stage, session) = Stage::new();
-        // Behind a tail-loss probe, and two timeouts.
+        // After a tail-loss probe, and two timeouts.
         stage.on_answer(only(0, ComesLate(5_000_000), |header| header.kind == Kind::Response));
         let took = stage.call(&session, request, response);
         assert!(took < 6_000_000, "{took} ns");
         assert_eq!(stage.runs.get(), 1);
-        // What is under way finds nobody.
+        // Packets in flight reach nobody.
         stage.call(&session, LONG, LONG);
         assert_eq!(stage.runs.get(), 2);
     }

@@ -10,7 +10,7 @@ use crate::stage::{DATA, Stage, config, go_back_n, is_packet, only};
 
 const PACKETS: u32 = 128;
 const LONG: usize = PACKETS as usize * DATA;
-/// Least retransmission timeout, in nanoseconds.
+/// Minimum retransmission timeout, in nanoseconds.
 const RTO_MIN: u64 = 1_000_000;
 
 fn without_cumulation() -> EndpointConfig {
@@ -81,18 +81,19 @@ fn the_last_packet_of_a_request_does_not_wait_for_a_timeout() {
     assert_eq!(stage.counters().tail_probes, 1, "of the two, only the very last needs one");
 }
 
-/// The timer of a call's entry may be armed for a small call before it, whose timeout is much later than a probe.
+/// The timer of a call's entry may be armed for an earlier small call, whose timeout is much later than a probe.
 #[test]
 fn the_tail_of_a_long_call_is_probed_in_time_after_a_small_one() {
-    let patient = EndpointConfig { rto_min: Duration::from_millis(20), rto_initial: Duration::from_millis(20), ..config() };
+    let patient =
+        EndpointConfig { rto_min: Duration::from_millis(20), rto_initial: Duration::from_millis(20), ..config() };
     let (stage, session) = Stage::with(config(), patient);
     stage.call(&session, 4, 4);
     stage.on_request(only(0, IsLost, is_packet(Kind::Request, PACKETS - 1)));
     let took = stage.call(&session, LONG, 4);
     assert_eq!(stage.counters().tail_probes, 1);
-    // A quarter of the least timeout, and the call.
+    // A quarter of the minimum timeout, and the call itself.
     assert!(took < 7_000_000, "{took}");
-    // The same of a long answer to a small call.
+    // The same for a long answer to a small call.
     stage.call(&session, 4, 4);
     stage.on_answer(only(0, IsLost, is_packet(Kind::Response, PACKETS - 1)));
     let took = stage.call(&session, 4, LONG);
@@ -154,8 +155,12 @@ fn questions_are_asked_together() {
     let count = |script: &crate::scripted::SharedScript, kind| {
         script.borrow().sent.iter().filter(|header| header.kind == kind).count()
     };
-    let (questions, returns) = (count(&stage.requests, Kind::RequestForResponse), count(&stage.answers, Kind::CreditReturn));
-    assert!(questions < PACKETS as usize / 4 && returns < PACKETS as usize / 4, "{questions} questions, {returns} returns");
+    let (questions, returns) =
+        (count(&stage.requests, Kind::RequestForResponse), count(&stage.answers, Kind::CreditReturn));
+    assert!(
+        questions < PACKETS as usize / 4 && returns < PACKETS as usize / 4,
+        "{questions} questions, {returns} returns"
+    );
 }
 
 #[test]
@@ -173,7 +178,7 @@ fn one_response_packet_is_sent_again_alone() {
         assert_eq!(stage.counters().retransmissions, 0);
         assert!(took < lossless + RTO_MIN / 2, "packet {packet} was lost: {took} ns after {lossless} ns");
     }
-    // The first one comes again because of the last packet of the request.
+    // The first one comes again because the last packet of the request is retransmitted.
     stage.on_answer(only(0, IsLost, is_packet(Kind::Response, 0)));
     stage.call(&session, LONG, LONG);
     assert_eq!((stage.counters().retransmissions, stage.runs.get()), (0, 7));

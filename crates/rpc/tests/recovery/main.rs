@@ -1,11 +1,12 @@
-//! What becomes of lost, late, repeated and overtaken packets of calls of several packets, and of endpoints that were stopped.
+//! What happens to lost, late, repeated and overtaken packets of multi-packet calls, and to endpoints that were
+//! stopped.
 //!
 //! | File | What it is about |
 //! |---|---|
-//! | [`losses`] | one packet of each kind is lost, and it alone is sent again |
+//! | [`losses`] | one packet of each kind is lost, and only it is retransmitted |
 //! | [`disorder`] | packets that overtake others, come twice, or far too late |
-//! | [`small`] | calls of one packet that are lost together |
-//! | [`absence`] | endpoints that were away for a while, and what they send again for nothing |
+//! | [`small`] | single-packet calls that are lost together |
+//! | [`absence`] | endpoints that were descheduled, and their unnecessary retransmissions |
 //! | [`stage`] | the two endpoints |
 //! | [`scripted`] | their transport |
 

@@ -1,4 +1,4 @@
-//! A transport that does to each packet what a script says: lose it, repeat it, or let it come late.
+//! A transport that treats each packet as a script says: it loses or repeats it, or delivers it late.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -8,25 +8,25 @@ use dunlin_net::loopback::{LoopbackNetwork, LoopbackTransport};
 use dunlin_net::{BootClock, Route, Transport, TxPacket};
 use dunlin_rpc::wire::Header;
 
-/// What becomes of a packet.
+/// What happens to a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     Arrives,
     IsLost,
     ComesTwice,
-    /// After so many nanoseconds more than others.
+    /// Arrives this many nanoseconds later than others.
     ComesLate(u64),
 }
 
 type Decide = Box<dyn FnMut(&Header) -> Fate>;
 
-/// What one endpoint sent, and what becomes of it.
+/// What one endpoint sent, and the script for its packets.
 #[derive(Default)]
 pub struct Script {
     decide: Option<Decide>,
     /// Headers of what was sent, in order.
     pub sent: Vec<Header>,
-    /// How far the clock jumps at the next look at it, as if the thread were away just then.
+    /// How far the clock jumps at the next reading, as if the thread were descheduled just then.
     pub absence: Option<Duration>,
     held: Vec<(u64, Route, Vec<u8>)>,
 }

@@ -1,4 +1,4 @@
-//! Calls of one packet that are lost together.
+//! Single-packet calls that are lost together.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -17,7 +17,7 @@ fn with_rto_min(rto_min: Duration) -> EndpointConfig {
     EndpointConfig { rto_min, rto_initial: rto_min.max(config().rto_initial), ..config() }
 }
 
-/// Calls all slots at once; gives when each call ended, in nanoseconds from now.
+/// Makes a call in every slot; returns when each call ended, in nanoseconds from now.
 fn call_all(stage: &Stage, session: &Session) -> Vec<u64> {
     let start = stage.network.now();
     let mut calls: Vec<_> = (0..SLOTS).map(|_| Box::pin(session.call(SIZED, request(4, 4)))).collect();
@@ -61,7 +61,7 @@ fn calls_that_are_lost_together_come_back_together() {
                 let rto = rto_min.as_nanos() as u64;
                 assert!(ends[0] < rto + rto / 4, "the first of {ends:?}");
                 assert!(ends[SLOTS - 1] < 2 * rto, "the last of {ends:?}");
-                // A round trip that is known again ends the back-off at once.
+                // A new round-trip sample ends the back-off at once.
                 call_all(&stage, &session);
                 assert_eq!(session.stats().unwrap().rto, rto_min);
             }
@@ -73,7 +73,7 @@ fn calls_that_are_lost_together_come_back_together() {
     }
 }
 
-/// Karn's rule must not keep a timeout that is too short for ever.
+/// Karn's rule must not preserve a timeout that is too short for ever.
 #[test]
 fn a_handler_that_became_slower_than_the_timeout_is_learnt() {
     let (stage, session) = Stage::new();
@@ -100,7 +100,7 @@ fn a_response_that_was_given_up_ends_its_call() {
     let peer_limits = PeerLimits { held_bytes_max: 150_000, ..PeerLimits::default() };
     let server = EndpointConfig { message_bytes_max: 65_000, peer_limits, ..config() };
     let (stage, session) = Stage::with(server, config());
-    // The server lives, and nothing that it is asked for arrives.
+    // The server lives, but no request for response arrives.
     stage.on_request(|header| if header.kind == Kind::RequestForResponse { IsLost } else { Arrives });
     let mut calls = [0; 2].map(|_| Box::pin(session.call(SIZED, request(4, 60_000))));
     while stage.server.stats().counters.responses_expired == 0 {
@@ -109,9 +109,10 @@ fn a_response_that_was_given_up_ends_its_call() {
         assert!(calls.iter_mut().all(|call| stage.client.poll_once(call.as_mut()).is_none()));
     }
     stage.on_request(|_| Arrives);
-    let mut results = calls.map(|call| stage.drive(call).map(|reply| reply.response.len()).map_err(|failure| failure.error));
+    let mut results =
+        calls.map(|call| stage.drive(call).map(|reply| reply.response.len()).map_err(|failure| failure.error));
     results.sort_unstable_by_key(Result::is_ok);
-    // One made room, and the other could stay.
+    // One was dropped to make room, and the other could stay.
     assert_eq!(results, [Err(dunlin_rpc::CallError::ResponseTooLarge), Ok(60_000)]);
     let stats = session.stats().unwrap();
     assert_eq!(stats.credits, stats.credits_max);

@@ -13,11 +13,11 @@ use dunlin_rpc::{Counters, Endpoint, EndpointConfig, MsgBuf, Recovery, Session};
 
 use crate::scripted::{Fate, Script, Scripted, SharedScript};
 
-/// Takes a request, and responds with as many bytes as its first four say.
+/// Responds with as many bytes as the first four of the request say.
 pub const SIZED: u8 = 1;
-/// Data of a packet of the loopback network.
+/// Data bytes of a packet of the loopback network.
 pub const DATA: usize = (1472 - 32) & !15;
-/// One way.
+/// Delay in one direction.
 const DELAY: Duration = Duration::from_micros(10);
 const PATIENCE: u64 = 20_000_000_000;
 
@@ -28,7 +28,7 @@ pub struct Stage {
     pub requests: SharedScript,
     pub answers: SharedScript,
     pub runs: Rc<Cell<u32>>,
-    /// When the server goes on, if it is stopped.
+    /// When the server runs again, if it is stopped.
     pub stopped_until: Cell<u64>,
 }
 
@@ -70,7 +70,7 @@ impl Stage {
             .unwrap();
         let stage = Stage { network, server, client, requests, answers, runs, stopped_until: Cell::new(0) };
         let session = stage.drive(stage.client.connect(&Addr::Node(1))).unwrap();
-        // So that round trips are known.
+        // So that the round trip is known.
         stage.call(&session, 2 * DATA, 2 * DATA);
         for script in [&stage.requests, &stage.answers] {
             *script.borrow_mut() = Script::default();
@@ -99,7 +99,7 @@ impl Stage {
         }
     }
 
-    /// A call with so many bytes there and back; gives the nanoseconds that it took.
+    /// Makes a call with a request and a response of these lengths; returns the nanoseconds that it took.
     pub fn call(&self, session: &Session, request_len: usize, response_len: usize) -> u64 {
         let start = self.network.now();
         let reply = self.drive(session.call(SIZED, request(request_len, response_len))).unwrap();
@@ -114,12 +114,12 @@ impl Stage {
         self.client.stats().counters
     }
 
-    /// Decides about packets that the client sends.
+    /// Decides the fate of packets that the client sends.
     pub fn on_request(&self, decide: impl FnMut(&Header) -> Fate + 'static) {
         self.requests.borrow_mut().set(decide);
     }
 
-    /// Decides about packets that the server sends.
+    /// Decides the fate of packets that the server sends.
     pub fn on_answer(&self, decide: impl FnMut(&Header) -> Fate + 'static) {
         self.answers.borrow_mut().set(decide);
     }
@@ -143,7 +143,7 @@ pub fn go_back_n() -> EndpointConfig {
     EndpointConfig { recovery: Recovery::GoBackN, ..config() }
 }
 
-/// The `nth` packet that `matches` has this fate, all others arrive.
+/// The `nth` packet that `matches` has this fate; all others arrive.
 pub fn only(mut nth: u32, fate: Fate, matches: impl Fn(&Header) -> bool) -> impl FnMut(&Header) -> Fate {
     move |header| {
         if !matches(header) {

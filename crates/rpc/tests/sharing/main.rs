@@ -1,7 +1,7 @@
 //! Sessions beyond what a receive queue has credits for: each keeps one, the others are lent to those that use them.
 //!
-//! The loopback network counts every packet that finds a full queue, on the side of its sender. None may, whatever the sessions do, as long as
-//! each of them has a place; [`crowds`] is about more sessions than that.
+//! The loopback network counts every packet that finds a full queue, at its sender. None may, whatever the sessions do,
+//! as long as each of them has a place; [`crowds`] is about more sessions than that.
 
 mod crowds;
 #[path = "../pair/mod.rs"]
@@ -22,7 +22,7 @@ const DATA: usize = 1440;
 
 type CallOutcome = Result<Reply<Vec<u8>>, CallFailure<Vec<u8>>>;
 
-/// SplitMix64, so that a seed names one run for ever.
+/// SplitMix64, so that a seed always names the same run.
 struct Random(u64);
 
 impl Random {
@@ -61,7 +61,7 @@ fn full_queues(lab: &Lab) -> u64 {
     lab.endpoints.iter().map(|endpoint| endpoint.stats().transport.tx_dropped_full).sum()
 }
 
-/// The same credits are counted by the ends of every session, and by their endpoints.
+/// Checks that both ends of every session, and their endpoints, count the same credits.
 fn check_books(lab: &Lab, sessions: &[Session]) {
     let known: usize = sessions
         .iter()
@@ -92,6 +92,7 @@ fn a_session_that_fits_has_all_its_credits_from_the_start() {
 fn half_as_many_sessions_as_the_queue_has_places_all_have_some() {
     let lab = lab(64, &seeded(0..2));
     let sessions: Vec<_> = (0..32).map(|_| lab.connect()).collect();
+    lab.run_for(Duration::from_millis(200));
     assert_eq!(lab.server().stats().credits_reserved, 64);
     assert_eq!(lab.server().stats().credits_unplaced, 0);
     for session in &sessions {
@@ -106,7 +107,7 @@ fn half_as_many_sessions_as_the_queue_has_places_all_have_some() {
 fn a_server_that_does_not_share_refuses_sessions_without_places() {
     let unshared = |config| EndpointConfig { credit_sharing: Switch::Off, ..config };
     let lab = lab(32, &seeded(0..4).into_iter().map(unshared).collect::<Vec<_>>());
-    // No client is short itself.
+    // No client is short of credits itself.
     for client in [1, 2] {
         open(&lab, client, 0).unwrap();
     }
@@ -119,7 +120,7 @@ fn credits_go_where_they_are_used_and_come_back_when_others_ask() {
     let lab = lab(64, &seeded(0..2));
     let sessions: Vec<_> = (0..20).map(|_| lab.connect()).collect();
     let (busy, later) = (&sessions[19], &sessions[0]);
-    // It begins with one, and soon has all that was agreed.
+    // It begins with one, and soon has all agreed credits.
     assert_eq!(busy.stats().unwrap().credits_max, 1);
     for session in [busy, later, busy] {
         for _ in 0..100 {
@@ -188,7 +189,8 @@ impl Load {
     }
 }
 
-/// Several clients with far more sessions than a server's queue has credits for, all of them busy at times, in both directions.
+/// Several clients with far more sessions than a server's queue has credits for, all of them busy at times, in both
+/// directions.
 fn run(seed: u64) {
     let mut random = Random(seed);
     let queue_len = 48 + random.below(80) as usize;
@@ -204,6 +206,8 @@ fn run(seed: u64) {
         let session = open(&lab, client, 0).unwrap();
         loads.push(Load { client, session, calls: VecDeque::new(), completed: 0 });
     }
+    // A session that was opened while all places were lent gets its own once some are back.
+    lab.run_until(|| lab.endpoints.iter().all(|endpoint| endpoint.stats().credits_unplaced == 0));
     for round in 0..60 {
         let (burst, quiet) = (random.below(4), random.below(3) > 0);
         for load in &mut loads {

@@ -1,36 +1,37 @@
-//! One attempt at a time to reach a server, shared by all calls that wait for it.
+//! The connection to a server: one attempt at a time, shared by all calls that wait for it.
 //!
-//! An endpoint that nobody turns sends no keep-alives, and its server gives it up after a second or so. A call sent
-//! then would fail, and nobody could say whether it had run. So sessions that were not used of late are tried, or
-//! opened anew, before the call is sent.
+//! An endpoint that is not turned sends no keep-alives, and after a second or so its server gives it up. A call sent
+//! then would fail, and nobody could say whether it had run. So sessions that were not used recently are checked, or
+//! reopened, before the call is sent.
 
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
 
-/// What is connected: one session or many.
+use tokio::sync::Notify;
+
+/// Something connected: one session or many.
 pub trait Connected {
-    /// Closes its sessions; that goes on while the endpoint runs.
+    /// Closes its sessions; closing continues while the endpoint runs.
     fn close(&self);
 }
 
-/// What is connected, or the attempt to connect it. Not used for a while, it is opened again.
+/// A connection, or the attempt to open it. After a time without use it is opened again.
 pub struct Connection<C: Connected, E> {
     connected: RefCell<Option<Rc<C>>>,
     unused_nanos_max: u64,
-    /// When it was used last, on the endpoint's clock.
+    /// When it was last used, on the endpoint's clock.
     used_at: Cell<u64>,
-    /// Somebody is opening it.
+    /// Whether a call is opening it.
     is_opening: Cell<bool>,
-    /// Attempts that have ended, and how the last one did if it failed.
+    /// The number of attempts that have ended, and the error of the last one if it failed.
     attempts: Cell<u64>,
     last_error: RefCell<Option<E>>,
-    waiting: RefCell<Vec<Waker>>,
+    attempt_ended: Notify,
 }
 
 impl<C: Connected, E: Clone> Connection<C, E> {
-    /// Nothing yet. What was not used for longer than `unused_nanos_max` nanoseconds is opened again.
+    /// Creates it without a connection. A connection that was not used for longer than `unused_nanos_max` nanoseconds
+    /// is opened again.
     pub fn new(unused_nanos_max: u64) -> Connection<C, E> {
         Connection {
             connected: RefCell::default(),
@@ -39,25 +40,39 @@ impl<C: Connected, E: Clone> Connection<C, E> {
             is_opening: Cell::new(false),
             attempts: Cell::new(0),
             last_error: RefCell::new(None),
-            waiting: RefCell::default(),
+            attempt_ended: Notify::default(),
         }
+    }
+
+    /// What is connected, if it was in use until `now`. A look at it is no use.
+    #[inline]
+    pub fn peek(&self, now: u64) -> Option<Rc<C>> {
+        if now.saturating_sub(self.used_at.get()) > self.unused_nanos_max {
+            return None;
+        }
+        self.connected.borrow().clone()
     }
 
     /// What is connected, if it was in use until `now`, and is from now on.
     #[inline]
     pub fn current(&self, now: u64) -> Option<Rc<C>> {
-        if now.saturating_sub(self.used_at.get()) > self.unused_nanos_max {
-            return None;
-        }
+        let connected = self.peek(now)?;
         self.used_at.set(now);
-        self.connected.borrow().clone()
+        Some(connected)
     }
 
-    /// What is connected; opens it, or waits for whoever does. `open` is given what was not used of late: it gives that
-    /// back if it is good still, and else closes it and opens another.
+    /// Notes that `one` was in use until `now`, if it is still the current connection.
+    pub fn used(&self, one: &Rc<C>, now: u64) {
+        if self.is_current(one) {
+            self.used_at.set(now);
+        }
+    }
+
+    /// The connection; opens it, or waits for the call that is opening it. `open` gets the connection that was not used
+    /// recently: it returns it if it still works, and otherwise closes it and opens another.
     ///
     /// # Errors
-    /// Whatever `open` says, also to those who waited for it.
+    /// The error of `open`, also for the calls that waited for it.
     pub async fn get(
         &self,
         clock: impl Fn() -> u64,
@@ -71,14 +86,14 @@ impl<C: Connected, E: Clone> Connection<C, E> {
                 return self.open(clock, open).await;
             }
             let before = self.attempts.get();
-            self.attempt_ended(before).await;
+            self.attempt_ended.notified().await;
             if self.attempts.get() != before
                 && self.connected.borrow().is_none()
                 && let Some(error) = &*self.last_error.borrow()
             {
                 return Err(error.clone());
             }
-            // Whoever was opening it has given up: it is our turn.
+            // The call that was opening it has given up: it is our turn.
         }
     }
 
@@ -98,21 +113,6 @@ impl<C: Connected, E: Clone> Connection<C, E> {
         result
     }
 
-    /// Waits until nobody opens it any more, or somebody has.
-    async fn attempt_ended(&self, before: u64) {
-        poll_fn(|context| {
-            if !self.is_opening.get() || self.attempts.get() != before {
-                return Poll::Ready(());
-            }
-            let mut waiting = self.waiting.borrow_mut();
-            if !waiting.iter().any(|waker| waker.will_wake(context.waker())) {
-                waiting.push(context.waker().clone());
-            }
-            Poll::Pending
-        })
-        .await;
-    }
-
     /// Notes that it is over: the next call opens it again. Does nothing if somebody else noticed before.
     pub fn lost(&self, lost: &Rc<C>) {
         if self.is_current(lost) {
@@ -120,8 +120,8 @@ impl<C: Connected, E: Clone> Connection<C, E> {
         }
     }
 
-    /// Leaves it to the calls in progress on it, without closing it: the next call opens another. Says whether it was
-    /// still the current one.
+    /// Leaves it to the calls in progress on it, without closing it: the next call opens another. Returns whether it
+    /// was still the current one.
     pub fn detach(&self, leaving: &Rc<C>) -> bool {
         let is_current = self.is_current(leaving);
         if is_current {
@@ -151,13 +151,52 @@ impl<C: Connected, E> Drop for Connection<C, E> {
     }
 }
 
-/// The right to open it. However it ends, even dropped half-way, those who wait look again.
+/// The right to open it. However the attempt ends, even dropped half-way, the waiting calls check again.
 struct Opening<'a, C: Connected, E>(&'a Connection<C, E>);
 
 impl<C: Connected, E> Drop for Opening<'_, C, E> {
     fn drop(&mut self) {
         self.0.is_opening.set(false);
-        let waiting = std::mem::take(&mut *self.0.waiting.borrow_mut());
-        waiting.into_iter().for_each(Waker::wake);
+        self.0.attempt_ended.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::pin::pin;
+    use std::sync::Arc;
+    use std::task::{Context, Wake, Waker};
+
+    use super::*;
+
+    struct Nothing;
+
+    impl Connected for Nothing {
+        fn close(&self) {}
+    }
+
+    struct Task;
+
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    #[test]
+    fn calls_that_give_up_waiting_leave_nothing_behind() {
+        let connection = Connection::<Nothing, ()>::new(u64::MAX);
+        let begin = || connection.get(|| 0, async |_| pending().await);
+        let mut opening = pin!(begin());
+        assert!(opening.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        for _ in 0..100 {
+            let task = Arc::new(Task);
+            let waker = Waker::from(task.clone());
+            let mut waiting = Box::pin(begin());
+            for _ in 0..2 {
+                assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            }
+            drop((waiting, waker));
+            assert_eq!(Arc::strong_count(&task), 1, "its waker is kept");
+        }
     }
 }

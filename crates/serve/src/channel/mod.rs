@@ -2,9 +2,9 @@
 //!
 //! | File | What it holds |
 //! |---|---|
-//! | `connection` | one attempt at a time to connect, shared by all who wait |
+//! | `connection` | one attempt at a time to connect, shared by all waiting calls |
 //! | `pool` | sessions with one server |
-//! | `retry` | when a call is tried again |
+//! | `retry` | when a call is retried |
 
 pub mod connection;
 mod pool;
@@ -23,21 +23,26 @@ pub use self::pool::SLOTS;
 use self::pool::{Place, Pool};
 use self::retry::Budget;
 pub use self::retry::Retry;
-use crate::waiting::within;
+use crate::epoch::refusal;
+use crate::joint::Joint;
+use crate::waiting::{nanos, until};
 
-/// Sessions that nobody turned are not trusted longer than this, in nanoseconds: less than the shortest time after
-/// which a server of default settings gives up a client, [`dunlin_rpc::EndpointConfig::peer_timeout`], and so long that
-/// a new session is nothing beside it.
+/// Sessions on an endpoint that was not turned are not trusted for longer than this, in nanoseconds: less than the
+/// shortest time after which a server with default settings gives up a client,
+/// [`dunlin_rpc::EndpointConfig::peer_timeout`], and so long that opening a new session costs little beside it.
 pub const UNUSED_NANOS_MAX: u64 = 200_000_000;
 
-/// Least time that an address has to answer, of several: some repetitions of a lost handshake. A call with less time does
-/// not get to the next address, but the call after it begins there.
+/// How often the use of sessions is noted while there are calls on them.
+const NOTE_USE_EVERY: Duration = Duration::from_nanos(UNUSED_NANOS_MAX / 2);
+
+/// Least time that each address has to answer: some retransmissions of a lost handshake. A call with less time does not
+/// reach the next address. The calls that wait with it do, or else the call after it begins there.
 const CONNECT_MIN: Duration = Duration::from_millis(100);
 
 /// When the endpoint of a channel is turned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Turning {
-    /// While calls are in progress only, as [`Endpoint::block_on`] does. After a pause sessions are opened anew, before
+    /// Only while calls are in progress, as [`Endpoint::block_on`] does. After a pause, sessions are reopened before
     /// anything is sent.
     #[default]
     DuringCalls,
@@ -48,27 +53,27 @@ pub enum Turning {
 /// Whether a call may run twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Repeat {
-    /// It is tried again only if nothing ran.
+    /// Retry only if nothing ran.
     #[default]
     IfNothingRan,
-    /// It does no harm to run it twice: it is tried again also if it may have run.
+    /// Running it twice does no harm: retry even if it may have run.
     Always,
 }
 
 /// Settings of a channel.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ChannelConfig {
-    /// Sessions with the server, each with 8 calls on the way at a time ([`SLOTS`]); they are opened when calls need
-    /// them. Default 4.
+    /// Sessions with the server, each with up to 8 calls in flight ([`SLOTS`]); they are opened when calls need them.
+    /// Default 4.
     pub sessions_max: usize,
-    /// How long a call may take, all attempts together; the handler is told what is left. Default 2 s; `None` for as
-    /// long as the server is there.
+    /// How long a call may take, all attempts together; the handler is told how much is left. Default 2 s; `None` for
+    /// as long as the server lives.
     pub timeout: Option<Duration>,
-    /// When calls are tried again.
+    /// When calls are retried.
     pub retry: Retry,
     /// When the endpoint is turned.
     pub turning: Turning,
-    /// What pauses are drawn from. Default from the time; give one where runs are to be repeated.
+    /// Seed of the random pauses. By default from the clock; set one to make runs repeatable.
     pub seed: Option<u64>,
 }
 
@@ -79,22 +84,23 @@ impl Default for ChannelConfig {
     }
 }
 
-/// What one call asks for.
+/// Options of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CallPolicy {
-    /// How long it may take; `None` for what the channel says. A handler passes on what it has left itself.
+    /// How long it may take; `None` for the channel's setting. A handler that calls others has to pass on its remaining
+    /// time itself.
     pub timeout: Option<Duration>,
     /// Whether it may run twice.
     pub repeat: Repeat,
 }
 
 impl CallPolicy {
-    /// For calls that do no harm if they run twice, such as reads.
+    /// For calls that may run twice without harm, such as reads.
     pub fn repeatable() -> CallPolicy {
         CallPolicy { repeat: Repeat::Always, ..CallPolicy::default() }
     }
 
-    /// The same with another time.
+    /// The same with another timeout.
     #[must_use]
     pub fn within(self, timeout: Duration) -> CallPolicy {
         CallPolicy { timeout: Some(timeout), ..self }
@@ -110,10 +116,10 @@ pub enum Why {
     /// The call failed.
     #[error("{0}")]
     Call(CallError),
-    /// All sessions were over before anything was sent.
+    /// All sessions ended before anything was sent.
     #[error("the sessions are over")]
     Lost,
-    /// The time was over before an attempt could begin.
+    /// The time was up before an attempt could begin.
     #[error("the deadline passed")]
     Late,
     /// The channel has no address.
@@ -123,18 +129,23 @@ pub enum Why {
 
 /// Why a call has no response.
 #[derive(Debug, Clone, Error)]
-#[error("{why} (attempts: {attempts}; {})", if *may_have_run { "it may have run" } else { "nothing ran" })]
+#[error("{why} (attempts: {attempts}; {})", ran(*may_have_run))]
 pub struct ChannelError {
     /// Why the last attempt failed.
     pub why: Why,
-    /// Attempts that were made.
+    /// Number of attempts.
     pub attempts: u32,
-    /// Whether the handler may have run in any attempt, or may run yet.
+    /// Whether the handler may have run in any attempt, or may still run.
     pub may_have_run: bool,
 }
 
-/// A handle to a service at one or more addresses, all of which give the same. It connects with its first call,
-/// connects again when the service was restarted, and turns to the next address when one does not answer or shuts down.
+/// The part of an error message about what ran.
+pub(crate) fn ran(may_have_run: bool) -> &'static str {
+    if may_have_run { "it may have run" } else { "nothing ran" }
+}
+
+/// A handle to a service at one or more addresses, all of which provide the same. It connects with its first call,
+/// reconnects when the service was restarted, and switches to the next address when one does not answer or shuts down.
 /// Clones share its sessions, which are closed when the last clone is dropped.
 ///
 /// ```
@@ -174,21 +185,25 @@ impl<T: Transport> Clone for Channel<T> {
 struct Inner<T: Transport> {
     endpoint: Rc<Endpoint<T>>,
     addresses: Vec<Addr>,
-    /// The address that is tried first.
+    /// The address to try first.
     first: Cell<usize>,
     connection: Connection<Pool, ConnectError>,
+    /// The attempt to connect, with the time of the call that began it: it goes on for those that have longer.
+    connecting: Joint<'static, Result<Rc<Pool>, ConnectError>>,
     config: ChannelConfig,
     budget: Budget,
+    /// Whether a task is noting the use of sessions.
+    is_noting_use: Cell<bool>,
 }
 
-/// An attempt that failed, with the request given back.
+/// A failed attempt, with its request.
 struct Failed {
     why: Why,
     request: Payload,
 }
 
 impl<T: Transport + 'static> Channel<T> {
-    /// A channel that connects with its first call.
+    /// Creates a channel, which connects with its first call.
     pub fn new(endpoint: &Rc<Endpoint<T>>, addresses: Vec<Addr>, config: ChannelConfig) -> Channel<T> {
         let unused_nanos_max = match config.turning {
             Turning::DuringCalls => UNUSED_NANOS_MAX,
@@ -199,13 +214,15 @@ impl<T: Transport + 'static> Channel<T> {
             addresses,
             first: Cell::new(0),
             connection: Connection::new(unused_nanos_max),
+            connecting: Joint::new(),
             config,
             budget: Budget::new(config.retry, config.seed.unwrap_or_else(|| endpoint.now())),
+            is_noting_use: Cell::new(false),
         }))
     }
 
-    /// Calls the service, with the settings of the channel. It is tried again only if nothing ran. Dropping the future
-    /// gives the call up.
+    /// Calls the service, with the settings of the channel. The call is retried only if nothing ran. Dropping the
+    /// future cancels the call.
     ///
     /// # Errors
     /// [`ChannelError`].
@@ -223,8 +240,7 @@ impl<T: Transport + 'static> Channel<T> {
         request: impl Into<Payload>,
         policy: CallPolicy,
     ) -> Result<MsgBuf, ChannelError> {
-        let inner = &*self.0;
-        let nanos = |time: Duration| time.as_nanos().try_into().unwrap_or(u64::MAX);
+        let inner = &self.0;
         let timeout = policy.timeout.or(inner.config.timeout);
         let deadline = timeout.map(|time| inner.endpoint.now().saturating_add(nanos(time)));
         let (mut request, mut attempts, mut may_have_run) = (request.into(), 0, false);
@@ -242,35 +258,33 @@ impl<T: Transport + 'static> Channel<T> {
             if !failed.why.may_be_repeated(policy.repeat) {
                 return Err(error(failed.why));
             }
-            let Some(pause) = inner.budget.spend(attempts) else { return Err(error(failed.why)) };
-            if deadline.is_some_and(|deadline| inner.endpoint.now().saturating_add(nanos(pause)) >= deadline) {
-                return Err(error(failed.why));
-            }
+            let left = inner.time_left(deadline);
+            let Some(pause) = inner.budget.spend(attempts, left) else { return Err(error(failed.why)) };
             tracing::debug!(req_type, attempts, why = %failed.why, ?pause, "a call is tried again");
             inner.endpoint.timers().sleep(pause).await;
             request = failed.request;
         }
     }
 
-    /// Sleeping, on its endpoint.
+    /// Timers of its endpoint, for sleeping.
     pub fn timers(&self) -> Timers {
         self.0.endpoint.timers()
     }
 
-    /// How many sessions it has now.
+    /// How many sessions are open now.
     pub fn sessions(&self) -> usize {
-        self.0.connection.current(self.0.endpoint.now()).map_or(0, |pool| pool.sessions())
+        self.0.connection.peek(self.0.endpoint.now()).map_or(0, |pool| pool.sessions())
     }
 
-    /// Closes the sessions; a later call opens them again. Calls in progress fail, except those at a server that shuts
-    /// down and that the channel has left.
+    /// Closes the sessions; a later call opens them again. Calls in progress fail, except those at a server that is
+    /// shutting down and that the channel has left.
     pub fn close(&self) {
         self.0.connection.forget();
     }
 }
 
 impl<T: Transport + 'static> Inner<T> {
-    async fn attempt(&self, req_type: u8, request: Payload, deadline: Option<u64>) -> Result<MsgBuf, Failed> {
+    async fn attempt(self: &Rc<Self>, req_type: u8, request: Payload, deadline: Option<u64>) -> Result<MsgBuf, Failed> {
         let (pool, place) = match self.place(deadline).await {
             Ok(place) => place,
             Err(why) => return Err(Failed { why, request }),
@@ -280,22 +294,46 @@ impl<T: Transport + 'static> Inner<T> {
             Some(left) => CallOptions::timeout(left),
             None => CallOptions::default(),
         };
+        self.note_use();
         match place.session.call_with(req_type, request, options).await {
             Ok(reply) => Ok(reply.response),
             Err(failure) => {
+                match failure.error {
+                    CallError::ShuttingDown => self.leave(&pool),
+                    // The server does not know the session. If it gave up the client, it knows none of the pool, but
+                    // reports one at a time.
+                    CallError::PeerReset => _ = self.connection.detach(&pool),
+                    // If the whole server is gone, its other sessions are over too, and the next call finds none.
+                    _ => {}
+                }
                 if is_session_over(&failure.error) {
-                    tracing::debug!(why = %failure.error, "the sessions with a service are over");
-                    self.connection.lost(&pool);
-                } else if matches!(failure.error, CallError::ShuttingDown) {
-                    self.leave(&pool);
+                    tracing::debug!(why = %failure.error, "a session with a service is over");
                 }
                 Err(Failed { why: Why::Call(failure.error), request: failure.request })
             }
         }
     }
 
-    /// Turns to the next address, since this server drains. It still answers the calls in progress, which hold the pool;
-    /// the last of them closes it.
+    /// Notes repeatedly that the sessions are in use, while there are calls on them, because the endpoint is turned
+    /// then. If the endpoint stands still, nothing is noted.
+    fn note_use(self: &Rc<Self>) {
+        if self.config.turning == Turning::Always || self.is_noting_use.replace(true) {
+            return;
+        }
+        let (channel, timers) = (Rc::downgrade(self), self.endpoint.timers());
+        self.endpoint.spawn(async move {
+            loop {
+                timers.sleep(NOTE_USE_EVERY).await;
+                let Some(channel) = channel.upgrade() else { return };
+                if !channel.connection.current(channel.endpoint.now()).is_some_and(|pool| pool.has_calls()) {
+                    return channel.is_noting_use.set(false);
+                }
+            }
+        });
+    }
+
+    /// Switches to the next address, since this server is draining. It still answers the calls in progress, which hold
+    /// the pool; the last of them closes it.
     fn leave(&self, pool: &Rc<Pool>) {
         if self.connection.detach(pool) {
             tracing::debug!("a service shuts down; the next call connects elsewhere");
@@ -303,12 +341,12 @@ impl<T: Transport + 'static> Inner<T> {
         }
     }
 
-    /// A session. Sessions that are over already are opened again: nothing was sent on them.
-    async fn place(&self, deadline: Option<u64>) -> Result<(Rc<Pool>, Place), Why> {
+    /// A session for a call. Sessions that are already over are replaced: nothing was sent on them.
+    async fn place(self: &Rc<Self>, deadline: Option<u64>) -> Result<(Rc<Pool>, Place), Why> {
         for _ in 0..2 {
             let pool = match self.connection.current(self.endpoint.now()) {
                 Some(pool) => pool,
-                // Apart, so that the future of a call is small: most find a session.
+                // Boxed, so that the future of a call is small: most calls find a session.
                 None => Box::pin(self.pool(deadline)).await?,
             };
             if let Some(place) = pool.place(&self.endpoint) {
@@ -319,35 +357,34 @@ impl<T: Transport + 'static> Inner<T> {
         Err(Why::Lost)
     }
 
-    async fn pool(&self, deadline: Option<u64>) -> Result<Rc<Pool>, Why> {
+    async fn pool(self: &Rc<Self>, deadline: Option<u64>) -> Result<Rc<Pool>, Why> {
         if self.addresses.is_empty() {
             return Err(Why::NoAddress);
         }
-        let connecting = self.connection.get(
-            || self.endpoint.now(),
-            async |unused: Option<Rc<Pool>>| {
-                if let Some(unused) = unused {
-                    // A call in progress turns the endpoint.
-                    if unused.has_calls() {
-                        return Ok(unused);
-                    }
-                    unused.close();
-                }
-                self.connect(deadline).await
-            },
-        );
-        let Some(left) = self.time_left(deadline) else { return Ok(connecting.await?) };
-        let connected = within(&self.endpoint.timers(), left, connecting).await;
+        let connecting = self.connecting.get(|| self.clone().reconnect(deadline));
+        let Some(deadline) = deadline else { return Ok(connecting.await?) };
+        let connected = until(&self.endpoint.timers(), deadline, connecting).await;
         connected.ok_or(Why::Late)?.map_err(Why::from)
     }
 
-    /// Opens a session with the first address that answers, beginning with the one that did last. Each has its share of
-    /// the time that is left.
+    async fn reconnect(self: Rc<Self>, deadline: Option<u64>) -> Result<Rc<Pool>, ConnectError> {
+        let open = async |unused: Option<Rc<Pool>>| {
+            // Calls in progress on it end in their own way.
+            if let Some(unused) = unused.filter(|unused| !unused.has_calls()) {
+                unused.close();
+            }
+            self.connect(deadline).await
+        };
+        self.connection.get(|| self.endpoint.now(), open).await
+    }
+
+    /// Opens a session with the first address that answers, beginning with the last one that did. Each address gets its
+    /// share of the remaining time.
     async fn connect(&self, deadline: Option<u64>) -> Result<Rc<Pool>, ConnectError> {
         let mut error = None;
         for left in (1..=self.addresses.len() as u32).rev() {
             let place = self.first.get();
-            // An attempt that is dropped half-way has failed, too.
+            // An attempt that is dropped half-way counts as failed, too.
             self.first.set((place + 1) % self.addresses.len());
             let addr = &self.addresses[place];
             let share = self.time_left(deadline).map(|time| (time / left).max(CONNECT_MIN));
@@ -366,10 +403,12 @@ impl<T: Transport + 'static> Inner<T> {
         Err(error.unwrap_or(ConnectError::ShutDown))
     }
 
-    /// Opens a session, for as long as the endpoint says, or `limit` if that is less.
+    /// Opens a session within the endpoint's own time limit, or within `limit` if that is shorter.
     async fn open(&self, addr: &Addr, limit: Option<Duration>) -> Result<Session, ConnectError> {
         let Some(limit) = limit else { return self.endpoint.connect(addr).await };
-        let opened = within(&self.endpoint.timers(), limit, self.endpoint.connect(addr)).await;
+        // Outside of a turn, as in a foreign event loop, the timers do not know the time.
+        let end = self.endpoint.now().saturating_add(nanos(limit));
+        let opened = until(&self.endpoint.timers(), end, self.endpoint.connect(addr)).await;
         opened.unwrap_or_else(|| Err(ConnectError::TimedOut { addr: addr.clone() }))
     }
 
@@ -379,9 +418,25 @@ impl<T: Transport + 'static> Inner<T> {
 }
 
 impl Why {
+    /// The epoch of a server that refused the attempt because of its epoch: the handler did nothing.
+    pub(crate) fn refusal(&self) -> Option<u64> {
+        match self {
+            Why::Call(error) => refusal(error),
+            _ => None,
+        }
+    }
+
+    /// Whether the server was not reached, or is shutting down: another may serve by now.
+    pub(crate) fn is_unreached(&self) -> bool {
+        match self {
+            Why::Call(error) => is_session_over(error) || matches!(error, CallError::ShuttingDown),
+            Why::Connect(_) | Why::Lost | Why::Late | Why::NoAddress => true,
+        }
+    }
+
     fn may_have_run(&self) -> bool {
         match self {
-            Why::Call(error) => error.may_have_run(),
+            Why::Call(error) => self.refusal().is_none() && error.may_have_run(),
             Why::Connect(_) | Why::Lost | Why::Late | Why::NoAddress => false,
         }
     }
@@ -401,4 +456,66 @@ impl Why {
 /// Whether a call failed because its session is over.
 pub fn is_session_over(error: &CallError) -> bool {
     matches!(error, CallError::PeerDied | CallError::PeerSilent | CallError::PeerReset | CallError::Closed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::pin::pin;
+
+    use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
+    use dunlin_rpc::{DeferredRequest, EndpointConfig};
+    use futures::future::join_all;
+
+    use super::*;
+
+    const KEEP: u8 = 2;
+
+    #[test]
+    fn a_session_that_is_lost_leaves_the_calls_on_others_alone() {
+        let network = LoopbackNetwork::new(LoopbackConfig::default());
+        let endpoint =
+            |node| Rc::new(Endpoint::new(network.endpoint(node).unwrap(), EndpointConfig::default()).unwrap());
+        let (server, client) = (endpoint(1), endpoint(2));
+        let kept = Rc::<RefCell<Vec<DeferredRequest>>>::default();
+        let keep = kept.clone();
+        server.register(KEEP, move |request| keep.borrow_mut().extend(request.defer())).unwrap();
+        let config =
+            ChannelConfig { sessions_max: 2, turning: Turning::Always, seed: Some(1), ..ChannelConfig::default() };
+        let channel = Channel::new(&client, vec![Addr::Node(1)], config);
+        let work = async {
+            let pause = || client.timers().sleep(Duration::from_millis(1));
+            let calls = |count| join_all((0..count).map(|_| channel.call(KEEP, vec![1])));
+            let later = async {
+                pause().await;
+                // A second session is opened for these.
+                let (results, ()) = futures::join!(calls(4), async {
+                    pause().await;
+                    let pool = channel.0.connection.current(client.now()).unwrap();
+                    assert_eq!(pool.sessions(), 2);
+                    drop(pool.first().close());
+                    pause().await;
+                    let kept = kept.take().into_iter();
+                    kept.for_each(|request| request.enqueue_response(vec![3]).unwrap_or_default());
+                });
+                results
+            };
+            futures::join!(calls(SLOTS as usize + 1), later)
+        };
+        let mut work = pin!(work);
+        let (first, second) = loop {
+            network.advance(Duration::from_micros(10));
+            server.run_once();
+            if let Some(results) = client.poll_once(work.as_mut()) {
+                break results;
+            }
+        };
+        let is_lost = |result: &Result<MsgBuf, ChannelError>| match result {
+            Ok(_) => false,
+            Err(error) => matches!(error.why, Why::Call(CallError::Closed)),
+        };
+        assert!(first.iter().all(is_lost), "all were on the session that is over");
+        assert!(second.iter().all(Result::is_ok), "{second:?}");
+        assert_eq!(channel.sessions(), 1);
+    }
 }

@@ -8,7 +8,7 @@ use dunlin_rpc::{Endpoint, Session};
 
 use super::connection::Connected;
 
-/// Calls that a session has on the way at a time; others wait for them.
+/// Calls that a session has in flight at a time; others wait for them.
 pub const SLOTS: u32 = 8;
 
 struct Lane {
@@ -22,7 +22,7 @@ impl Lane {
     }
 }
 
-/// A session for one call, while this lives.
+/// A session for one call, reserved while this lives.
 pub(super) struct Place {
     pub session: Session,
     in_flight: Rc<Cell<u32>>,
@@ -39,7 +39,7 @@ pub(super) struct Pool {
     addr: Addr,
     sessions_max: usize,
     lanes: RefCell<Vec<Lane>>,
-    /// One more session is being opened.
+    /// Whether another session is being opened.
     is_opening: Cell<bool>,
 }
 
@@ -49,9 +49,15 @@ impl Pool {
         Pool { addr, sessions_max, lanes, is_opening: Cell::new(false) }
     }
 
-    /// How many sessions it has.
+    /// How many of its sessions are open.
     pub fn sessions(&self) -> usize {
-        self.lanes.borrow().len()
+        self.lanes.borrow().iter().filter(|lane| lane.session.is_open()).count()
+    }
+
+    /// The session that was opened first.
+    #[cfg(test)]
+    pub fn first(&self) -> Session {
+        self.lanes.borrow()[0].session.clone()
     }
 
     /// Whether calls are in progress.
@@ -59,8 +65,8 @@ impl Pool {
         self.lanes.borrow().iter().any(|lane| lane.in_flight.get() > 0)
     }
 
-    /// A session: the first with a free slot, so that few sessions stay in the cache and requests leave in one burst.
-    /// If all are busy, the one with the fewest calls, and one more is opened for calls that come later. `None` if all
+    /// A session for one call: the first with a free slot, so that few sessions stay in the cache and requests leave in
+    /// one burst. If all are busy, the one with the fewest calls, and another is opened for later calls. `None` if all
     /// sessions are over.
     pub fn place<T: Transport + 'static>(self: &Rc<Self>, endpoint: &Rc<Endpoint<T>>) -> Option<Place> {
         let mut lanes = self.lanes.borrow_mut();
@@ -89,7 +95,7 @@ impl Pool {
 impl Connected for Pool {
     fn close(&self) {
         for lane in self.lanes.take() {
-            // It ends at once; nobody need wait until the other side knows.
+            // It ends at once; there is no need to wait until the other side knows.
             drop(lane.session.close());
         }
     }

@@ -1,4 +1,4 @@
-//! When a call is tried again.
+//! When a call is retried.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -8,18 +8,18 @@ use dunlin_net::random::Random;
 /// What a success adds to the budget; a retry costs 1.
 const REFUND: f64 = 0.1;
 
-/// When calls are tried again.
+/// When calls are retried.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Retry {
-    /// Attempts of one call, the first included. Default 4.
+    /// Attempts of one call, including the first. Default 4.
     pub attempts_max: u32,
-    /// How long is waited before the second attempt, from half to one and a half of it at random; twice as long before
-    /// each further one. Default 1 ms.
+    /// Pause before the second attempt, randomised from half to one and a half times this; doubled before each further
+    /// attempt. Default 1 ms.
     pub pause: Duration,
-    /// Longest of these. Default 100 ms.
+    /// Longest pause. Default 100 ms.
     pub pause_max: Duration,
-    /// Retries that all calls of a channel may make in a row. Ten calls that succeed earn another: so a server that is
-    /// overloaded gets at most a tenth more calls for it. Default 20.
+    /// Retries that all calls of a channel together may make in a row. Ten successful calls earn another one, so an
+    /// overloaded server gets at most a tenth more calls from retries. Default 20.
     pub budget: u32,
 }
 
@@ -30,7 +30,7 @@ impl Default for Retry {
     }
 }
 
-/// What is left of the budget of a channel.
+/// What is left of a channel's budget.
 pub(super) struct Budget {
     retry: Retry,
     left: Cell<f64>,
@@ -42,20 +42,29 @@ impl Budget {
         Budget { retry, left: Cell::new(f64::from(retry.budget)), random: RefCell::new(Random::new(seed)) }
     }
 
-    /// A call has succeeded.
+    /// Notes that a call has succeeded.
     pub fn refund(&self) {
         self.left.set((self.left.get() + REFUND).min(f64::from(self.retry.budget)));
     }
 
-    /// How long is to be waited before the next attempt; `None` if there shall be none.
-    pub fn spend(&self, attempts: u32) -> Option<Duration> {
+    /// The pause before the next attempt; `None` if there must be none, or if no time would be left for it; that costs
+    /// nothing.
+    pub fn spend(&self, attempts: u32, time_left: Option<Duration>) -> Option<Duration> {
         if attempts >= self.retry.attempts_max || self.left.get() < 1.0 {
             return None;
         }
+        let pause = self.pause(attempts);
+        if time_left.is_some_and(|left| left <= pause) {
+            return None;
+        }
         self.left.set(self.left.get() - 1.0);
+        Some(pause)
+    }
+
+    fn pause(&self, attempts: u32) -> Duration {
         let pause = self.retry.pause.saturating_mul(1 << attempts.saturating_sub(1).min(20)).min(self.retry.pause_max);
         let nanos: u64 = pause.as_nanos().try_into().unwrap_or(u64::MAX / 2);
-        Some(Duration::from_nanos(nanos / 2 + self.random.borrow_mut().below(nanos.max(1))))
+        Duration::from_nanos(nanos / 2 + self.random.borrow_mut().below(nanos.max(1)))
     }
 }
 
@@ -66,15 +75,24 @@ mod tests {
     #[test]
     fn retries_cost_a_tenth_of_what_succeeds_at_most() {
         let budget = Budget::new(Retry { budget: 2, ..Retry::default() }, 1);
-        assert!(budget.spend(1).is_some() && budget.spend(1).is_some() && budget.spend(1).is_none());
+        assert!(budget.spend(1, None).is_some() && budget.spend(1, None).is_some() && budget.spend(1, None).is_none());
         (0..9).for_each(|_| budget.refund());
-        assert!(budget.spend(1).is_none());
+        assert!(budget.spend(1, None).is_none());
         (0..2).for_each(|_| budget.refund());
-        assert!(budget.spend(1).is_some() && budget.spend(1).is_none());
+        assert!(budget.spend(1, None).is_some() && budget.spend(1, None).is_none());
         (0..1000).for_each(|_| budget.refund());
-        assert_eq!((0..10).filter(|_| budget.spend(1).is_some()).count(), 2, "no more than the budget is saved up");
+        assert_eq!(
+            (0..10).filter(|_| budget.spend(1, None).is_some()).count(),
+            2,
+            "no more than the budget is saved up"
+        );
         (0..1000).for_each(|_| budget.refund());
-        assert!(budget.spend(4).is_none(), "the fourth attempt is the last");
+        assert!(budget.spend(4, None).is_none(), "the fourth attempt is the last");
+        let spent = (0..1000).filter(|_| budget.spend(1, Some(Duration::from_micros(400))).is_some()).count();
+        assert!(
+            spent == 0 && budget.spend(1, Some(Duration::from_secs(1))).is_some(),
+            "a pause takes half of it at least"
+        );
     }
 
     #[test]
@@ -83,9 +101,9 @@ mod tests {
         let budget = Budget::new(retry, 7);
         for attempts in 1..100 {
             let middle = retry.pause.saturating_mul(1 << (attempts - 1).min(20)).min(retry.pause_max);
-            let pause = budget.spend(attempts).unwrap();
+            let pause = budget.spend(attempts, None).unwrap();
             assert!(pause >= middle / 2 && pause <= middle * 3 / 2, "{attempts}: {pause:?}");
         }
-        assert_ne!(budget.spend(1), budget.spend(1));
+        assert_ne!(budget.spend(1, None), budget.spend(1, None));
     }
 }

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use dunlin_rpc::CallOptions;
 use dunlin_serve::{EventLoop, ServeError, Server};
 
-use super::program::{Fault, Letter, PANIC, PATIENCE, Shareable, block, client, config, program, with_each_loop};
+use super::program::{
+    Fault, Letter, PANIC, PATIENCE, Shareable, block, client, config, program, with_each_loop, work_long,
+};
 
 fn wait_for_the_end(server: &Server<Shareable>) {
     let begun = Instant::now();
@@ -16,7 +18,7 @@ fn wait_for_the_end(server: &Server<Shareable>) {
     }
 }
 
-/// What a server tells whose core 1 has failed, and what was asked of its cores then.
+/// The error of a server whose core 1 has failed, and what its cores were asked after that.
 fn told(name: &str, event_loop: EventLoop, fail: impl FnOnce(&Server<Shareable>)) -> (String, Vec<(u16, u64)>) {
     let program = program(Fault::None);
     let server = Server::start(program.clone(), config(name, 2, event_loop)).unwrap();
@@ -86,6 +88,21 @@ fn a_core_that_hangs_ends_a_server_that_runs() {
         drop(open);
         assert!(error.to_string().contains("core 1 has failed: it has not answered for 2s"), "{error}");
         assert_eq!(*program.0.given_up.lock().unwrap(), [1]);
+    });
+}
+
+#[test]
+fn a_core_whose_announced_work_takes_too_long_is_not_said_to_be_silent() {
+    with_each_loop(|event_loop| {
+        let mut config = config("long-run", 2, event_loop);
+        (config.drain_max, config.answer_max) = (Duration::from_millis(10), Duration::from_secs(2));
+        config.long_work_max = Duration::from_secs(3);
+        let server = Server::start(program(Fault::None), config).unwrap();
+        let open = work_long(&server, 1);
+        let error = server.run().unwrap_err();
+        drop(open);
+        let told = "core 1 has failed: what it announced as long work has taken more than 3s";
+        assert!(error.to_string().starts_with(told), "{error}");
     });
 }
 

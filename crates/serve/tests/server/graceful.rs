@@ -1,5 +1,6 @@
-//! The end: what is in progress is answered, and nothing is waited for longer than the bound.
+//! Shutdown: requests in progress are answered, and no wait is longer than the bound.
 
+use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,7 @@ use dunlin_rpc::CallError;
 use dunlin_serve::{ServeConfig, ServeError, Server};
 use futures::executor::block_on;
 
-use super::program::{ECHO, Fault, KEEP, Letter, PATIENCE, block, client, config, program, with_each_loop};
+use super::program::{ECHO, Fault, KEEP, Letter, PATIENCE, block, client, config, program, with_each_loop, work_long};
 
 #[test]
 fn calls_under_way_are_answered_and_later_ones_are_not_begun() {
@@ -20,7 +21,7 @@ fn calls_under_way_are_answered_and_later_ones_are_not_begun() {
         let (session, kept) = endpoint.block_on(async {
             let session = endpoint.connect(&address).await.unwrap();
             let kept = session.call(KEEP, vec![1]);
-            // It has arrived before this one is answered.
+            // That one has arrived before this one is answered.
             session.call(ECHO, vec![2]).await.unwrap();
             (session, kept)
         });
@@ -41,7 +42,7 @@ fn a_core_that_does_not_finish_is_not_waited_for_beyond_the_bound() {
         config.drain_max = Duration::from_millis(50);
         let server = Server::start(program(Fault::Drain), config).unwrap();
         let begun = Instant::now();
-        // It answers still, so it has not failed: it ends with its requests unanswered.
+        // It still answers pings, so it has not failed: it ends with its requests unanswered.
         server.stop().unwrap();
         assert!(begun.elapsed() < PATIENCE);
     });
@@ -72,7 +73,7 @@ fn letters_that_wait_do_not_delay_the_end() {
         let mut config = config("waiters", 2, event_loop);
         (config.drain_max, config.answer_max, config.letters_max) = (PATIENCE, PATIENCE, 1);
         let server = Server::start(program(Fault::None), config).unwrap();
-        // Somebody waits for room at each core at any time.
+        // At any time, some sender waits for room at each core.
         let senders: Vec<_> = (0..6)
             .map(|sender| {
                 let mailboxes = server.mailboxes().clone();
@@ -129,6 +130,58 @@ fn a_core_that_hangs_does_not_keep_the_server_from_ending() {
         drop(open);
         assert!(matches!(&error, ServeError::CoreFailed { core: 1, .. }), "{error}");
         assert!(error.to_string().ends_with("it has not answered for 2s; nothing was saved"), "{error}");
+        assert_eq!(*program.0.given_up.lock().unwrap(), [1]);
+    });
+}
+
+#[test]
+fn a_core_that_hangs_when_it_ends_is_a_failure() {
+    with_each_loop(|event_loop| {
+        let mut config = config("hang-end", 2, event_loop);
+        config.answer_max = Duration::from_secs(2);
+        let program = program(Fault::EndHangs);
+        let server = Server::start(program.clone(), config).unwrap();
+        let error = server.stop().expect_err("its core 0 has not ended");
+        assert!(matches!(&error, ServeError::CoreFailed { core: 0, .. }), "{error}");
+        assert_eq!(
+            error.to_string(),
+            "core 0 has failed: it did not end within 2s; the last work of the service was done before"
+        );
+        assert_eq!(program.0.ended.load(Ordering::Relaxed), 1, "the other one has ended in order");
+        program.0.let_go.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn last_work_that_failed_is_told_even_if_a_core_then_hangs() {
+    with_each_loop(|event_loop| {
+        let mut config = config("hang-unsaved", 2, event_loop);
+        config.answer_max = Duration::from_secs(2);
+        let program = program(Fault::FinishFailsAndEndHangs);
+        let server = Server::start(program.clone(), config).unwrap();
+        let error = server.stop().expect_err("its last work has failed, and its core 0 has not ended");
+        assert_eq!(
+            error.to_string(),
+            "core 0 has failed: it did not end within 2s; \
+             the last work of the service failed before: the system refused the last work: on purpose"
+        );
+        program.0.let_go.store(true, Ordering::Relaxed);
+    });
+}
+
+/// A service manager that stops a server waits for it, and not for as long as that work may take.
+#[test]
+fn work_that_takes_long_does_not_keep_the_server_from_ending() {
+    with_each_loop(|event_loop| {
+        let mut config = config("long-end", 2, event_loop);
+        (config.drain_max, config.answer_max) = (Duration::from_millis(50), Duration::from_secs(2));
+        config.long_work_max = PATIENCE;
+        let program = program(Fault::None);
+        let server = Server::start(program.clone(), config).unwrap();
+        let open = work_long(&server, 1);
+        let error = server.stop().unwrap_err();
+        drop(open);
+        assert_eq!(error.to_string(), "core 1 has failed: it has not answered for 2s; nothing was saved");
         assert_eq!(*program.0.given_up.lock().unwrap(), [1]);
     });
 }

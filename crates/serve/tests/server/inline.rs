@@ -70,7 +70,7 @@ fn what_cannot_start_says_so_and_what_does_not_end_in_order_too() {
     let (server, _) = world.serve(Fault::End);
     let error = world.drive(server.stop()).unwrap_err();
     assert!(matches!(error, ServeError::System { what: "to end", .. }), "{error}");
-    // The handlers are there still.
+    // The handlers are still registered.
     let again = Inline::start(program(Fault::None), &world.server, Duration::ZERO);
     assert!(matches!(again, Err(ServeError::Register(_))));
 }

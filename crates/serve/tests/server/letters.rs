@@ -28,7 +28,7 @@ fn a_full_mailbox_makes_senders_wait_and_loses_nothing() {
         assert_eq!(mailboxes.send_each_within(Duration::ZERO, each), [1], "the other core has its letter");
         let any = mailboxes.send_any(1, Letter::Count(0));
         assert_eq!(futures::executor::block_on(any), Ok(0), "the next core that has room");
-        // Another core waits for room; it goes on with other letters meanwhile.
+        // Another core waits for room; meanwhile it continues with other letters.
         mailboxes.try_send(0, Letter::Forward(1, 100)).map_err(|(why, _)| why).unwrap();
         let (who, asked) = tokio::sync::oneshot::channel();
         mailboxes.try_send(0, Letter::Who(who)).map_err(|(why, _)| why).unwrap();

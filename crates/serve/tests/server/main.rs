@@ -1,4 +1,4 @@
-//! Whole servers: how they start, end, and fail, with either event loop.
+//! Whole servers: how they start, end and fail, with either event loop.
 
 mod failing;
 mod graceful;

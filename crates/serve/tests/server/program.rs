@@ -1,45 +1,47 @@
-//! A service for these tests: it echoes, keeps requests when it is asked to, and fails on purpose.
+//! A service for these tests: it echoes, keeps requests on demand, and fails on purpose.
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use dunlin_net::{AnyTransport, Transport};
 use dunlin_rpc::{DeferredRequest, Endpoint, EndpointConfig};
 use dunlin_serve::{
-    Channel, ChannelConfig, Core, Draining, EventLoop, Failed, Interrupt, Mailboxes, Pace, ServeConfig, ServeError, Server,
-    Service, Site,
+    Channel, ChannelConfig, Core, Draining, EventLoop, Failed, Interrupt, Mailboxes, Pace, ServeConfig, ServeError,
+    Server, Service, Site, long_work,
 };
 use tokio::sync::oneshot;
 
 pub const ECHO: u8 = 1;
-/// Is answered when the core drains.
+/// A request that is answered when the core drains.
 pub const KEEP: u8 = 2;
 pub const PANIC: u8 = 3;
-/// Its handler holds a channel, and so the endpoint.
+/// A request whose handler holds a channel, and so the endpoint.
 const HOLD: u8 = 4;
 
-/// Long enough for a machine that does much else; what takes longer hangs.
+/// Long enough for a busy machine; a test that takes longer hangs.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub enum Letter {
-    /// Say your number, and what was counted.
+    /// Report your number, and the count.
     Who(oneshot::Sender<(u16, u64)>),
-    /// Count.
+    /// Add to the count.
     Count(u64),
-    /// Say that you have read this, and stand still until the other end is dropped.
+    /// Report that you have read this, and stand still until the other end is dropped.
     Block(mpsc::Sender<()>, mpsc::Receiver<()>),
+    /// The same, as announced long work.
+    Work(mpsc::Sender<()>, mpsc::Receiver<()>),
     /// Panic.
     Panic,
-    /// Say that you have failed.
+    /// Report that you have failed.
     Fail,
-    /// Send so many counts to another core.
+    /// Send this many counts to another core.
     Forward(u16, u64),
 }
 
-/// How it goes wrong.
+/// The faults it can have.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     #[default]
@@ -54,8 +56,12 @@ pub enum Fault {
     Drain,
     /// Core 1 panics when it drains.
     DrainPanics,
-    /// Core 0 does not end in order.
+    /// Core 0 does not end normally.
     End,
+    /// Core 0 hangs when it ends, until the test lets go.
+    EndHangs,
+    /// The same, after the last work of the service has failed.
+    FinishFailsAndEndHangs,
 }
 
 #[derive(Default)]
@@ -64,8 +70,10 @@ pub struct Program {
     /// Cores that were built, and that have ended.
     pub built: AtomicU64,
     pub ended: AtomicU64,
+    /// Lets go of a core that hangs when it ends.
+    pub let_go: AtomicBool,
     pub given_up: Mutex<Vec<u16>>,
-    /// What each core answered after a failure, if it was asked for.
+    /// What each core answered after a failure, if asked.
     pub rescued: Mutex<Vec<(u16, u64)>>,
 }
 
@@ -97,6 +105,10 @@ impl<T: Transport + 'static> Core for ProgramCore<T> {
                 reading.send(()).unwrap();
                 let _ = blocked.recv();
             }
+            Letter::Work(reading, blocked) => long_work(|| {
+                reading.send(()).unwrap();
+                let _ = blocked.recv();
+            }),
             Letter::Forward(core, counts) => {
                 let (mailboxes, endpoint) = (self.site.mailboxes.clone(), self.site.endpoint.clone());
                 endpoint.spawn(async move {
@@ -134,6 +146,11 @@ impl<T: Transport + 'static> Core for ProgramCore<T> {
     }
 
     fn end(self) -> Result<(), ServeError> {
+        let hangs =
+            matches!(self.program.fault, Fault::EndHangs | Fault::FinishFailsAndEndHangs) && self.site.core == 0;
+        while hangs && !self.program.let_go.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         self.program.ended.fetch_add(1, Ordering::Relaxed);
         if self.program.fault == Fault::End && self.site.core == 0 {
             return Err(ServeError::System { what: "to end", why: "on purpose".into() });
@@ -142,7 +159,7 @@ impl<T: Transport + 'static> Core for ProgramCore<T> {
     }
 }
 
-/// Cores share the program with its owner.
+/// Lets cores share the program with its owner.
 pub struct Shareable(pub Arc<Program>);
 
 impl<T: Transport + 'static> Service<T> for Shareable {
@@ -154,7 +171,9 @@ impl<T: Transport + 'static> Service<T> for Shareable {
         let program = self.0.clone();
         let number = site.core;
         match program.fault {
-            Fault::Build if number == 1 => return Err(ServeError::System { what: "to build", why: "on purpose".into() }),
+            Fault::Build if number == 1 => {
+                return Err(ServeError::System { what: "to build", why: "on purpose".into() });
+            }
             Fault::BuildPanics if number == 1 => panic!("a fault on purpose"),
             _ => {}
         }
@@ -187,6 +206,9 @@ impl<T: Transport + 'static> Service<T> for Shareable {
     }
 
     async fn finish(&self, mailboxes: &Mailboxes<Letter>) -> Result<u64, ServeError> {
+        if self.0.fault == Fault::FinishFailsAndEndHangs {
+            return Err(ServeError::System { what: "the last work", why: "on purpose".into() });
+        }
         Ok(mailboxes.ask_all(Letter::Who).await.iter().map(|(_, counted)| counted).sum())
     }
 
@@ -209,7 +231,7 @@ pub fn program(fault: Fault) -> Arc<Shareable> {
     Arc::new(Shareable(Arc::new(Program { fault, ..Program::default() })))
 }
 
-/// Settings of a server with a name that no other test and no other run uses.
+/// Settings of a server whose name no other test and no other run uses.
 pub fn config(name: &str, cores: u16, event_loop: EventLoop) -> ServeConfig {
     let listen = format!("shm:test-serve-{name}-{event_loop:?}-{}", std::process::id()).parse().unwrap();
     let interrupt = Interrupt::default();
@@ -226,10 +248,23 @@ pub fn client(server: &dunlin_net::Addr) -> Endpoint<AnyTransport> {
     Endpoint::new(AnyTransport::for_peer(server).unwrap(), EndpointConfig::default()).unwrap()
 }
 
-/// Has a core stand still until what this gives is dropped.
+/// Makes a core stand still until the returned value is dropped.
 pub fn block(server: &Server<Shareable>, core: u16) -> mpsc::Sender<()> {
+    keep_busy(server, core, Letter::Block)
+}
+
+/// Makes a core do announced long work until the returned value is dropped.
+pub fn work_long(server: &Server<Shareable>, core: u16) -> mpsc::Sender<()> {
+    keep_busy(server, core, Letter::Work)
+}
+
+fn keep_busy(
+    server: &Server<Shareable>,
+    core: u16,
+    with: fn(mpsc::Sender<()>, mpsc::Receiver<()>) -> Letter,
+) -> mpsc::Sender<()> {
     let ((open, blocked), (reading, read)) = (mpsc::channel(), mpsc::channel());
-    server.mailboxes().try_send(core, Letter::Block(reading, blocked)).map_err(|(why, _)| why).unwrap();
+    server.mailboxes().try_send(core, with(reading, blocked)).map_err(|(why, _)| why).unwrap();
     read.recv().unwrap();
     open
 }

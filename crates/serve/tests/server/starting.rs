@@ -1,4 +1,4 @@
-//! A server serves when its start returns, or says which core does not.
+//! Starting a server returns when it serves, or says which core does not.
 
 use std::sync::atomic::Ordering;
 
@@ -13,8 +13,9 @@ fn every_core_serves_when_the_start_returns() {
         assert_eq!((server.cores(), **server.plan()), (3, 3));
         for addresses in server.addresses_of_cores() {
             let endpoint = client(&addresses[0]);
-            let reply = endpoint
-                .block_on(async { endpoint.connect(&addresses[0]).await.unwrap().call(ECHO, vec![1, 2]).await.unwrap() });
+            let reply = endpoint.block_on(async {
+                endpoint.connect(&addresses[0]).await.unwrap().call(ECHO, vec![1, 2]).await.unwrap()
+            });
             assert_eq!(reply.response[..], [1, 2]);
         }
         assert!(server.is_running());
@@ -56,8 +57,9 @@ fn settings_that_cannot_be_are_refused_before_anything_is_made() {
         assert!(matches!(refused(&|config| config.pin = vec![0]), ServeError::Pins { cores: 2, processors: 1 }));
         assert!(matches!(refused(&|config| config.pin = vec![5000; 2]), ServeError::Pin { processor: 5000, .. }));
         assert!(matches!(refused(&|config| config.listen.clear()), ServeError::NoAddress));
-        let two =
-            |config: &mut dunlin_serve::ServeConfig| config.listen = ["shm:a", "shm:b"].map(|a| a.parse().unwrap()).into();
+        let two = |config: &mut dunlin_serve::ServeConfig| {
+            config.listen = ["shm:a", "shm:b"].map(|a| a.parse().unwrap()).into()
+        };
         assert!(matches!(refused(&two), ServeError::AddressKinds { .. }));
     });
 }

@@ -1,12 +1,12 @@
-//! What happens at a point of virtual time.
+//! Events at points of virtual time.
 
 use crate::fabric::packet::Transit;
 use crate::fault::FaultId;
 
-/// In the queue it is [`Packed`]; with its time, 24 bytes.
+/// In the queue it is [`Packed`]; 24 bytes together with its time.
 ///
-/// Events cannot be taken out of the queue. Where one may have been overtaken by another (a thread is woken before its timer), the table
-/// holds the time that counts, and an event of another time is stale.
+/// Events cannot be removed from the queue. If an event may be superseded (a thread is woken before its timer), the
+/// table holds the valid time, and an event with another time is stale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
     /// The last bit of a packet reaches the far end of a link.
@@ -19,7 +19,7 @@ pub(crate) enum Event {
     Fault { id: FaultId, begins: bool },
 }
 
-/// An event as it lies in the queue: two words, those of a [`Transit`], with the kind in the bits that it leaves free.
+/// An event in the queue: two words, those of a [`Transit`], with the kind in the bits that it leaves free.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Packed([u64; 2]);
 
@@ -28,11 +28,11 @@ const ARRIVE: u64 = 0;
 const TRANSMIT: u64 = 1;
 const RUN: u64 = 2;
 const FAULT: u64 = 3;
-/// In the second word of a fault.
+/// Set in the second word when a fault begins.
 const BEGINS: u64 = KIND + 1;
 
 impl Event {
-    /// The words of an event.
+    /// Packs an event.
     #[inline(always)]
     pub fn pack(self) -> Packed {
         Packed(match self {
@@ -45,7 +45,7 @@ impl Event {
 }
 
 impl Packed {
-    /// The event of these words.
+    /// Unpacks an event.
     #[inline(always)]
     pub fn unpack(self) -> Event {
         let [first, second] = self.0;

@@ -1,4 +1,4 @@
-//! Virtual time: the queue of events to come, and what an event is.
+//! Virtual time: events and their queue.
 
 pub(crate) mod event;
 pub(crate) mod queue;

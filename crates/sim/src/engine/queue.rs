@@ -1,10 +1,11 @@
 //! The queue of events, ordered by time; events of one time come in the order in which they were pushed.
 //!
-//! A radix heap with 64 slots to a level, which is a hierarchical timing wheel whose slots need no fixed width. An event's level is the
-//! highest 6-bit digit in which its time differs from the start of the open slot, and its slot there is that digit. When the open slot
-//! is used up, the next occupied slot of the lowest occupied level is opened: a small one is sorted and becomes the open slot, a large
-//! one is spread over the level below. So an event is moved two or three times, whether events are picoseconds or seconds apart, and
-//! there is no comparison with events that are far away.
+//! A radix heap with 64 slots to a level, which is a hierarchical timing wheel whose slots need no fixed width. An
+//! event's level is the highest 6-bit digit in which its time differs from the start of the open slot, and its slot
+//! there is that digit. When the open slot is used up, the next occupied slot of the lowest occupied level is opened: a
+//! small one is sorted and becomes the open slot, a large one is spread over the level below. So an event is moved two
+//! or three times, whether events are picoseconds or seconds apart, and is never compared with events that are far
+//! away.
 
 use super::event::{Event, Packed};
 use super::time::Picos;
@@ -14,7 +15,7 @@ const SLOTS: usize = 1 << DIGIT_BITS;
 const LEVELS: usize = 64_usize.div_ceil(DIGIT_BITS as usize);
 /// A slot with at most this many events is sorted rather than spread.
 const SORTED_MAX: usize = 64;
-/// An open slot with so many events is spread when one more comes.
+/// An open slot with this many events is spread when one more comes.
 const OPEN_MAX: usize = 256;
 
 #[derive(Debug, Clone, Copy)]
@@ -33,7 +34,7 @@ pub(crate) struct EventQueue {
     end: Picos,
     /// The time of the last event popped.
     popped: Picos,
-    /// `LEVELS` times `SLOTS`.
+    /// `LEVELS * SLOTS` slots.
     slots: Vec<Vec<Entry>>,
     /// By level, a bit for each slot that is not empty.
     occupied: [u64; LEVELS],
@@ -45,7 +46,8 @@ impl EventQueue {
         EventQueue { open: Vec::new(), start: 0, end: 0, popped: 0, slots, occupied: [0; LEVELS] }
     }
 
-    /// Adds an event. Its time must not be before that of the last event popped, nor before a limit at which there was none.
+    /// Adds an event. Its time must not be before that of the last event popped, nor before a limit at which
+    /// `pop_until` found none.
     #[inline]
     pub fn push(&mut self, time: Picos, event: Event) {
         debug_assert!(time >= self.start, "an event at {time}, before {}", self.start);
@@ -66,7 +68,7 @@ impl EventQueue {
         self.open.is_empty() && self.occupied.iter().all(|bits| *bits == 0)
     }
 
-    /// Takes the next event out, if it comes at `limit` or before.
+    /// Takes the next event out, if its time is at most `limit`.
     #[inline]
     pub fn pop_until(&mut self, limit: Picos) -> Option<(Picos, Event)> {
         if self.open.is_empty() {
@@ -92,7 +94,7 @@ impl EventQueue {
         while let Some(level) = self.occupied.iter().position(|bits| *bits != 0) {
             let slot = self.occupied[level].trailing_zeros() as usize;
             let shift = level as u32 * DIGIT_BITS;
-            // What the slot covers: the digits above are those of the start, those below are free.
+            // The range of the slot: the digits above are those of the start, those below are free.
             let above = self.start.checked_shr(shift + DIGIT_BITS).map_or(0, |high| high << (shift + DIGIT_BITS));
             let start = above | (slot as u64) << shift;
             if start > limit {
@@ -104,7 +106,7 @@ impl EventQueue {
             if level == 0 || self.slots[index].len() <= SORTED_MAX {
                 self.end = start | ((1_u64 << shift) - 1);
                 std::mem::swap(&mut self.open, &mut self.slots[index]);
-                // Stable, after turning it around: of one time, what was pushed first ends up last.
+                // Stable, after reversing: of equal times, the event that was pushed first ends up last.
                 self.open.reverse();
                 self.open.sort_by_key(|entry| std::cmp::Reverse(entry.time));
                 return;
@@ -118,7 +120,8 @@ impl EventQueue {
         }
     }
 
-    /// Spreads the open slot over the levels: it covers a long time in which more happens than its first events told.
+    /// Spreads the open slot over the levels: it covers a long time, and more events came than its first ones
+    /// suggested.
     #[cold]
     fn close(&mut self) {
         self.start = self.start.max(self.popped);
@@ -126,8 +129,8 @@ impl EventQueue {
         self.spread(entries.drain(..).rev());
     }
 
-    /// Puts entries, in the order in which they were pushed, into slots below the one they were in. The open slot, which is empty, becomes
-    /// the instant at its start.
+    /// Puts entries, in the order in which they were pushed, into slots below the one they were in. The open slot,
+    /// which is empty, shrinks to the instant at its start.
     fn spread(&mut self, entries: impl Iterator<Item = Entry>) {
         self.end = self.start;
         for entry in entries {
@@ -173,7 +176,7 @@ mod tests {
         assert_eq!(queue.pop_until(u64::MAX), None);
     }
 
-    /// More events of one instant than a slot is sorted for, at the very start of a slot.
+    /// More events of one instant than fit a sorted slot, at the very start of a slot.
     #[test]
     fn many_events_at_the_start_of_a_slot_keep_their_order() {
         let mut queue = EventQueue::new();
@@ -185,7 +188,7 @@ mod tests {
         assert_eq!(queue.pop_until(u64::MAX), Some(((1 << 30) + 1, event(1000))));
     }
 
-    /// A sparse queue opens a wide slot; then much happens inside it.
+    /// A sparse queue opens a wide slot; then many events come inside it.
     #[test]
     fn a_wide_open_slot_is_spread() {
         let mut queue = EventQueue::new();

@@ -1,5 +1,6 @@
-//! Units of virtual time. Inside, time is counted in picoseconds, so that the serialization of a single byte is exact for every rate
-//! in use (80 ps at 100 Gbit/s); outside, in nanoseconds, as in [`dunlin_net::Transport::now`].
+//! Units of virtual time. Internally, time is counted in picoseconds, so that the serialization of a single byte is
+//! exact for every rate in use (80 ps at 100 Gbit/s); the interface uses nanoseconds, as in
+//! [`dunlin_net::Transport::now`].
 
 /// Picoseconds since the run began: 213 days fit.
 pub(crate) type Picos = u64;

@@ -1,7 +1,7 @@
-//! Makes links and switches of a topology.
+//! Builds the links and switches of a topology.
 //!
-//! Links are numbered in runs: from hosts up, then down to hosts, then from ToRs up (rack by rack), then from spines down (in the same
-//! order), so that a name and a number are turned into each other by arithmetic.
+//! Links are numbered in runs: from hosts up, then down to hosts, then from ToRs up (rack by rack), then from spines
+//! down (in the same order), so that names and numbers are converted by arithmetic.
 
 use dunlin_net::random::Random;
 
@@ -81,7 +81,7 @@ pub(crate) fn build(topology: &Topology, random: &mut Random) -> (Shape, Vec<Lin
     }
 }
 
-/// Tells the ports of a switch its latency.
+/// Sets the latency of a switch at its ports.
 fn set_lead(links: &mut [Link], ports: &[u16], settings: &crate::topology::Switch) {
     for port in ports {
         links[*port as usize].lead = from_nanos(settings.latency_ns);

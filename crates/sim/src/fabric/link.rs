@@ -1,8 +1,8 @@
 //! One direction of a cable, and the output queue that feeds it.
 //!
-//! A queue is first in, first out, and its rate is constant, so that its whole state is one time: when the last bit of what was queued
-//! so far will have left. The queue's length at any time follows from it, and a packet's departure is known when it joins. That is why a
-//! packet costs one event per hop: its arrival at the other end.
+//! A queue is first in, first out, and its rate is constant, so its whole state is one time: when the last bit queued
+//! so far will have left. The queue's length at any time follows from it, and a packet's departure is known when it
+//! joins. So a packet costs one event per hop: its arrival at the other end.
 
 use crate::engine::time::Picos;
 use crate::fault::PacketFaults;
@@ -19,15 +19,15 @@ pub(crate) struct Link {
     /// Time of one byte on the wire: exact for every rate that divides 8,000 Gbit/s, else rounded up.
     pub ps_per_byte: u64,
     pub propagation: Picos,
-    /// Latency of the switch in front of the queue: a packet that arrived joins the queue so much later.
+    /// Latency of the switch in front of the queue: a packet joins the queue this much after its arrival.
     pub lead: Picos,
     pub from: Node,
     pub to: Node,
-    /// When the last bit of what was queued will have left.
+    /// When the last queued bit will have left.
     pub free_at: Picos,
-    /// When the last packet that has to stay in order arrives; 0 when none is late any more.
+    /// When the last packet that must stay in order arrives; 0 when none is delayed any more.
     pub last_arrival: Picos,
-    /// Whether anything below is not as it should be: looked at for every packet.
+    /// Whether any fault below is in force: checked for every packet.
     pub is_faulty: bool,
     pub is_down: bool,
     pub faults: Option<Box<PacketFaults>>,
@@ -65,14 +65,14 @@ impl Link {
         bytes * self.ps_per_byte
     }
 
-    /// Bytes in the queue that a packet joins which arrives now, what is left of the packet on the wire included.
+    /// Bytes in the queue that a packet arriving now joins, including the rest of the packet on the wire.
     #[inline]
     pub fn queued(&self, now: Picos) -> u64 {
         let left = self.free_at.saturating_sub(now + self.lead);
         if left == 0 { 0 } else { left.div_ceil(self.ps_per_byte) }
     }
 
-    /// Queues a packet whose last bit cannot leave before `earliest`, and gives the time at which it leaves.
+    /// Queues a packet whose last bit cannot leave before `earliest`, and returns the time at which it leaves.
     #[inline]
     pub fn enqueue(&mut self, bytes: u64, earliest: Picos) -> Picos {
         self.free_at = (self.free_at + self.serialization(bytes)).max(earliest);
@@ -102,7 +102,10 @@ mod tests {
         let mut link = link(25);
         assert_eq!(link.enqueue(1000, 320_000), 320_000);
         assert_eq!(link.enqueue(1000, 320_000), 640_000, "behind the first");
-        assert_eq!((link.queued(0), link.queued(320_000), link.queued(639_999), link.queued(640_000)), (2000, 1000, 1, 0));
+        assert_eq!(
+            (link.queued(0), link.queued(320_000), link.queued(639_999), link.queued(640_000)),
+            (2000, 1000, 1, 0)
+        );
         assert_eq!(link.enqueue(100, 1_000_000), 1_000_000, "the link was idle before");
     }
 }

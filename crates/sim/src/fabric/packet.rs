@@ -1,38 +1,40 @@
-//! Packets on their way, in one table, and the buffers that hold their bytes.
+//! Packets in flight, in one table, and the buffers that hold their bytes.
 
 use dunlin_net::prefetch;
 
 /// Packets up to this size are held in small buffers, so that many of them share the processor's cache.
 const SMALL_BYTES: usize = 256;
 
-/// What a packet's two ends look at, between `tx_burst` and `rx_burst`.
+/// The part of a packet that its two ends read, between `tx_burst` and `rx_burst`.
 #[derive(Debug, Default)]
 pub(crate) struct Packet {
-    /// A buffer from [`Buffers`]; the packet is the first bytes of it.
+    /// A buffer from [`Buffers`]; the packet is its first bytes.
     pub buffer: Box<[u8]>,
     /// Index of the sending thread.
     pub from: u32,
 }
 
-/// What a packet is known by on its way. It travels in events and queues, so that a hop touches no other memory of the packet.
+/// The part of a packet that every hop needs. It travels in events and queues, so that a hop touches no other memory of
+/// the packet.
 ///
-/// Two words that are moved as they are. A struct of many fields is written field by field and then read whole, for which the processor
-/// waits until each field has reached its cache: that took more time than all else that a hop does.
+/// Two words that are moved as they are. A struct of many fields is written field by field and then read whole, so the
+/// processor stalls until each field has reached its cache: that took more time than the rest of a hop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Transit {
     /// From the lowest bit: number (32), link (16), bytes (16).
     what: u64,
-    /// From the lowest bit: free for events ([`Transit::FREE_BITS`]), mark (1), flow (16), from bit 32 thread (16), host (16).
+    /// From the lowest bit: free for events ([`Transit::FREE_BITS`]), mark (1), flow (16), from bit 32 thread (16),
+    /// host (16).
     whither: u64,
 }
 
 impl Transit {
-    /// So many of the lowest bits of the second word are zero.
+    /// This many of the lowest bits of the second word are zero.
     pub const FREE_BITS: u32 = 2;
     const MARK: u64 = 1 << Transit::FREE_BITS;
 
-    /// Packet `number` of `len` bytes, on the wire of its host, `link`. `flow` is what ECMP chooses by: the same for all packets of one
-    /// sender to one receiver.
+    /// Packet `number` of `len` bytes, on its host's wire, `link`. ECMP chooses by `flow`, which is the same for all
+    /// packets of one sender to one receiver.
     #[inline]
     pub fn new(number: u32, (link, len): (u16, u16), (to_host, to_thread): (u16, u16), flow: u16) -> Self {
         Transit {
@@ -89,13 +91,13 @@ impl Transit {
         (self.whither >> 16) as u16
     }
 
-    /// Congestion experienced (ECN).
+    /// Whether congestion was experienced (ECN).
     #[inline]
     pub fn is_marked(self) -> bool {
         self.whither & Transit::MARK != 0
     }
 
-    /// The same packet, on another link, and marked if it was or is now.
+    /// The same packet, on another link, marked if it was or `marked` is set.
     #[inline]
     pub fn onto(self, link: u16, marked: bool) -> Self {
         let what = self.what & !(0xffff << 32) | u64::from(link) << 32;
@@ -103,7 +105,7 @@ impl Transit {
     }
 }
 
-/// Buffers to be used again.
+/// Buffers for reuse.
 #[derive(Debug)]
 pub(crate) struct Buffers {
     small: Vec<Box<[u8]>>,
@@ -116,10 +118,11 @@ impl Buffers {
         Buffers { small: Vec::new(), large: Vec::new(), mtu }
     }
 
-    /// A buffer with room for `len` bytes, at most the MTU; what is in it is left from its last use.
+    /// A buffer with room for `len` bytes, at most the MTU; it still holds the bytes of its last use.
     #[inline]
     pub fn take(&mut self, len: usize) -> Box<[u8]> {
-        let (free, size) = if len <= SMALL_BYTES { (&mut self.small, SMALL_BYTES) } else { (&mut self.large, self.mtu) };
+        let (free, size) =
+            if len <= SMALL_BYTES { (&mut self.small, SMALL_BYTES) } else { (&mut self.large, self.mtu) };
         free.pop().unwrap_or_else(|| vec![0; size].into_boxed_slice())
     }
 
@@ -127,14 +130,14 @@ impl Buffers {
     pub fn give_back(&mut self, buffer: Box<[u8]>) {
         match buffer.len() {
             SMALL_BYTES => self.small.push(buffer),
-            // What is left of a packet whose buffer was handed on.
+            // The rest of a packet whose buffer was handed on.
             0 => {}
             _ => self.large.push(buffer),
         }
     }
 }
 
-/// The table of packets. Numbers are used again at once, the last freed first.
+/// The table of packets. Numbers are reused at once, the last freed first.
 #[derive(Debug)]
 pub(crate) struct Packets {
     table: Vec<Packet>,
@@ -157,7 +160,7 @@ impl Packets {
         self.table.len() as u32 - 1
     }
 
-    /// A copy with bytes of its own.
+    /// Makes a copy with its own bytes.
     pub fn duplicate(&mut self, transit: Transit) -> Transit {
         let (original, len) = (&self.table[transit.number() as usize], transit.len() as usize);
         let mut buffer = self.buffers.take(len);
@@ -166,7 +169,7 @@ impl Packets {
         transit.of_number(self.insert(copy))
     }
 
-    /// Tells the processor that a packet will be looked at some events later.
+    /// Prefetches a packet that will be read some events later.
     #[inline]
     pub fn prefetch(&self, number: u32) {
         if let Some(packet) = self.table.get(number as usize) {
@@ -174,7 +177,7 @@ impl Packets {
         }
     }
 
-    /// As [`Packets::prefetch`], of its bytes. The packet itself should be at hand.
+    /// As [`Packets::prefetch`], for its bytes. The packet itself should be in the cache.
     #[inline]
     pub fn prefetch_bytes(&self, number: u32) {
         prefetch::read(&*self.table[number as usize].buffer);
@@ -187,13 +190,13 @@ impl Packets {
         std::mem::take(&mut self.table[number as usize])
     }
 
-    /// Forgets a packet: it was dropped.
+    /// Removes a dropped packet.
     pub fn discard(&mut self, number: u32) {
         let packet = self.remove(number);
         self.buffers.give_back(packet.buffer);
     }
 
-    /// Packets on their way or waiting to be received.
+    /// Packets in flight or waiting to be received.
     pub fn live(&self) -> usize {
         self.table.len() - self.free.len()
     }

@@ -1,4 +1,4 @@
-//! Names of links, for watching them and for faults, and what is counted at each.
+//! Names of links, for watching and for faults, and the counters of each.
 
 use std::fmt;
 
@@ -29,7 +29,7 @@ pub enum Port {
     Downlink {
         /// Number of the rack.
         tor: u32,
-        /// Number of the uplink whose other direction it is.
+        /// Number of the uplink in the opposite direction.
         uplink: u32,
     },
 }
@@ -45,7 +45,7 @@ impl fmt::Display for Port {
     }
 }
 
-/// Counts of one port since the run began.
+/// Counters of one port since the run began.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PortCounters {

@@ -1,4 +1,4 @@
-//! Switches: which way a packet goes, whether there is room for it, whether it is marked.
+//! Switches: routing, buffer admission and marking.
 
 use dunlin_net::random::Random;
 
@@ -6,12 +6,12 @@ use super::link::Link;
 use crate::engine::time::{Picos, from_nanos};
 use crate::topology::{Buffer, Ecn, Forwarding, Switch as Settings};
 
-/// Where a switch stands, which is all its routing needs. Numbers are those of links.
+/// The position of a switch, which determines its routing. Numbers are those of links.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Routing {
     /// The link to host `h` is `first_down + h`.
     Single { first_down: u16 },
-    /// A ToR of the hosts from `first_host` on; its uplinks stand together.
+    /// A ToR of the hosts from `first_host` on; its uplinks are numbered consecutively.
     Tor { first_host: u16, hosts: u16, first_down: u16, first_up: u16, uplinks: u16 },
     /// A spine. To each rack it has `parallel` links, the first of them at `first_down + rack * stride`.
     Spine { hosts_per_tor: u16, first_down: u16, stride: u16, parallel: u16 },
@@ -26,13 +26,14 @@ pub(crate) struct Switch {
     ecn: Option<Ecn>,
     /// Its output ports.
     ports: Vec<u16>,
-    /// Not less than the bytes queued at all its ports together. Queues drain without telling, so it is counted anew when it matters.
+    /// An upper bound of the bytes queued at all its ports together. Queues drain without notice, so it is recomputed
+    /// when it matters.
     queued_at_most: u64,
     /// Makes different switches choose different paths for the same flow.
     salt: u32,
 }
 
-/// What becomes of a packet at a switch.
+/// The fate of a packet at a switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Admission {
     Queued { marked: bool },
@@ -74,7 +75,7 @@ impl Switch {
         if !links[choice as usize].is_down { choice } else { self.route_around(first, count, hash, links) }
     }
 
-    /// Chooses among the equal links that are up, or the first if none is.
+    /// Chooses among the equal-cost links that are up, or the first if none is.
     #[cold]
     fn route_around(&self, first: u16, count: u16, hash: u32, links: &[Link]) -> u16 {
         let up = || (first..first + count).filter(|link| !links[*link as usize].is_down);
@@ -84,10 +85,11 @@ impl Switch {
         }
     }
 
-    /// When the last bit of a packet can leave that has arrived now, if no other stands before it.
+    /// When the last bit of a packet that arrived now can leave, if no other packet is queued before it.
     ///
-    /// Cut-through sends the head on after the latency, which is before now if the packet was long on the incoming wire. Its last bit
-    /// cannot overtake the incoming one, and needs its own time behind the head where the outgoing link is slower.
+    /// Cut-through sends the head on after the latency, which is before now if the packet was long on the incoming
+    /// wire. Its last bit cannot overtake the incoming one. If the outgoing link is slower, the last bit needs its own
+    /// time behind the head.
     #[inline]
     pub fn earliest_departure(&self, now: Picos, time_in: Picos, time_out: Picos) -> Picos {
         match self.forwarding {
@@ -117,7 +119,7 @@ impl Switch {
             let free = size.saturating_sub(total);
             bytes <= free && (queued + bytes) as f64 <= alpha * free as f64
         };
-        // If it fits when all queues are as long as they can be, it fits.
+        // If it fits with all queues at their upper bound, it fits.
         if fits(self.queued_at_most) {
             return true;
         }
@@ -126,7 +128,7 @@ impl Switch {
     }
 }
 
-/// Whether a packet is marked that makes its queue `queued` bytes long.
+/// Whether a packet that makes its queue `queued` bytes long is marked.
 #[inline]
 fn marks(ecn: &Ecn, queued: u64, random: &mut Random) -> bool {
     if queued <= ecn.kmin_bytes {
@@ -140,7 +142,7 @@ fn marks(ecn: &Ecn, queued: u64, random: &mut Random) -> bool {
     random.chance(share * ecn.pmax)
 }
 
-/// A hash of a hash: the finalizer of MurmurHash3.
+/// Mixes a hash: the finalizer of MurmurHash3.
 fn mix(mut x: u32) -> u32 {
     x = (x ^ (x >> 16)).wrapping_mul(0x85eb_ca6b);
     x = (x ^ (x >> 13)).wrapping_mul(0xc2b2_ae35);
@@ -160,7 +162,9 @@ mod tests {
     fn marks_begin_at_the_minimum_and_grow_to_the_maximum() {
         let ecn = Ecn { kmin_bytes: 10_000, kmax_bytes: 30_000, pmax: 0.4 };
         let mut random = Random::new(1);
-        for (queued, probability) in [(0, 0.0), (10_000, 0.0), (15_000, 0.1), (20_000, 0.2), (30_000, 0.4), (30_001, 1.0)] {
+        for (queued, probability) in
+            [(0, 0.0), (10_000, 0.0), (15_000, 0.1), (20_000, 0.2), (30_000, 0.4), (30_001, 1.0)]
+        {
             let marked = (0..10_000).filter(|_| marks(&ecn, queued, &mut random)).count();
             assert!((marked as f64 - 10_000.0 * probability).abs() < 200.0, "{marked} of 10,000 at {queued} B");
         }
@@ -183,7 +187,7 @@ mod tests {
             }
             admitted
         };
-        // A packet fits while the queue with it is no longer than what is free without it.
+        // A packet fits while the queue, including it, is no longer than the free space without it.
         assert_eq!(fill(0, &mut links), 5);
         assert_eq!(fill(39_999, &mut links), 0);
         assert_eq!(fill(40_000, &mut links), 1);

@@ -1,4 +1,4 @@
-//! Faults that were announced, and those that are in force.
+//! Scheduled faults, and those in force.
 
 use super::packet::PacketFaults;
 use super::plan::Fault;
@@ -6,26 +6,28 @@ use crate::fabric::build::Shape;
 use crate::fabric::link::Link;
 use crate::host::clock::PPM;
 
-/// Most partitions in force at once.
+/// Maximum number of partitions in force at once.
 pub(crate) const PARTITIONS_MAX: usize = 64;
 
-/// A fault that was announced, with which it can be [lifted](crate::Datacenter::lift).
+/// A scheduled fault, which can be [lifted](crate::Datacenter::lift).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FaultId(pub(crate) u32);
 
 #[derive(Debug, Default)]
 pub(crate) struct ActiveFaults {
     announced: Vec<Fault>,
-    /// Those in force, in the order in which they began.
+    /// Faults in force, in the order in which they began.
     active: Vec<u32>,
-    /// By host, a bit for each partition on whose named side it is. Hosts reach each other if they agree in all; empty if there is none.
+    /// By host, a bit for each partition whose named side it is on. Hosts reach each other if all their bits agree.
+    /// Empty if there is no partition.
     sides: Vec<u64>,
-    /// By host, a bit for each partition of one direction: whether what it sends is cut off, and whether it is cut off from that. Empty if there is none.
+    /// By host, two masks with a bit for each one-way partition: whether packets from the host are cut off, and whether
+    /// packets to it are cut off from such senders. Empty if there is none.
     cut: Vec<(u64, u64)>,
 }
 
 impl ActiveFaults {
-    /// Remembers a fault, which is not in force yet.
+    /// Adds a fault, which is not in force yet.
     pub fn announce(&mut self, fault: Fault) -> FaultId {
         self.announced.push(fault);
         FaultId(self.announced.len() as u32 - 1)
@@ -35,7 +37,7 @@ impl ActiveFaults {
         self.announced.get(id.0 as usize)
     }
 
-    /// Puts a fault in force, or lifts it. False if it was so already.
+    /// Puts a fault in force, or lifts it. Returns false if nothing changed.
     pub fn set(&mut self, id: FaultId, in_force: bool) -> bool {
         let place = self.active.iter().position(|active| *active == id.0);
         match (place, in_force) {
@@ -58,7 +60,7 @@ impl ActiveFaults {
         self.in_force().any(|fault| matches!(fault, Fault::Pause { host: paused } if *paused == host))
     }
 
-    /// Whether a partition keeps packets of one host from another.
+    /// Whether a partition blocks packets from one host to another.
     pub fn separates(&self, from: u16, to: u16) -> bool {
         let (from, to) = (from as usize, to as usize);
         !self.sides.is_empty() && self.sides[from] != self.sides[to]
@@ -70,7 +72,7 @@ impl ActiveFaults {
         !self.sides.is_empty() || !self.cut.is_empty()
     }
 
-    /// By how many parts in a million a host's clock is fast.
+    /// How fast a host's clock is, in parts per million.
     pub fn clock_ppm(&self, host: u32) -> i64 {
         let rate = |fault: &Fault| match fault {
             Fault::ClockRate { host: of, ppm } if *of == host => i64::from(*ppm),
@@ -79,10 +81,11 @@ impl ActiveFaults {
         self.in_force().map(rate).sum::<i64>().max(-PPM)
     }
 
-    /// Brings links and partitions up to date with the faults in force.
+    /// Updates links and partitions to the faults in force.
     pub fn apply(&mut self, links: &mut [Link], shape: &Shape) {
-        let partitions =
-            || self.in_force().filter_map(|fault| if let Fault::Partition { hosts } = fault { Some(hosts) } else { None });
+        let partitions = || {
+            self.in_force().filter_map(|fault| if let Fault::Partition { hosts } = fault { Some(hosts) } else { None })
+        };
         let mut sides = Vec::new();
         if partitions().next().is_some() {
             sides.resize(shape.hosts as usize, 0);

@@ -1,4 +1,4 @@
-//! What goes wrong: faults of packets, links and hosts, on a schedule or at random from a seed, as data that can be printed.
+//! Faults of packets, links and hosts, on a schedule or at random from a seed, as data that can be printed.
 //!
 //! ```
 //! use dunlin_sim::fault::{Fault, FaultPlan, PacketFaults, Place};
@@ -10,8 +10,8 @@
 //! # Ok::<(), dunlin_sim::SimError>(())
 //! ```
 //!
-//! Faults that overlap add up: probabilities as those of independent accidents; a link is down, or a host crashed or paused, while
-//! anything holds it so; rates of clocks are summed.
+//! Overlapping faults add up: probabilities combine as independent; a link is down, or a host crashed or paused, while
+//! any fault holds it so; clock rates are summed.
 
 mod active;
 mod packet;

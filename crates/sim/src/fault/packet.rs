@@ -4,30 +4,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::SimError;
 
-/// How packets on a link come to harm: probabilities, from 0 to 1, for each packet, and a length.
+/// Faults of the packets on a link: probabilities, from 0 to 1, for each packet, and a length limit.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PacketFaults {
     /// The packet is lost.
     pub loss: f64,
-    /// It arrives twice, at once one behind the other.
+    /// It arrives twice, back to back.
     pub duplicate: f64,
     /// It is late by up to [`PacketFaults::reorder_max_ns`], and others overtake it.
     pub reorder: f64,
     /// It is late by up to [`PacketFaults::delay_max_ns`], and so is everything behind it: the order stays.
     pub delay: f64,
-    /// One of its bits is flipped, as if behind every checksum.
+    /// One of its bits is flipped, as if after all checksums.
     pub corrupt: f64,
-    /// Longest delay of a packet that is overtaken.
+    /// Longest delay of a reordered packet.
     pub reorder_max_ns: u64,
     /// Longest delay that keeps the order.
     pub delay_max_ns: u64,
-    /// Longest packet that is not lost, in bytes, as on a path that carries less than its ends take; none if absent.
+    /// Longest packet that passes, in bytes, as on a path that carries less than its ends accept; no limit if absent.
     pub longest: Option<u16>,
 }
 
 impl Default for PacketFaults {
-    /// No faults; 10 us of reordering and 100 us of delay for those who switch them on.
+    /// No faults; the delays are ready for use: 10 us for reordering and 100 us for delay.
     fn default() -> Self {
         PacketFaults {
             loss: 0.0,
@@ -48,12 +48,12 @@ impl PacketFaults {
         PacketFaults { loss: probability, ..PacketFaults::default() }
     }
 
-    /// Packets longer than so many bytes are lost.
+    /// Packets longer than this many bytes are lost.
     pub fn longest(bytes: u16) -> Self {
         PacketFaults { longest: Some(bytes), ..PacketFaults::default() }
     }
 
-    /// Whether no packet can come to harm.
+    /// Whether no packet is affected.
     pub fn is_none(&self) -> bool {
         self.longest.is_none() && self.probabilities().iter().all(|(_, p)| *p == 0.0)
     }
@@ -65,7 +65,7 @@ impl PacketFaults {
         }
     }
 
-    /// Adds independent accidents.
+    /// Combines with another, independent set of faults.
     pub(crate) fn add(&mut self, more: &PacketFaults) {
         let either = |a: f64, b: f64| 1.0 - (1.0 - a) * (1.0 - b);
         self.loss = either(self.loss, more.loss);

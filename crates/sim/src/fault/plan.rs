@@ -1,4 +1,4 @@
-//! Faults as data: what, where, from when until when.
+//! Faults as data: what, where, and when.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use crate::fabric::Port;
 use crate::fabric::build::Shape;
 use crate::host::clock::PPM;
 
-/// Something that goes wrong for a time.
+/// A fault that lasts for a time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fault {
@@ -19,42 +19,43 @@ pub enum Fault {
         /// How often.
         faults: PacketFaults,
     },
-    /// A link carries nothing, and what is on it is lost. Its switch sends flows over other links if it has equal ones.
+    /// A link carries nothing, and packets on it are lost. Its switch uses other equal-cost links if there are any.
     LinkDown {
         /// One direction of a cable.
         port: Port,
     },
-    /// These hosts and all others cannot send to each other. What is on its way still arrives. Of partitions in force at once, only the
-    /// first 64 count.
+    /// These hosts and all others cannot send to each other. Packets in flight still arrive. Of partitions in force at
+    /// once, only the first 64 count.
     Partition {
-        /// One side; all others are the other side.
+        /// One side; all other hosts are the other side.
         hosts: Vec<u32>,
     },
-    /// What some hosts send does not reach others, while what those send arrives: one direction of a path is gone. What is on its way still arrives. Of those in
-    /// force at once, only the first 64 count.
+    /// Packets from some hosts do not reach others, while the opposite direction works. Packets in flight still arrive.
+    /// Of those in force at once, only the first 64 count.
     OneWay {
-        /// Those whose packets are lost.
+        /// The senders whose packets are lost.
         from: Vec<u32>,
-        /// To whom.
+        /// The receivers that miss them.
         to: Vec<u32>,
     },
-    /// The clock of a host runs faster than time, or slower. Its timers follow its clock. Rates of faults in force at
-    /// once add up.
+    /// The clock of a host runs faster than time, or slower. Its timers follow its clock. Rates of concurrent faults
+    /// add up.
     ClockRate {
-        /// Which.
+        /// The host.
         host: u32,
-        /// By how many parts in a million, from -1,000,000 (it stands still, as the monotonic clock of a guest that is suspended) to 1,000,000 (twice as fast).
+        /// Its deviation in parts per million, from -1,000,000 (it stops, as the monotonic clock of a suspended guest)
+        /// to 1,000,000 (twice as fast).
         ppm: i32,
     },
-    /// A host's CPUs stand still, as those of a virtual machine that is moved. Its NIC goes on receiving.
+    /// A host's CPUs stop, as those of a virtual machine during migration. Its NIC continues to receive.
     Pause {
-        /// Which.
+        /// The host.
         host: u32,
     },
-    /// A host loses its programs, transports and queues; what is sent to it is dropped. At the end it restarts with lost memory: what
-    /// was started by [`Datacenter::spawn_from`](crate::Datacenter::spawn_from) is made anew.
+    /// A host loses its programs, transports and queues; packets to it are dropped. At the end of the fault it restarts
+    /// with lost memory: programs of [`Datacenter::spawn_from`](crate::Datacenter::spawn_from) are made anew.
     Crash {
-        /// Which.
+        /// The host.
         host: u32,
     },
 }
@@ -79,7 +80,7 @@ pub struct Scheduled {
     pub from_ns: u64,
     /// When it ends; never if absent.
     pub until_ns: Option<u64>,
-    /// What happens.
+    /// The fault.
     pub fault: Fault,
 }
 
@@ -92,12 +93,12 @@ pub struct FaultPlan {
 }
 
 impl FaultPlan {
-    /// Adds a fault from a time until another, in nanoseconds.
+    /// Adds a fault from one time until another, in nanoseconds.
     pub fn add(&mut self, from_ns: u64, until_ns: Option<u64>, fault: Fault) {
         self.faults.push(Scheduled { from_ns, until_ns, fault });
     }
 
-    /// Reads a plan from TOML. Whether it fits a topology is checked when it is [scheduled](crate::Datacenter::schedule).
+    /// Reads a plan from TOML. It is checked against a topology when it is [scheduled](crate::Datacenter::schedule).
     ///
     /// # Errors
     /// [`SimError::BadText`].
@@ -107,7 +108,7 @@ impl FaultPlan {
 
     /// The plan as TOML.
     pub fn to_toml(&self) -> String {
-        // Plain tables with string keys: there is nothing that TOML could not hold.
+        // Plain tables with string keys: TOML can hold all of it.
         toml::to_string(self).expect("a fault plan is a TOML table")
     }
 
@@ -116,8 +117,9 @@ impl FaultPlan {
         self.faults.iter().try_fold(0, |end, scheduled| Some(scheduled.until_ns?.max(end)))
     }
 
-    /// Looks for a smaller plan with which `fails` still says true: without halves, quarters and so on of its faults, down to single
-    /// ones (delta debugging: Zeller and Hildebrandt, 2002). Asks about at most `tries` plans.
+    /// Searches for a smaller plan for which `fails` still returns true, by removing halves, quarters and so on of the
+    /// faults, down to single ones (delta debugging: Zeller and Hildebrandt, 2002). Calls `fails` at most `tries`
+    /// times.
     pub fn shrink(&self, mut tries: usize, mut fails: impl FnMut(&FaultPlan) -> bool) -> FaultPlan {
         let mut smallest = self.clone();
         let mut chunk = smallest.faults.len().div_ceil(2);
@@ -136,7 +138,7 @@ impl FaultPlan {
 }
 
 impl Fault {
-    /// Whether there is what it speaks of.
+    /// Checks that the hosts and ports it names exist.
     pub(crate) fn check(&self, shape: &Shape) -> Result<(), SimError> {
         let host = |host: u32| match host < shape.hosts {
             true => Ok(()),
@@ -170,7 +172,7 @@ impl Fault {
 }
 
 impl Place {
-    /// Whether a link is one of these.
+    /// Whether a link is in this set.
     pub(crate) fn covers(&self, link: u16, shape: &Shape) -> bool {
         match *self {
             Place::Everywhere => true,

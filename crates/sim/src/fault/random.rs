@@ -8,8 +8,8 @@ use super::plan::{Fault, FaultPlan, Place};
 use crate::fabric::Port;
 use crate::topology::{Layout, Topology};
 
-/// How bad random faults are. All have ended at [`RandomFaults::until_ns`], so that what the network was asked to carry can be asked for
-/// after some time.
+/// Bounds of random faults. All have ended at [`RandomFaults::until_ns`], so that a test can require the network to be
+/// healthy some time after that.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RandomFaults {
@@ -23,7 +23,7 @@ pub struct RandomFaults {
     pub longest_ns: u64,
     /// Highest probability of each fault of packets.
     pub packets_max: f64,
-    /// Highest probability with which packets are corrupted; zero where nothing could tell.
+    /// Highest probability of corruption; zero where nothing could detect it.
     pub corrupt_max: f64,
     /// Whether hosts crash and restart.
     pub crashes: Crashes,
@@ -33,15 +33,15 @@ pub struct RandomFaults {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Crashes {
-    /// They do, and restart.
+    /// They crash, and restart.
     Restart,
-    /// They do not.
+    /// They never crash.
     Never,
 }
 
 impl Default for RandomFaults {
-    /// Eight faults within 100 ms, none longer than 20 ms; packets fail up to one in twenty and are not corrupted;
-    /// hosts crash.
+    /// Eight faults within 100 ms, none longer than 20 ms; packet faults have a probability of up to one in twenty; no
+    /// corruption; hosts crash.
     fn default() -> Self {
         RandomFaults {
             count: 8,
@@ -79,7 +79,7 @@ impl RandomFaults {
         }
     }
 
-    /// Most faults are of one kind, some of several.
+    /// Usually one kind of fault, sometimes several.
     fn packets(&self, random: &mut Random) -> PacketFaults {
         let mut faults = PacketFaults {
             reorder_max_ns: random.between(1, 50_000),
@@ -88,7 +88,7 @@ impl RandomFaults {
         };
         let [loss, duplicate, reorder, delay, corrupt] =
             [self.packets_max, self.packets_max, self.packets_max, self.packets_max, self.corrupt_max].map(|max| {
-                // Rare ones are as interesting as frequent ones: each power of two is equally likely.
+                // Rare faults are as interesting as frequent ones: each power of two is equally likely.
                 let scale = f64::powi(0.5, random.below(10) as i32);
                 if random.chance(0.4) { max * scale } else { 0.0 }
             });

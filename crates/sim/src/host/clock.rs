@@ -11,16 +11,16 @@ pub(crate) const PPM: i64 = 1_000_000;
 /// The clock of a host, which may run faster or slower than time.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct HostClock {
-    /// By how many parts in a million it is fast.
+    /// Its deviation in parts per million.
     ppm: i64,
-    /// When it got this rate, by time and by itself.
+    /// When it got this rate, in virtual time and in its own.
     since: (Picos, Picos),
-    /// For how long it stood still before.
+    /// How long it had been stopped before that.
     stood_still: Picos,
 }
 
 impl HostClock {
-    /// What it shows at a time.
+    /// Its reading at a time.
     #[inline]
     pub fn shows(&self, time: Picos) -> Picos {
         let (begun, showed) = self.since;
@@ -30,7 +30,7 @@ impl HostClock {
         showed + (u128::from(time.saturating_sub(begun)) * (PPM + self.ppm) as u128 / PPM as u128) as Picos
     }
 
-    /// The first time at which it shows this.
+    /// The first time at which it reads this.
     #[inline]
     fn time_of(&self, shown: Picos) -> Picos {
         let (begun, showed) = self.since;
@@ -46,31 +46,31 @@ impl HostClock {
         Picos::try_from(time).map_or(NEVER, |time| begun.saturating_add(time))
     }
 
-    /// The same clock, which runs otherwise from now on.
+    /// The same clock, with another rate from now on.
     pub fn with_rate(self, ppm: i64, now: Picos) -> HostClock {
         HostClock { ppm, since: (now, self.shows(now)), stood_still: self.stood_still(now) }
     }
 
-    /// For how long it stood still up to a time.
+    /// How long it was stopped, up to a time.
     fn stood_still(&self, time: Picos) -> Picos {
         self.stood_still + if self.ppm == -PPM { time.saturating_sub(self.since.0) } else { 0 }
     }
 }
 
-/// The time of a thread's CPU: that of the event it handles, and what it was charged since. Clones are handles on the same clock, for
-/// handlers and drivers.
+/// The time of a thread's CPU: that of its current event, plus the CPU time charged since. Clones are handles on the
+/// same clock, for handlers and drivers.
 #[derive(Debug, Clone)]
 pub struct ThreadClock {
-    /// Of the whole datacenter.
+    /// Time of the whole datacenter.
     global: Rc<Cell<Picos>>,
-    /// Until when this CPU is busy.
+    /// When this CPU will be idle.
     busy_until: Rc<Cell<Picos>>,
-    /// Of its host.
+    /// Clock of its host.
     host: Rc<Cell<HostClock>>,
-    /// The latest time that was shown: a clock whose rate changes while the CPU is busy would go back otherwise, since the rate changes at the time
-    /// of the datacenter, which lies before that of the CPU.
+    /// The latest time that was returned. Without it, a clock whose rate changes while the CPU is busy could go back:
+    /// the rate changes at the datacenter's time, which is before that of the CPU.
     shown: Rc<Cell<u64>>,
-    /// The same of [`ThreadClock::boot_now`].
+    /// The same for [`ThreadClock::boot_now`].
     boot_shown: Rc<Cell<u64>>,
 }
 
@@ -87,14 +87,14 @@ impl ThreadClock {
         now
     }
 
-    /// The thread's time by no clock but that of the datacenter, in nanoseconds: for those who judge from outside what programs did, and when.
+    /// The thread's time in the datacenter's virtual time, in nanoseconds: for outside observers of programs.
     #[inline]
     pub fn virtual_now(&self) -> u64 {
         to_nanos(self.picos())
     }
 
-    /// What its clock shows and the time for which it stood still, in nanoseconds: the clock that goes on while a machine is suspended. Never goes
-    /// back.
+    /// The reading of its clock plus the time for which it was stopped, in nanoseconds: the clock that advances while a
+    /// machine is suspended. Never goes back.
     pub fn boot_now(&self) -> u64 {
         let (host, time) = (self.host.get(), self.picos());
         let now = to_nanos(host.shows(time) + host.stood_still(time)).max(self.boot_shown.get());
@@ -102,13 +102,13 @@ impl ThreadClock {
         now
     }
 
-    /// When the clock of its host shows so many nanoseconds.
+    /// When the clock of its host reads this many nanoseconds.
     #[inline]
     pub(crate) fn time_of(&self, nanos: u64) -> Picos {
         self.host.get().time_of(from_nanos(nanos))
     }
 
-    /// Lets the CPU work for a time: what the thread does next happens so much later.
+    /// Charges CPU time: the thread's next action happens this much later.
     #[inline]
     pub fn charge(&self, nanos: u64) {
         self.charge_picos(from_nanos(nanos));
@@ -130,7 +130,7 @@ impl ThreadClock {
         self.busy_until.set(self.picos().max(time));
     }
 
-    /// Forgets what the thread of a crashed host was doing.
+    /// Discards the CPU time of a thread whose host crashed.
     pub(crate) fn reset(&self) {
         self.busy_until.set(0);
     }

@@ -1,28 +1,29 @@
-//! What CPU time packets cost.
+//! The CPU cost of packets.
 
 use serde::{Deserialize, Serialize};
 
-/// CPU time that a thread is charged for handling packets. Whatever else a program does, it charges itself through
+/// CPU time that a thread is charged for handling packets. A program charges all other work itself through
 /// [`ThreadClock::charge`](super::ThreadClock::charge).
 ///
-/// The defaults are a core of the paper's CX4 cluster, where an RPC of 32 B costs 100 ns at each end (10 M a second and thread, half of
-/// them as client and half as server, section 6.2): a packet sent and a packet received, all of the RPC library's work included.
+/// The defaults model a core of the paper's CX4 cluster, where an RPC of 32 B costs 100 ns at each end (10 M a second
+/// and thread, half of them as client and half as server, section 6.2): one packet sent and one received, including all
+/// work of the RPC library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CostModel {
-    /// Of a receive burst that finds nothing, in nanoseconds.
+    /// Cost of an empty receive burst, in nanoseconds.
     pub poll_ns: u64,
-    /// Of a receive burst that finds packets, beyond those of the packets.
+    /// Cost of a receive burst that finds packets, besides the packets.
     pub rx_burst_ns: u64,
-    /// Of each packet received.
+    /// Cost of each packet received.
     pub rx_packet_ns: u64,
-    /// Of each byte received, in picoseconds: the copy to the application's buffer.
+    /// Cost of each byte received, in picoseconds: the copy to the application's buffer.
     pub rx_byte_ps: u64,
-    /// Of a transmit burst, beyond those of its packets: the doorbell.
+    /// Cost of a transmit burst, besides its packets: the doorbell.
     pub tx_burst_ns: u64,
-    /// Of each packet sent.
+    /// Cost of each packet sent.
     pub tx_packet_ns: u64,
-    /// Of each byte sent, in picoseconds: zero where the NIC fetches it.
+    /// Cost of each byte sent, in picoseconds: zero where the NIC fetches it.
     pub tx_byte_ps: u64,
 }
 
@@ -41,7 +42,7 @@ impl Default for CostModel {
 }
 
 impl CostModel {
-    /// A CPU that takes no time: for looking at the network alone.
+    /// A CPU that costs no time, to study the network alone.
     pub fn free() -> Self {
         CostModel {
             poll_ns: 0,

@@ -15,12 +15,12 @@ pub struct BurstTime {
 }
 
 impl CostModel {
-    /// The model whose times come closest to those measured, by the mean square of relative errors: a time for each burst, one for each
-    /// packet and one for each byte, none of them negative.
+    /// Returns the model whose times are closest to the measured ones, by the mean square of relative errors: a cost
+    /// for each burst, each packet and each byte, none of them negative.
     ///
-    /// Where only a whole round trip can be measured, give half of it as sent and half as received: their sum is what counts for rates.
-    /// To tell bytes from packets, and packets from bursts, measurements must differ in them; what cannot be told apart is put down to
-    /// packets.
+    /// If only a whole round trip can be measured, pass half of it as sent and half as received: rates depend on their
+    /// sum. To tell bytes from packets, and packets from bursts, measurements must differ in them; costs that cannot be
+    /// separated are attributed to packets.
     ///
     /// # Errors
     /// [`SimError::BadSetting`] if nothing was measured, or a time is not positive.
@@ -58,7 +58,8 @@ impl CostModel {
 /// Nanoseconds for a burst, a packet and a byte.
 type Costs = [f64; 3];
 
-/// Least squares without negative costs: the best of all solutions in which some costs are zero, fewest costs first where that is as good.
+/// Least squares without negative costs: the best of all solutions in which some costs are zero, preferring fewer costs
+/// if that is as good.
 fn fit(name: &str, times: &[BurstTime]) -> Result<Costs, SimError> {
     if let Some(bad) = times.iter().find(|time| !(time.nanos > 0.0 && time.nanos.is_finite() && time.packets > 0)) {
         return Err(SimError::setting(name, format!("{bad:?} is not a time of a burst")));
@@ -69,7 +70,7 @@ fn fit(name: &str, times: &[BurstTime]) -> Result<Costs, SimError> {
     for subset in SUBSETS {
         let Some(costs) = solve(times, subset).filter(|costs| costs.iter().all(|cost| *cost >= 0.0)) else { continue };
         let error = square_error(times, &costs);
-        // A further cost must be worth it: rounding alone makes some difference.
+        // A further cost must improve the fit by more than rounding does.
         if best.is_none_or(|(least, _)| error < least * (1.0 - 1e-6) - 1e-12) {
             best = Some((error, costs));
         }
@@ -77,7 +78,7 @@ fn fit(name: &str, times: &[BurstTime]) -> Result<Costs, SimError> {
     best.map(|(_, costs)| costs).ok_or_else(|| SimError::setting(name, "there are no measurements"))
 }
 
-/// What a burst's time is made of.
+/// The components of a burst's time.
 fn parts(time: &BurstTime) -> Costs {
     let packets = f64::from(time.packets);
     [1.0, packets, packets * f64::from(time.bytes)]
@@ -91,11 +92,12 @@ fn square_error(times: &[BurstTime], costs: &Costs) -> f64 {
     times.iter().map(error).sum()
 }
 
-/// Solves the normal equations for the costs in `subset`, the others being zero. `None` if the times do not determine them.
+/// Solves the normal equations for the costs in `subset`, the others being zero. `None` if the times do not determine
+/// them.
 fn solve(times: &[BurstTime], subset: u8) -> Option<Costs> {
     let chosen: Vec<usize> = (0..3).filter(|i| subset >> i & 1 == 1).collect();
     let n = chosen.len();
-    // The last column is the right side.
+    // The last column is the right-hand side.
     let mut matrix = [[0.0; 4]; 3];
     for time in times {
         let relative = parts(time).map(|part| part / time.nanos);
@@ -108,7 +110,8 @@ fn solve(times: &[BurstTime], subset: u8) -> Option<Costs> {
     }
     for step in 0..n {
         let pivot = matrix[step][step];
-        // What elimination left of it, if it was determined at all: the matrix is positive semidefinite, and its entries of one size.
+        // The pivot is compared with its original value to see whether the system determines it: the matrix is positive
+        // semidefinite, and its entries are of similar magnitude.
         let original: f64 = times.iter().map(|time| (parts(time)[chosen[step]] / time.nanos).powi(2)).sum();
         if pivot <= original * 1e-9 {
             return None;
@@ -142,7 +145,10 @@ mod tests {
     fn exact_times_give_back_their_costs() {
         for costs in [[100.0, 40.0, 0.05], [0.0, 40.0, 0.0], [300.0, 0.0, 0.2], [0.0, 7.0, 1.0]] {
             let fitted = fit("sent", &times(costs, &SHAPES)).unwrap();
-            assert!(fitted.iter().zip(costs).all(|(a, b)| (a - b).abs() < 1e-6 * (1.0 + b)), "{fitted:?}, not {costs:?}");
+            assert!(
+                fitted.iter().zip(costs).all(|(a, b)| (a - b).abs() < 1e-6 * (1.0 + b)),
+                "{fitted:?}, not {costs:?}"
+            );
         }
     }
 

@@ -1,4 +1,4 @@
-//! Hosts: NICs with their queues, threads and the time of their CPUs, and the transport that a program sees.
+//! Hosts: NICs with their queues, threads with their CPU time, and the transport that a program uses.
 
 pub(crate) mod clock;
 pub(crate) mod cost;

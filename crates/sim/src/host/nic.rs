@@ -1,4 +1,4 @@
-//! Network cards: transmit queues that take turns on the line.
+//! NICs: transmit queues that share the line in turn.
 
 use std::collections::VecDeque;
 
@@ -14,22 +14,22 @@ struct Waiting {
     transit: Transit,
     /// When the NIC has fetched it.
     ready: Picos,
-    /// When its last bit will have left, as far as that could be told when it was queued.
+    /// When its last bit will have left, as estimated when it was queued.
     leaves: Picos,
 }
 
 /// The transmit queue of one thread.
 ///
-/// Threads run ahead of the rest of the datacenter by the CPU time that they are charged, so a queue also holds packets that come in
-/// the future.
+/// Threads run ahead of the rest of the datacenter by the CPU time that they are charged, so a queue also holds packets
+/// of the future.
 #[derive(Debug, Default)]
 pub(crate) struct TxQueue {
     waiting: VecDeque<Waiting>,
     last_leaves: Picos,
 }
 
-/// A queue that is not empty. The time stands here, together with those of the others, since all are looked at for each packet, and each
-/// queue is memory that has to be fetched.
+/// A queue that is not empty. The ready times of all queues are kept together here, since all are read for each packet,
+/// and reading each queue would be a cache miss.
 #[derive(Debug, Clone, Copy)]
 struct Head {
     thread: u16,
@@ -44,13 +44,13 @@ pub(crate) struct Nic {
     tx_queue_len: usize,
     /// Transmit queues of its threads, by thread number.
     queues: Vec<TxQueue>,
-    /// Queues that are not empty, in the order of their turns.
+    /// Queues that are not empty, in order of their turns.
     turns: VecDeque<Head>,
-    /// The time of the next [`crate::engine::Event::Transmit`] that counts.
+    /// The time of the valid [`crate::engine::Event::Transmit`]; others are stale.
     pub next_transmit: Picos,
 }
 
-/// What a NIC does when it is asked to transmit.
+/// What a NIC does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// It sends this packet.
@@ -70,16 +70,17 @@ impl Nic {
         }
     }
 
-    /// Makes sure that there is a queue for a thread.
+    /// Makes sure that a thread has a queue.
     pub fn add_queue(&mut self, thread: u16) {
         if self.queues.len() <= thread as usize {
             self.queues.resize_with(thread as usize + 1, TxQueue::default);
         }
     }
 
-    /// When the queue of a thread has room for one more packet; a time that is past if it has room now.
+    /// When the queue of a thread has room for one more packet; a time in the past if it has room now.
     ///
-    /// Exact for a thread that has the line to itself. Where several share it, each is taken to get an equal share from now on.
+    /// Exact for a thread that has the line to itself. If several share it, each is assumed to get an equal share from
+    /// now on.
     #[inline]
     pub fn room_at(&self, thread: u16) -> Picos {
         let queue = &self.queues[thread as usize];
@@ -89,8 +90,8 @@ impl Nic {
         }
     }
 
-    /// Queues a packet that a thread rings the doorbell for at `now` (its own), and that takes `time` on the line. Gives when the NIC
-    /// has fetched it.
+    /// Queues a packet for which a thread rings the doorbell at `now` (its own time), and that takes `time` on the
+    /// line. Returns when the NIC has fetched it.
     #[inline]
     pub fn queue(&mut self, thread: u16, transit: Transit, now: Picos, time: Picos, line_free_at: Picos) -> Picos {
         let ready = now + self.tx_latency;
@@ -105,7 +106,7 @@ impl Nic {
         ready
     }
 
-    /// Takes the next packet for the line, which is free.
+    /// Takes the next packet; the line is free.
     #[inline]
     pub fn next(&mut self, now: Picos) -> Turn {
         let mut earliest = NEVER;
@@ -121,7 +122,7 @@ impl Nic {
             let Some(first) = waiting.pop_front() else { continue };
             match waiting.front() {
                 Some(next) => self.turns.push_back(Head { ready: next.ready, ..head }),
-                // It begins at its start again, so that a queue that is short most of the time is little memory.
+                // Start again at the front, so that a queue that is usually short uses little memory.
                 None => waiting.clear(),
             }
             return Turn::Send(first.transit);
@@ -129,7 +130,7 @@ impl Nic {
         Turn::Later(earliest)
     }
 
-    /// Tells the processor that the queue whose turn is next will be looked at some events later.
+    /// Prefetches the queue whose turn is next; it will be read some events later.
     #[inline]
     pub fn prefetch(&self) {
         if let Some(next) = self.turns.front().and_then(|head| self.queues[head.thread as usize].waiting.front()) {
@@ -143,7 +144,7 @@ impl Nic {
         self.turns.iter().map(|head| head.ready).min().unwrap_or(NEVER)
     }
 
-    /// Takes out the numbers of all packets, for a host that crashes.
+    /// Removes all packets of a crashing host, and returns their numbers.
     pub fn drain(&mut self) -> Vec<u32> {
         self.turns.clear();
         self.next_transmit = NEVER;

@@ -1,13 +1,13 @@
-//! What a thread runs.
+//! The programs that threads run.
 
-/// When a program wants to run again. In any case not before the CPU time that it was charged is over.
+/// When a program wants to run again. Never before the CPU time that it was charged is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// At once: it has more to do.
+    /// At once: it has more work.
     Soon,
     /// At a time, in nanoseconds on the clock of [`dunlin_net::Transport::now`].
     At(u64),
-    /// When a packet is there to be received, or its [`dunlin_net::Waker`] is used.
+    /// When a packet can be received, or its [`dunlin_net::Waker`] is used.
     OnPacket {
         /// At this time at the latest.
         or_at: Option<u64>,
@@ -18,8 +18,8 @@ pub enum Next {
 
 /// A program of a thread: runs without blocking until it has nothing to do, and says when it wants to run again.
 ///
-/// An RPC endpoint is driven by calling `run_once` until it gives zero, and then returning [`Next::OnPacket`] with what its
-/// `next_due` says.
+/// To drive an RPC endpoint, call `run_once` until it returns zero, then return [`Next::OnPacket`] with the endpoint's
+/// `next_due`.
 ///
 /// Any `FnMut() -> Next` is a program.
 pub trait Program {

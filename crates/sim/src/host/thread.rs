@@ -1,16 +1,16 @@
-//! What the datacenter keeps of a thread besides its program.
+//! The state that the datacenter keeps for a thread, besides its program.
 
 use std::collections::VecDeque;
 
 use super::clock::ThreadClock;
 use crate::engine::time::{NEVER, Picos};
 
-/// Why a thread does not run.
+/// Whether and when a thread runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     /// It has no program, or its program is done.
     Absent,
-    /// It runs at `run_at`, whatever comes.
+    /// It runs at `run_at`, even if packets come.
     Timed,
     /// It runs at `run_at`, or when a packet comes.
     Listening,
@@ -33,16 +33,17 @@ pub(crate) struct Thread {
     pub number: u16,
     pub clock: ThreadClock,
     pub state: State,
-    /// The time of the next [`crate::engine::Event::Run`] that counts.
+    /// The time of the valid [`crate::engine::Event::Run`]; others are stale.
     pub run_at: Picos,
-    /// The time of a timer's [`crate::engine::Event::Run`] that is in the queue. A thread that runs for each packet has the same timer
-    /// after each run, and needs one event for all of them.
+    /// The time of a timer's [`crate::engine::Event::Run`] that is in the queue. A thread that runs for each packet
+    /// sets the same timer after each run; one event serves all of them.
     pub timer_at: Picos,
-    /// What the clock of its host is to show when its program runs without a packet, in nanoseconds, if it asked for a time.
+    /// If its program asked to run at a time: the reading of its host's clock, in nanoseconds, at which it runs even
+    /// without a packet.
     pub due: Option<u64>,
-    /// Which of the transports that were bound here one after the other is alive, if one is.
+    /// Which of the successive transports of this thread is alive, if any.
     pub transport: Option<u32>,
-    /// How many were bound.
+    /// How many transports were bound.
     pub incarnations: u32,
     /// The receive queue, in order of arrival.
     pub rx: VecDeque<Arrived>,

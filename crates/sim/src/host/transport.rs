@@ -17,15 +17,15 @@ use crate::world::{Shared, World};
 
 const WORD_BITS: usize = u64::BITS as usize;
 
-/// The receive and transmit queue of one thread at its host's NIC, as packet I/O for the program that the thread runs.
+/// The receive and transmit queues of one thread at its host's NIC, as packet I/O for the thread's program.
 ///
-/// Every operation takes CPU time by the [`CostModel`](super::CostModel), and [`Transport::now`] is the thread's own time: that of the
-/// event that it handles and what it was charged since. Sending to a full transmit queue takes until there is room again, as it would
-/// for a driver that spins.
+/// Every operation takes CPU time by the [`CostModel`](super::CostModel), and [`Transport::now`] is the thread's own
+/// time: that of its current event, plus the CPU time charged since. Sending to a full transmit queue takes until there
+/// is room again, as with a driver that spins.
 ///
-/// A packet to a thread that has no transport travels to its host and is dropped there. [`Transport::wait`] never sleeps: a program says
-/// when it wants to run by what it [returns](super::Next). The transport of a host that crashed is dead: it sends nothing and receives
-/// nothing, until it is dropped.
+/// A packet to a thread that has no transport travels to its host and is dropped there. [`Transport::wait`] never
+/// sleeps: a program [returns](super::Next) when it wants to run. The transport of a crashed host is dead: it sends and
+/// receives nothing, until it is dropped.
 #[derive(Debug)]
 pub struct SimTransport {
     shared: Rc<Shared>,
@@ -36,10 +36,10 @@ pub struct SimTransport {
     incarnation: u32,
     mtu: usize,
     rx_queue_len: usize,
-    /// How often each route was resolved. A route's number is the index of the thread that it leads to, so that what every transport keeps
-    /// of every other is these few bytes.
+    /// How often each route was resolved. A route's number is the index of the thread it leads to, so each transport
+    /// keeps only these few bytes for every other.
     users: Vec<u32>,
-    /// A bit for each route that has users: what is asked for every packet, in as little memory as it can be.
+    /// A bit for each route that has users: read for every packet, so it is as small as possible.
     resolved: Vec<u64>,
     burst: ArrayVec<Received, RX_BURST>,
     counters: TransportCounters,
@@ -54,7 +54,7 @@ struct Received {
 }
 
 impl SimTransport {
-    /// Takes the place at a thread that has no live transport.
+    /// Binds to a thread that has no live transport.
     pub(crate) fn new(shared: &Rc<Shared>, thread: u32) -> Self {
         let mut world = shared.world.borrow_mut();
         let (mtu, rx_queue_len) = (world.mtu, world.rx_descriptors);
@@ -80,7 +80,7 @@ impl SimTransport {
         }
     }
 
-    /// The clock of the thread, with which its program charges itself for what it does.
+    /// The clock of the thread, with which its program charges itself for its work.
     pub fn clock(&self) -> ThreadClock {
         self.clock.clone()
     }
@@ -103,7 +103,7 @@ impl SimTransport {
         self.resolved.get(peer as usize / WORD_BITS).is_some_and(|word| word >> (peer as usize % WORD_BITS) & 1 == 1)
     }
 
-    /// Sends one packet, or counts why not.
+    /// Sends one packet, or counts why it cannot.
     #[inline]
     fn send(&mut self, world: &mut World, to: Option<u32>, header: &[u8], payload: &[u8]) {
         let len = header.len() + payload.len();
@@ -183,7 +183,7 @@ impl Transport for SimTransport {
         self.counters.tx_batches += u64::from(self.counters.tx_packets > before);
     }
 
-    /// There is nothing to do: packets were copied, and the NIC has them.
+    /// Nothing to do: packets were copied, and the NIC has them.
     fn tx_flush(&mut self) {}
 
     fn tx_to(&mut self, addr: &Addr, packet: &[u8]) -> Result<(), NetError> {
@@ -211,7 +211,8 @@ impl Transport for SimTransport {
         let now = self.clock.picos();
         let rx = &mut world.threads[self.thread as usize].rx;
         let mut bytes = 0;
-        while let Some(arrived) = rx.front().copied().filter(|arrived| arrived.visible <= now && !self.burst.is_full()) {
+        while let Some(arrived) = rx.front().copied().filter(|arrived| arrived.visible <= now && !self.burst.is_full())
+        {
             let packet = world.packets.remove(arrived.packet);
             rx.pop_front();
             bytes += u64::from(arrived.len);
@@ -219,7 +220,7 @@ impl Transport for SimTransport {
             self.burst.push(Received { buffer: packet.buffer, len, marked, from: packet.from });
         }
         if rx.is_empty() {
-            // It begins at its start again, so that a queue that is short most of the time is little memory.
+            // Start again at the front, so that a queue that is usually short uses little memory.
             rx.clear();
         }
         let count = self.burst.len() as u64;
@@ -255,7 +256,7 @@ impl Transport for SimTransport {
         self.clock.now()
     }
 
-    /// That of the host, and the time in which it stood still.
+    /// The host's clock, plus the time for which it was stopped.
     fn boot_clock(&self) -> BootClock {
         let clock = self.clock.clone();
         BootClock::told_by(move || clock.boot_now())
@@ -270,7 +271,7 @@ impl Transport for SimTransport {
         Waker::new(move || wakes.wake(thread))
     }
 
-    /// Readable for good: [`Transport::wait`] does not sleep either.
+    /// Always readable: [`Transport::wait`] does not sleep either.
     fn wake_fd(&mut self) -> Result<OwnedFd, NetError> {
         Event::raised_fd()
     }

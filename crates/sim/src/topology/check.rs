@@ -1,22 +1,22 @@
-//! Refuses topologies that make no sense, by the name of the setting.
+//! Rejects invalid topologies, naming the setting.
 
 use super::{Buffer, Ecn, Layout, Switch, Topology};
 use crate::error::SimError;
 
-/// Most hosts of a topology.
+/// Maximum number of hosts.
 pub const HOSTS_MAX: u32 = 8192;
-/// Most switches, and most links in one direction: numbers of both are kept in 16 bits.
+/// Maximum number of switches, and of links in one direction: numbers of both are kept in 16 bits.
 const LINKS_MAX: u64 = u16::MAX as u64;
 const MTU_MAX: usize = 16 << 10;
-/// Longest latency of any part, in nanoseconds.
+/// Maximum latency of any part, in nanoseconds.
 const LATENCY_MAX_NS: u64 = 1_000_000_000;
 const GBIT_PER_S_MAX: u32 = 8000;
 
 impl Topology {
-    /// Checks that every setting makes sense.
+    /// Checks every setting.
     ///
     /// # Errors
-    /// [`SimError::BadSetting`] names the first that does not.
+    /// [`SimError::BadSetting`] names the first invalid setting.
     pub fn check(&self) -> Result<(), SimError> {
         within("mtu", self.mtu as u64, 64, MTU_MAX as u64)?;
         within("wire_overhead", self.wire_overhead as u64, 0, 256)?;
@@ -84,7 +84,10 @@ fn switch(name: &str, switch: &Switch, mtu: usize) -> Result<(), SimError> {
     if let Some(Ecn { kmin_bytes, kmax_bytes, pmax }) = switch.ecn {
         within(&format!("{name}.ecn.kmin_bytes"), kmin_bytes, 0, kmax_bytes)?;
         if !(0.0..=1.0).contains(&pmax) {
-            return Err(SimError::setting(format!("{name}.ecn.pmax"), format!("{pmax} is not a probability from 0 to 1")));
+            return Err(SimError::setting(
+                format!("{name}.ecn.pmax"),
+                format!("{pmax} is not a probability from 0 to 1"),
+            ));
         }
     }
     Ok(())

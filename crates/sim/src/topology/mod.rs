@@ -1,4 +1,4 @@
-//! Which hosts, NICs, links and switches there are: plain data, built in code or read from TOML.
+//! Hosts, NICs, links and switches: plain data, built in code or read from TOML.
 //!
 //! ```
 //! use dunlin_sim::topology::{Layout, Topology};
@@ -28,16 +28,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::SimError;
 
-/// A datacenter on paper. Everything that is left out of a file has the value of [`Topology::default`].
+/// The description of a datacenter. Settings that a file leaves out have the value of [`Topology::default`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Topology {
-    /// What reports call it.
+    /// Its name in reports.
     pub name: String,
-    /// Largest packet of a transport, in bytes: 1,472 is what UDP carries in an Ethernet frame.
+    /// Maximum packet of a transport, in bytes: 1,472 is what UDP carries in an Ethernet frame.
     pub mtu: usize,
-    /// Bytes that every packet has on the wire beyond those of the transport. 66: preamble 8, Ethernet 14, IPv4 20, UDP 8, checksum 4,
-    /// gap 12. They take time on links and room in buffers.
+    /// Bytes on the wire that each packet has beyond those of the transport. 66: preamble 8, Ethernet 14, IPv4 20, UDP
+    /// 8, checksum 4, gap 12. They take time on links and room in buffers.
     pub wire_overhead: usize,
     /// The NIC of every host.
     pub nic: Nic,
@@ -45,13 +45,13 @@ pub struct Topology {
     pub layout: Layout,
 }
 
-/// A host's network card, and the cable to its switch. Each thread of the host has a transmit and a receive queue of its own.
+/// A host's network card, and the cable to its switch. Each thread of the host has its own transmit and receive queue.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Nic {
     /// Line rate, in Gbit/s, both ways.
     pub gbit_per_s: u32,
-    /// Entries of a transmit queue. A thread that sends more waits, as a driver that spins until there is room.
+    /// Entries of a transmit queue. If it is full, the sending thread waits, as with a driver that spins.
     pub tx_queue: usize,
     /// Descriptors of a receive queue. Packets beyond them are dropped.
     pub rx_descriptors: usize,
@@ -83,8 +83,8 @@ pub struct OneSwitch {
     pub switch: Switch,
 }
 
-/// See [`Layout::TwoTier`]. Host `h` is in rack `h / hosts_per_tor`. Between a ToR and a spine there are `links_per_spine` equal links;
-/// a flow takes one of them, and one spine, by its hash (ECMP).
+/// See [`Layout::TwoTier`]. Host `h` is in rack `h / hosts_per_tor`. Between a ToR and a spine there are
+/// `links_per_spine` equal links; a flow takes one of them, and one spine, by its hash (ECMP).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TwoTier {
@@ -124,7 +124,7 @@ pub struct Switch {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Forwarding {
-    /// As soon as its header was read (but never so early that a faster port would run dry).
+    /// As soon as its header was read (but never so early that a faster port would underrun).
     CutThrough,
     /// When all of it was received.
     StoreAndForward,
@@ -134,8 +134,8 @@ pub enum Forwarding {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Buffer {
-    /// All ports share it. A port may queue at most `alpha` times what is free (dynamic threshold: Choudhury and Hahne, 1998), so one
-    /// congested port can take `alpha / (1 + alpha)` of it.
+    /// All ports share it. A port may queue at most `alpha` times the free space (dynamic threshold: Choudhury and
+    /// Hahne, 1998), so one congested port can take `alpha / (1 + alpha)` of the buffer.
     Shared {
         /// Size.
         bytes: u64,
@@ -149,14 +149,14 @@ pub enum Buffer {
     },
 }
 
-/// When a switch marks a packet, by the length of the queue that it joins (RED on the instantaneous queue, as DCQCN uses it): never up to
-/// `kmin_bytes`, with a probability that grows to `pmax` at `kmax_bytes`, and always beyond.
+/// When a switch marks a packet, by the length of the queue that it joins (RED on the instantaneous queue, as DCQCN
+/// uses it): never up to `kmin_bytes`, with a probability that grows to `pmax` at `kmax_bytes`, and always beyond.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ecn {
-    /// Queue up to which nothing is marked.
+    /// Queue length up to which nothing is marked.
     pub kmin_bytes: u64,
-    /// Queue beyond which everything is.
+    /// Queue length beyond which everything is marked.
     pub kmax_bytes: u64,
     /// Probability at `kmax_bytes`.
     pub pmax: f64,
@@ -171,7 +171,7 @@ impl Topology {
         }
     }
 
-    /// How much more the hosts of a rack can send than its uplinks carry; 1 for one switch.
+    /// Ratio of the rate that the hosts of a rack can send to the rate of its uplinks; 1 for one switch.
     pub fn oversubscription(&self) -> f64 {
         match &self.layout {
             Layout::OneSwitch(_) => 1.0,
@@ -185,7 +185,7 @@ impl Topology {
     /// Reads a topology from TOML.
     ///
     /// # Errors
-    /// [`SimError::BadText`] if the text is no topology, [`SimError::BadSetting`] if one of its settings makes no sense.
+    /// [`SimError::BadText`] if the text is not a topology, [`SimError::BadSetting`] if a setting is invalid.
     pub fn from_toml(text: &str) -> Result<Self, SimError> {
         let topology: Topology =
             toml::from_str(text).map_err(|error| SimError::BadText { what: "topology", why: error.to_string() })?;
@@ -193,9 +193,9 @@ impl Topology {
         Ok(topology)
     }
 
-    /// The topology as TOML, every setting of it.
+    /// The topology as TOML, with every setting.
     pub fn to_toml(&self) -> String {
-        // Plain tables with string keys: there is nothing that TOML could not hold.
+        // Plain tables with string keys: TOML can hold all of it.
         toml::to_string(self).expect("a topology is a TOML table")
     }
 }

@@ -1,4 +1,4 @@
-//! Topologies to start from, and the two clusters of the eRPC paper that experiments compare with.
+//! Ready-made topologies, and the two clusters of the eRPC paper that experiments compare with.
 
 use super::{Buffer, Forwarding, Layout, Nic, OneSwitch, Switch, Topology, TwoTier};
 
@@ -73,7 +73,8 @@ impl Topology {
         }
     }
 
-    /// Racks under one spine, joined by as few 100 GbE links from each as do not exceed the oversubscription asked for (2.0 for 2:1).
+    /// Racks under one spine. Each rack has the fewest 100 GbE links that keep within the given oversubscription (2.0
+    /// for 2:1).
     pub fn two_tier(tors: u32, hosts_per_tor: u32, gbit_per_s: u32, oversubscription: f64) -> Self {
         let uplink_gbit_per_s = 100;
         let down = f64::from(hosts_per_tor) * f64::from(gbit_per_s);
@@ -93,9 +94,10 @@ impl Topology {
         }
     }
 
-    /// The paper's CX4: five ToRs (SN2410) of 40 hosts with 25 GbE ConnectX-4 Lx, each with five 100 GbE links to one spine (SN2100), so
-    /// oversubscribed 2:1; 12 MB of dynamic buffer in each switch, of which one port can queue nearly all (section 5.2.3 counts with
-    /// that). With [`CostModel::default`](crate::CostModel) the round trip of 32 B is 3.7 us inside a rack and 6 us across.
+    /// The paper's CX4: five ToRs (SN2410) of 40 hosts with 25 GbE ConnectX-4 Lx, each with five 100 GbE links to one
+    /// spine (SN2100), so oversubscribed 2:1; 12 MB of dynamic buffer in each switch, of which one port can use nearly
+    /// all (section 5.2.3 assumes that). With [`CostModel::default`](crate::CostModel) the round trip of 32 B is 3.7 us
+    /// inside a rack and 6 us across.
     pub fn cx4() -> Self {
         let switch = Switch { latency_ns: 430, ..Switch::default() };
         Topology {
@@ -115,8 +117,8 @@ impl Topology {
         }
     }
 
-    /// The paper's CX5: eight hosts with 40 GbE ConnectX-5 on one switch (SX1036) that adds 300 ns to a packet, where an RPC of 32 B takes
-    /// 2.3 us, 850 ns of it in each host (section 6.1).
+    /// The paper's CX5: eight hosts with 40 GbE ConnectX-5 on one switch (SX1036) that adds 300 ns to a packet, where
+    /// an RPC of 32 B takes 2.3 us, 850 ns of it in each host (section 6.1).
     pub fn cx5() -> Self {
         Topology {
             name: "CX5".into(),
@@ -126,7 +128,8 @@ impl Topology {
         }
     }
 
-    /// Two hosts of the paper's CX5 at 100 Gbit/s, as for its large transfers (section 6.4), with the 4 kB packets of InfiniBand.
+    /// Two hosts of the paper's CX5 at 100 Gbit/s, as for its large transfers (section 6.4), with the 4 kB packets of
+    /// InfiniBand.
     pub fn cx5_100g() -> Self {
         let mut topology = Topology { name: "CX5, 100 Gbit/s".into(), mtu: 4096 + 64, ..Topology::cx5() };
         topology.nic.gbit_per_s = 100;

@@ -8,16 +8,16 @@ use dunlin_net::{Addr, NetError};
 
 use crate::engine::time::{Picos, to_nanos};
 
-/// Where packets are recorded.
+/// Where packets are captured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CapturePoint {
-    /// As they leave their sender's NIC, whatever becomes of them; copies made by faults are not among them.
+    /// As they leave their sender's NIC, whatever their fate; copies made by faults are not included.
     Sent,
     /// As they join a receive queue.
     Received,
 }
 
-/// A capture file in the making. Its times are virtual: the run begins in 1970.
+/// A capture file being written. Its times are virtual: the run begins in 1970.
 pub(crate) struct Capture {
     pub point: CapturePoint,
     file: PcapFile<Box<dyn Write>>,

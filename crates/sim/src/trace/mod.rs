@@ -1,4 +1,4 @@
-//! What can be seen of a run: its packets, as a capture file; its queues and rates over time, as rows to plot.
+//! Traces of a run: its packets, as a capture file; its queues and rates over time, as rows to plot.
 
 pub(crate) mod capture;
 pub(crate) mod series;

@@ -9,7 +9,7 @@ use crate::error::SimError;
 use crate::fabric::link::Link;
 use crate::fabric::port::Port;
 
-/// Most samples of a series: what comes later is not recorded.
+/// Maximum number of samples in a series: later ones are not recorded.
 pub const SAMPLES_MAX: usize = 1 << 22;
 
 /// One port at one time.
@@ -18,17 +18,17 @@ pub const SAMPLES_MAX: usize = 1 << 22;
 pub struct Sample {
     /// Virtual time, in nanoseconds.
     pub time_ns: u64,
-    /// Place of the port in [`Series::ports`].
+    /// Index of the port in [`Series::ports`].
     pub port: u16,
     /// Bytes in its queue at that time.
     pub queued_bytes: u64,
-    /// Rate at which it sent since the sample before, overhead on the wire included.
+    /// Rate at which it sent since the previous sample, overhead on the wire included.
     pub gbit_per_s: f64,
-    /// Packets dropped, for want of buffer, since the sample before.
+    /// Packets dropped since the previous sample because the buffer was full.
     pub dropped: u64,
-    /// Packets lost to faults since the sample before.
+    /// Packets lost to faults since the previous sample.
     pub lost: u64,
-    /// Packets marked (ECN) since the sample before.
+    /// Packets marked (ECN) since the previous sample.
     pub marked: u64,
 }
 
@@ -47,7 +47,7 @@ impl Series {
     /// Writes the samples as CSV, with a line of names first.
     ///
     /// # Errors
-    /// What the output says.
+    /// Those of the output.
     pub fn write_csv(&self, mut output: impl Write) -> io::Result<()> {
         writeln!(output, "time_ns,port,queued_bytes,gbit_per_s,dropped,lost,marked")?;
         for sample in &self.samples {
@@ -59,14 +59,14 @@ impl Series {
     }
 }
 
-/// A series in the making.
+/// A series being recorded.
 #[derive(Debug)]
 pub(crate) struct Sampler {
     series: Series,
     links: Vec<u16>,
     interval: Picos,
     pub next: Picos,
-    /// By port, the counts at the last sample.
+    /// By port, the counters at the last sample.
     before: Vec<Counts>,
 }
 
@@ -81,13 +81,24 @@ struct Counts {
 impl Counts {
     fn of(link: &Link, now: Picos) -> Self {
         let queued = link.queued(now);
-        Counts { sent: link.bytes - queued.min(link.bytes), dropped: link.dropped, lost: link.lost, marked: link.marked }
+        Counts {
+            sent: link.bytes - queued.min(link.bytes),
+            dropped: link.dropped,
+            lost: link.lost,
+            marked: link.marked,
+        }
     }
 }
 
 impl Sampler {
     /// Watches `ports`, which are `links`, from `now` on.
-    pub fn new(interval_ns: u64, ports: Vec<Port>, links: Vec<u16>, all: &[Link], now: Picos) -> Result<Self, SimError> {
+    pub fn new(
+        interval_ns: u64,
+        ports: Vec<Port>,
+        links: Vec<u16>,
+        all: &[Link],
+        now: Picos,
+    ) -> Result<Self, SimError> {
         if interval_ns == 0 {
             return Err(SimError::setting("interval_ns", "it must be at least 1 ns"));
         }

@@ -1,4 +1,4 @@
-//! Faults in force: what they do to packets, links and hosts.
+//! The effect of faults on packets, links and hosts.
 
 use super::World;
 use crate::engine::Event;
@@ -9,19 +9,19 @@ use crate::fabric::packet::Transit;
 use crate::fault::{Fault, FaultId, FaultPlan};
 use crate::host::thread::State;
 
-/// What a fault means for the programs of a host.
+/// The effect of a fault on the programs of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Blow {
-    /// None, or those to whom it means something find out for themselves.
+    /// None, or one that programs notice by themselves.
     Harmless,
-    /// They vanish.
+    /// The programs vanish.
     Crash { host: u16 },
-    /// They are made anew.
+    /// The programs are made anew.
     Restart { host: u16 },
 }
 
 impl World {
-    /// Announces the faults of a plan; those whose time has come begin when time goes on.
+    /// Schedules the faults of a plan; those that are due begin when time advances.
     pub fn schedule(&mut self, plan: &FaultPlan) -> Result<(), SimError> {
         for scheduled in &plan.faults {
             scheduled.fault.check(&self.shape)?;
@@ -65,7 +65,7 @@ impl World {
         if was_paused && !is_paused {
             let now = self.now();
             for thread in self.threads_of(host) {
-                // Whoever should have run meanwhile does so now.
+                // A thread that was due meanwhile runs now.
                 let run_at = self.threads[thread as usize].run_at;
                 if run_at <= now {
                     self.threads[thread as usize].run_at = NEVER;
@@ -107,14 +107,14 @@ impl World {
         self.hosts[host as usize].threads.iter().copied().flatten().collect()
     }
 
-    /// A packet is lost to a fault of a link.
+    /// Counts a packet that is lost to a fault of a link.
     pub(super) fn lose(&mut self, transit: Transit) {
         self.links[transit.link() as usize].lost += 1;
         self.counters.lost += 1;
         self.packets.discard(transit.number());
     }
 
-    /// A packet whose last bit should arrive at `arrival` is on a link that is not as it should be.
+    /// Puts a packet, whose last bit would arrive at `arrival`, on a link with faults.
     #[cold]
     pub(super) fn put_on_faulty_wire(&mut self, transit: Transit, arrival: Picos) {
         let line = &mut self.links[transit.link() as usize];
@@ -126,7 +126,8 @@ impl World {
             return self.lose(transit);
         }
         let Some(faults) = line.faults.as_deref().copied() else {
-            // A fault that delayed packets may be over: they stay in front, and the link is well when the last of them has arrived.
+            // A fault that delayed packets may be over. Those packets stay in front, and the link is healthy once the
+            // last of them has arrived.
             if line.last_arrival > arrival {
                 return self.events.push(line.last_arrival, Event::Arrive(transit));
             }

@@ -1,4 +1,4 @@
-//! The way of a packet: transmit queue, wire, switches, receive queue.
+//! The path of a packet: transmit queue, wire, switches, receive queue.
 
 use super::World;
 use crate::engine::Event;
@@ -11,7 +11,7 @@ use crate::host::thread::{Arrived, State, Thread};
 use crate::trace::CapturePoint;
 
 impl World {
-    /// Hands a packet to the NIC of its sender, at the time of the sender's clock, once its transmit queue has room.
+    /// Hands a packet to its sender's NIC, at the time of the sender's clock, once its transmit queue has room.
     #[inline]
     pub fn send(&mut self, from: u32, to: u32, header: &[u8], payload: &[u8]) {
         let len = header.len() + payload.len();
@@ -33,7 +33,7 @@ impl World {
         self.schedule_transmit(host, ready);
     }
 
-    /// Lets a NIC transmit at `ready`, or when its line is free.
+    /// Schedules a NIC's transmission at `ready`, or when its line is free.
     #[inline]
     fn schedule_transmit(&mut self, host: u16, ready: Picos) {
         let time = ready.max(self.links[host as usize].free_at);
@@ -81,7 +81,7 @@ impl World {
         self.events.push(arrival, Event::Arrive(transit));
     }
 
-    /// The last bit of a packet is at the far end of its link.
+    /// Handles a packet whose last bit is at the far end of its link.
     #[inline]
     pub fn arrive(&mut self, transit: Transit) {
         let line = &self.links[transit.link() as usize];
@@ -118,7 +118,7 @@ impl World {
         self.put_on_wire(transit.onto(out, marked), departs);
     }
 
-    /// A packet is at its host's NIC.
+    /// Hands a packet to its destination host's NIC.
     fn deliver(&mut self, host: u16, transit: Transit) {
         let number = transit.number();
         let index = self.hosts[host as usize].threads[transit.to_thread() as usize].unwrap_or(u32::MAX);
@@ -142,7 +142,7 @@ impl World {
     }
 }
 
-/// The hash of a flow: of its two ends.
+/// The hash of a flow, from its two ends.
 fn flow(from: u32, to: u32) -> u16 {
     let ends = u64::from(from) << 32 | u64::from(to);
     (ends.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16

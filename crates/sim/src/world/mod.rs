@@ -1,4 +1,4 @@
-//! All state of a datacenter but the programs, and what each event does to it.
+//! All state of a datacenter except the programs, and the effect of each event on it.
 
 pub(crate) mod faults;
 pub(crate) mod flight;
@@ -35,7 +35,7 @@ use crate::trace::series::Sampler;
 /// Threads of one host are numbered below this.
 pub const THREADS_PER_HOST_MAX: u16 = 1024;
 
-/// What the datacenter and its transports share.
+/// The state that the datacenter and its transports share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub now: Rc<Cell<Picos>>,
@@ -43,7 +43,7 @@ pub(crate) struct Shared {
     pub wakes: Arc<Wakes>,
 }
 
-/// Threads that were woken through their wakers, by whatever thread of the system.
+/// Threads that were woken through their wakers, by any OS thread.
 #[derive(Debug, Default)]
 pub(crate) struct Wakes {
     any: AtomicBool,
@@ -52,20 +52,21 @@ pub(crate) struct Wakes {
 
 impl Wakes {
     pub fn wake(&self, thread: u32) {
-        // A poisoned list is a list all the same.
+        // A poisoned list is still valid.
         self.threads.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(thread);
         self.any.store(true, Ordering::Release);
     }
 
-    /// Takes the list, if there may be one.
+    /// Takes the list, if it may have entries.
     pub fn take(&self) -> Option<Vec<u32>> {
-        // Asked before every run of a program: looking is cheaper than swapping.
+        // Checked before every run of a program: a load is cheaper than a swap.
         (self.any.load(Ordering::Relaxed) && self.any.swap(false, Ordering::Acquire))
             .then(|| std::mem::take(&mut *self.threads.lock().unwrap_or_else(|poisoned| poisoned.into_inner())))
     }
 }
 
-/// Counts of the whole datacenter since the run began. Every packet sent is in exactly one of the others, or on its way.
+/// Counters of the whole datacenter since the run began. Every packet sent is in exactly one of the other counters, or
+/// in flight.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Counters {
@@ -73,19 +74,19 @@ pub struct Counters {
     pub sent: u64,
     /// Packets that programs received.
     pub received: u64,
-    /// Packets in networks and queues.
+    /// Packets in flight and in queues.
     pub in_flight: u64,
     /// Packets for which a switch had no room.
     pub dropped_buffer: u64,
     /// Packets for which a NIC had no receive descriptor.
     pub dropped_descriptors: u64,
-    /// Packets for which nobody listened, or that came to or from a host that crashed.
+    /// Packets to a thread without a transport, or to or from a host that crashed.
     pub dropped_nobody: u64,
     /// Packets lost to faults of links.
     pub lost: u64,
     /// Packets marked by switches (ECN).
     pub marked: u64,
-    /// Events handled: what a run costs.
+    /// Events handled: the cost of a run.
     pub events: u64,
 }
 
@@ -113,22 +114,22 @@ pub(crate) struct World {
     pub places: Vec<(u16, u16)>,
     pub cost: CostModel,
     pub mtu: usize,
-    /// Whether transports say that paths may carry less than `mtu`.
+    /// Whether transports report that paths may carry less than `mtu`.
     pub is_mtu_uncertain: bool,
     pub wire_overhead: u64,
     pub rx_latency: Picos,
     pub rx_descriptors: usize,
     pub faults: ActiveFaults,
-    /// Of marking.
+    /// For ECN marking.
     pub random: Random,
-    /// Of faults. Apart, so that a run without faults and one whose faults meet no packet are the same.
+    /// For faults. Separate, so that a run without faults equals one whose faults affect no packet.
     pub fault_random: Random,
     pub counters: Counters,
     pub capture: Option<Capture>,
     pub sampler: Option<Sampler>,
 }
 
-/// What the datacenter has to do, because it holds the programs.
+/// Work for the datacenter, which holds the programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     Run {
@@ -136,7 +137,7 @@ pub(crate) enum Step {
     },
     /// A host crashed or restarts.
     Blow(Blow),
-    /// Nothing happens up to the limit.
+    /// No event up to the limit.
     Quiet,
 }
 
@@ -180,7 +181,7 @@ impl World {
         self.now.get()
     }
 
-    /// The index of a thread; it is entered into the table if nothing was known of it.
+    /// The index of a thread; adds the thread to the table if it is new.
     pub fn thread_index(&mut self, host: u32, number: u16) -> Result<u32, SimError> {
         let hosts = self.hosts.len() as u32;
         let (threads, clock) = match self.hosts.get_mut(host as usize) {
@@ -201,12 +202,12 @@ impl World {
         }))
     }
 
-    /// Handles events up to `limit`, until one asks for a program.
+    /// Handles events up to `limit`, until one needs a program.
     pub fn advance(&mut self, limit: Picos) -> Step {
         loop {
             let next_sample = self.next_sample();
             let step = self.advance_between_samples(limit.min(next_sample));
-            // Without a limit, samples go on as long as something happens.
+            // Without a limit, samples continue as long as there are events.
             if step != Step::Quiet || next_sample > limit || (limit == NEVER && self.events.is_empty()) {
                 return step;
             }
@@ -244,7 +245,7 @@ impl World {
 }
 
 impl World {
-    /// Forgets the transport of a thread, and what it had received. What it has sent goes its way.
+    /// Removes the transport of a thread, and the packets that it had received. Packets that it sent stay in flight.
     pub fn unbind(&mut self, index: u32) {
         let thread = &mut self.threads[index as usize];
         thread.transport = None;

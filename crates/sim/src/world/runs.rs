@@ -6,7 +6,7 @@ use crate::engine::time::{NEVER, Picos, from_nanos};
 use crate::host::Next;
 use crate::host::thread::State;
 
-/// A program that wants to run again at once runs so much later, so that time goes on.
+/// Delay of a program that wants to run again at once, so that time advances.
 const SOON: Picos = from_nanos(1);
 
 impl World {
@@ -20,14 +20,14 @@ impl World {
         }
     }
 
-    /// Lets a program run that was just given to a thread.
+    /// Schedules a program that was just given to a thread.
     pub fn start(&mut self, index: u32) {
         let thread = &mut self.threads[index as usize];
         (thread.state, thread.due) = (State::Timed, None);
         self.run_by(index, self.now());
     }
 
-    /// Whether a thread is to run now.
+    /// Whether a thread runs now.
     pub fn may_run(&mut self, index: u32) -> bool {
         let now = self.now();
         let thread = &mut self.threads[index as usize];
@@ -37,12 +37,12 @@ impl World {
         if thread.run_at != now || thread.state == State::Absent {
             return false;
         }
-        // It runs when the pause is over, which is told by its time being past.
+        // It runs when the pause is over, because its time is past then.
         if self.hosts[thread.host as usize].is_paused {
             return false;
         }
         thread.run_at = NEVER;
-        // A clock that has become slower does not show yet what the program waits for.
+        // A clock that has become slower may not have reached the program's time yet.
         if let (State::Timed, Some(due)) = (thread.state, thread.due)
             && due > thread.clock.now()
         {
@@ -55,8 +55,8 @@ impl World {
         true
     }
 
-    /// The clock of a thread's host runs at another rate: what it waits for may come sooner. A thread that waits for packets as well may run too early, which is no
-    /// harm to it.
+    /// Adjusts a thread to a new rate of its host's clock: its timer may be due sooner. A thread that also waits for
+    /// packets may run too early, which does no harm.
     pub fn retime(&mut self, index: u32) {
         let thread = &self.threads[index as usize];
         let time = thread.due.filter(|_| thread.state != State::Absent).map_or(NEVER, |due| thread.clock.time_of(due));
@@ -65,7 +65,7 @@ impl World {
         }
     }
 
-    /// A program has run and wants to run again.
+    /// Records when a program that has run wants to run again.
     pub fn after_run(&mut self, index: u32, next: Next) {
         let soonest = self.now() + SOON;
         let thread = &mut self.threads[index as usize];
@@ -94,7 +94,7 @@ impl World {
         }
     }
 
-    /// As [`World::run_by`], for a time that a program asked for.
+    /// As [`World::run_by`], for a time that a program requested.
     fn run_by_timer(&mut self, index: u32, time: Picos) {
         let thread = &mut self.threads[index as usize];
         let time = time.max(thread.clock.picos());
@@ -108,7 +108,7 @@ impl World {
         }
     }
 
-    /// A thread's waker was used.
+    /// Handles the use of a thread's waker.
     pub fn wake(&mut self, index: u32) {
         if self.threads[index as usize].state == State::Listening {
             self.run_by(index, self.now());

@@ -1,4 +1,4 @@
-//! Where traces are taken from.
+//! Taking traces.
 
 use super::World;
 use crate::engine::time::{NEVER, Picos};

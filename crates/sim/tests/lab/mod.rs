@@ -1,4 +1,4 @@
-//! Programs that tests let hosts run.
+//! Programs that tests run on hosts.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
 use std::cell::RefCell;
@@ -34,7 +34,7 @@ pub fn listen(datacenter: &mut Datacenter, host: u32, thread: u16) -> Log<Receiv
     log
 }
 
-/// Receives what is there.
+/// Receives all waiting packets.
 pub fn receive(transport: &mut SimTransport, log: &Log<Received>) {
     loop {
         let time = transport.now();
@@ -76,7 +76,7 @@ pub fn echo(datacenter: &mut Datacenter, host: u32, thread: u16) {
         .unwrap();
 }
 
-/// A program that sends to an echo, one packet at a time, and logs how long each took.
+/// A program that sends to an echo, one packet at a time, and logs each round-trip time.
 pub fn ping(datacenter: &mut Datacenter, host: u32, thread: u16, to: u32, bytes: usize) -> Log<u64> {
     let log = Log::default();
     let logged = log.clone();
@@ -98,7 +98,7 @@ pub fn ping(datacenter: &mut Datacenter, host: u32, thread: u16, to: u32, bytes:
     log
 }
 
-/// A program that sends packets of 1,500 B on the wire to a host's thread 0 for ever, as fast as its NIC takes them.
+/// A program that sends packets of 1,500 B on the wire to a host's thread 0 forever, as fast as its NIC accepts them.
 pub fn flood(datacenter: &mut Datacenter, host: u32, to: u32) {
     let mut transport = datacenter.bind(host, 0).unwrap();
     datacenter

@@ -1,11 +1,11 @@
-//! One request, asked of one replica after another until it has an answer.
+//! Sends one request to one replica after another until one answers.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use dunlin_net::Transport;
+use dunlin_net::{Addr, Transport};
 use dunlin_rpc::{CallError, CallOptions, MsgBuf};
 
 use super::lines::{Place, Switchboard};
@@ -15,42 +15,44 @@ use crate::wire::CLIENT;
 use crate::wire::request::{Request, set_cluster, set_group};
 use crate::wire::response::Response;
 
-/// Leaders that replicas may name in a row before the client waits a little.
+/// Redirects to a named leader in a row before the client pauses.
 const REDIRECTS_MAX: usize = 2;
 
-/// How long a question waits for its answer at one replica. Whatever keeps the answer back, it is asked anew after that.
+/// How long a query waits at one replica. After that it is sent again, whatever delayed the answer.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// How a request was answered.
 pub(super) struct Answered {
-    /// The response, of which a reply is the rest; `None` if there is no such session.
+    /// The response, which contains the reply; `None` if the session does not exist.
     pub reply: Option<MsgBuf>,
-    /// Whether it may have been executed for an attempt before.
+    /// Whether an earlier attempt may have executed the request.
     pub was_in_doubt: bool,
 }
 
-/// What came of one attempt.
+/// The result of one attempt.
 enum Attempt {
     Answered(MsgBuf),
-    /// It was not reached, or did nothing.
-    NotDone,
+    /// It did nothing, or was not reached at this address.
+    NotDone(Option<Addr>),
     /// Nobody knows.
     InDoubt,
 }
 
 impl<T: Transport> Client<T> {
-    /// Asks until a leader answers or time is over.
+    /// Sends a request until a leader answers or time is over.
     pub(super) async fn ask(&self, request: &Request<'_>, deadline: u64) -> Result<Answered, ClientError> {
         self.meet(deadline).await?;
         let (mut in_doubt, mut other_cluster) = (false, None);
         match (self.ask_again(request, deadline, &mut in_doubt, &mut other_cluster).await, other_cluster) {
             (Ok(reply), _) => Ok(Answered { reply, was_in_doubt: in_doubt }),
-            (Err(ClientError::TimedOut { .. }), Some(found)) => Err(ClientError::OtherCluster { found }.after(in_doubt)),
+            (Err(ClientError::TimedOut { .. }), Some(found)) => {
+                Err(ClientError::OtherCluster { found }.after(in_doubt))
+            }
             (Err(error), _) => Err(error.after(in_doubt)),
         }
     }
 
-    /// Asks until there is an answer; `None` if there is no such session.
+    /// Sends a request until there is an answer; `None` if the session does not exist.
     async fn ask_again(
         &self,
         request: &Request<'_>,
@@ -58,8 +60,9 @@ impl<T: Transport> Client<T> {
         in_doubt: &mut bool,
         other_cluster: &mut Option<ClusterId>,
     ) -> Result<Option<MsgBuf>, ClientError> {
-        // Answers from another cluster in a row, and whether the one that is asked has answered at all.
+        // Counts answers from other clusters in a row, and notes whether this client's own cluster has answered at all.
         let (mut redirects, mut strangers, mut is_found) = (0, 0, false);
+        let mut search = Search::default();
         loop {
             let target = self.whom_to_ask(request)?;
             let reply = match self.try_one((target, self.config.group), request, deadline).await? {
@@ -67,7 +70,8 @@ impl<T: Transport> Client<T> {
                 attempt => {
                     *in_doubt |= matches!(attempt, Attempt::InDoubt);
                     strangers = 0;
-                    self.turn_from(target);
+                    let at = if let Attempt::NotDone(at) = attempt { at } else { None };
+                    self.turn_from_silent(target, at.as_ref(), &mut search);
                     self.pause(deadline, *in_doubt).await?;
                     continue;
                 }
@@ -79,26 +83,26 @@ impl<T: Transport> Client<T> {
             let was_named = match response {
                 Response::Ok(_) => return Ok(Some(reply)),
                 Response::NoSession => return Ok(None),
-                Response::NotLeader { leader } => self.turn_to(target, leader),
+                Response::NotLeader { leader } => self.turn_to(target, leader, &mut search),
                 Response::Deposed { leader } => {
                     *in_doubt = true;
-                    self.turn_to(target, leader)
+                    self.turn_to(target, leader, &mut search)
                 }
                 Response::Busy => false,
                 Response::OtherCluster { ours } => {
                     self.is_stranger(target, ours);
-                    // Others may be of the one that is asked: addresses are used again.
+                    // Other members may still belong to this client's cluster: addresses are reused.
                     *other_cluster = (!is_found).then_some(ours);
                     strangers += 1;
                     if strangers >= self.members.borrow().len() {
                         return Err(ClientError::OtherCluster { found: ours });
                     }
-                    self.turn_from(target);
+                    self.turn_from(target, &mut search);
                     continue;
                 }
                 Response::Failed => {
                     *in_doubt = true;
-                    self.turn_from(target);
+                    self.turn_from(target, &mut search);
                     false
                 }
                 Response::TooLarge => return Err(ClientError::TooLarge),
@@ -107,16 +111,16 @@ impl<T: Transport> Client<T> {
                 }
                 Response::Refused(why) => return Err(ClientError::Refused(why)),
                 Response::Old => {
-                    // Its reply was given before.
+                    // The cluster gave the reply earlier.
                     *in_doubt = true;
                     return Err(ClientError::Protocol);
                 }
                 Response::Bad => return Err(ClientError::Protocol),
             };
-            // Then it is its own trouble that it does nothing.
+            // This client's cluster answered, so a failure is no longer due to another cluster.
             (strangers, is_found, *other_cluster) = (0, true, None);
             redirects += usize::from(was_named);
-            // Replicas may name each other for a while, when a leader has gone.
+            // Replicas may name each other for a while after a leader has gone.
             if !was_named || redirects >= REDIRECTS_MAX {
                 redirects = 0;
                 self.pause(deadline, *in_doubt).await?;
@@ -124,7 +128,7 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Who is asked next.
+    /// Selects the replica to ask next.
     fn whom_to_ask(&self, request: &Request<'_>) -> Result<u64, ClientError> {
         let members = self.members.borrow();
         match (request, self.config.read_from) {
@@ -141,41 +145,74 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Asks one replica of a group once.
+    /// Sends a request to one replica of a group, once.
     pub(super) async fn ask_one(
+        &self,
+        replica: (u64, u16),
+        request: &Request<'_>,
+        deadline: u64,
+    ) -> Result<MsgBuf, ClientError> {
+        let reply = self.try_to_ask(replica, request, deadline).await?;
+        reply.ok_or(ClientError::TimedOut { may_have_run: false })
+    }
+
+    /// Sends a request to one replica of a group, once; `None` if it does not answer.
+    pub(super) async fn try_to_ask(
         &self,
         (id, group): (u64, u16),
         request: &Request<'_>,
         deadline: u64,
-    ) -> Result<MsgBuf, ClientError> {
+    ) -> Result<Option<MsgBuf>, ClientError> {
         if !self.members.borrow().contains_key(&id) {
             return Err(ClientError::Unknown(id));
         }
         match self.try_one((id, group), request, deadline).await? {
-            Attempt::Answered(reply) => Ok(reply),
-            Attempt::NotDone | Attempt::InDoubt => Err(ClientError::TimedOut { may_have_run: false }),
+            Attempt::Answered(reply) => Ok(Some(reply)),
+            Attempt::NotDone(_) | Attempt::InDoubt => Ok(None),
         }
     }
 
-    /// Asks the replica that is thought to lead, and the one that it names, and waits for any time. Without an answer, gives `None`.
-    pub(super) async fn wait_at_leader(&self, request: &Request<'_>, deadline: u64) -> Result<Option<MsgBuf>, ClientError> {
+    /// Asks the presumed leader, follows its redirects, and waits without limit. Returns `None` if there is no answer.
+    pub(super) async fn wait_at_leader(
+        &self,
+        request: &Request<'_>,
+        deadline: u64,
+    ) -> Result<Option<MsgBuf>, ClientError> {
         self.meet(deadline).await?;
-        let mut redirects = 0;
+        let (mut redirects, mut search) = (0, Search::default());
         loop {
             let target = self.target.get();
-            let Some(place) = self.place(&self.waiting_lines, target, deadline).await else { return Ok(None) };
+            let place = match self.place(&self.waiting_lines, target, deadline).await {
+                Ok(place) => place,
+                Err(at) => {
+                    // One that has no room for another question may well lead.
+                    if !self.reaches(target) {
+                        self.turn_from_silent(target, at.as_ref(), &mut search);
+                    }
+                    return Ok(None);
+                }
+            };
             let buffer = self.encoded(request, self.config.group)?;
             let call = place.session.call_with(CLIENT, buffer, CallOptions::timeout(WAIT_MAX));
             if place.must_wait() {
                 drop(call);
-                // One that was given up keeps its slot until the replica has heard of that.
+                // Try another session, or wait until this one has more credits.
                 self.pause(deadline, false).await?;
                 continue;
             }
-            let Ok(reply) = call.await else { return Ok(None) };
-            let was_named = match Response::parse(&reply.response) {
-                Ok(Response::Ok(_)) => return Ok(Some(reply.response)),
-                Ok(Response::NotLeader { leader }) => self.turn_to(target, leader),
+            let reply = match call.await {
+                Ok(reply) => reply.response,
+                Err(failure) => {
+                    // A query that ran out of time may simply have had no answer yet: its replica may well lead.
+                    if failure.error != CallError::DeadlineExceeded {
+                        self.turn_from_silent(target, None, &mut search);
+                    }
+                    return Ok(None);
+                }
+            };
+            let was_named = match Response::parse(&reply) {
+                Ok(Response::Ok(_)) => return Ok(Some(reply)),
+                Ok(Response::NotLeader { leader }) => self.turn_to(target, leader, &mut search),
                 _ => false,
             };
             redirects += 1;
@@ -185,7 +222,7 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// A request to a group of this client's cluster.
+    /// Encodes a request to a group of this client's cluster.
     fn encoded(&self, request: &Request<'_>, group: u16) -> Result<MsgBuf, ClientError> {
         let mut buffer = MsgBuf::written(request.encoded_len(), |out| request.encode(out))?;
         set_group(&mut buffer, group);
@@ -195,13 +232,21 @@ impl<T: Transport> Client<T> {
         Ok(buffer)
     }
 
-    async fn try_one(&self, (id, group): (u64, u16), request: &Request<'_>, deadline: u64) -> Result<Attempt, ClientError> {
+    async fn try_one(
+        &self,
+        (id, group): (u64, u16),
+        request: &Request<'_>,
+        deadline: u64,
+    ) -> Result<Attempt, ClientError> {
         let lines = if matches!(request, Request::Read(_) | Request::ReadHere(_) | Request::Piece { .. }) {
             &self.read_lines
         } else {
             &self.command_lines
         };
-        let Some(place) = self.place(lines, id, deadline).await else { return Ok(Attempt::NotDone) };
+        let place = match self.place(lines, id, deadline).await {
+            Ok(place) => place,
+            Err(at) => return Ok(Attempt::NotDone(at)),
+        };
         let session = &place.session;
         let buffer = self.encoded(request, group)?;
         let options = CallOptions::timeout(self.time_left(deadline).min(self.config.attempt_timeout));
@@ -211,33 +256,43 @@ impl<T: Transport> Client<T> {
         };
         match error {
             CallError::RequestTooLarge => Err(ClientError::TooLarge),
+            CallError::NoHandler => {
+                // Whatever is there, it is no replica.
+                self.forget_lines(id, None);
+                Ok(Attempt::NotDone(None))
+            }
             error if error.may_have_run() => Ok(Attempt::InDoubt),
-            _ => Ok(Attempt::NotDone),
+            _ => Ok(Attempt::NotDone(None)),
         }
     }
 
-    /// A place on a session with a replica, which is opened if there is none.
-    async fn place(&self, lines: &Switchboard, id: u64, deadline: u64) -> Option<Place> {
-        let (addr, opening) = loop {
+    /// A place on a session with a replica, which is opened if there is none. If it is not reached, the error says at
+    /// which address, if this request tried that.
+    async fn place(&self, lines: &Switchboard, id: u64, deadline: u64) -> Result<Place, Option<Addr>> {
+        let mut waits_until = None;
+        let opening = loop {
             if let Some(place) = lines.place(id, &self.endpoint) {
-                return Some(place);
+                return Ok(place);
             }
-            let addr = self.members.borrow().get(&id)?.clone();
+            let addr = self.members.borrow().get(&id).cloned().ok_or(None)?;
             if let Some(opening) = lines.begin(id, &addr) {
-                break (addr, opening);
+                break opening;
             }
-            // Another request opens it.
-            self.pause(deadline, false).await.ok()?;
+            // Another request opens it. If that one waits in vain, not all of them are to do so, one after the other.
+            let until = *waits_until.get_or_insert_with(|| deadline.min(self.after(self.config.attempt_timeout)));
+            self.pause(until, false).await.map_err(|_| None)?;
         };
         let patience = self.time_left(deadline).min(self.config.attempt_timeout);
-        let session = self.within(patience, self.endpoint.connect(&addr)).await?.ok()?;
-        Some(opening.done(session))
+        match self.within(patience, self.endpoint.connect(opening.addr())).await {
+            Some(Ok(session)) => Ok(opening.done(session)),
+            _ => Err(Some(opening.addr().clone())),
+        }
     }
 
-    /// What becomes of a future in this time, if anything.
+    /// Returns the output of a future, or `None` if it is not ready in time.
     pub(super) async fn within<F: Future>(&self, patience: Duration, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
-        // Most are ready at once, and need no timer.
+        // Most futures are ready at once and need no timer.
         if let Poll::Ready(output) = poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await {
             return Some(output);
         }
@@ -262,27 +317,99 @@ impl<T: Transport> Client<T> {
         Ok(())
     }
 
-    /// Asks the leader next that a replica named; says whether it named another than itself.
-    fn turn_to(&self, from: u64, leader: Option<(u64, String)>) -> bool {
+    /// Turns to the leader that a replica named; returns whether it named one that was not passed over yet.
+    fn turn_to(&self, from: u64, leader: Option<(u64, String)>, search: &mut Search) -> bool {
         let named = leader.and_then(|(id, address)| Some((id, address.parse().ok()?)));
         let Some((id, addr)) = named.filter(|(id, _)| *id != from) else {
-            self.turn_from(from);
+            self.turn_from(from, search);
             return false;
         };
+        self.pass(from, search);
+        // A replica that was passed over at another address may help at this one.
+        let may_help = !search.has_passed(id, &addr);
+        if !may_help {
+            search.named_again += 1;
+            // Other requests turn to other replicas meanwhile, so this one may never ask all of them itself.
+            let is_sure = search.named_again >= self.members.borrow().len();
+            if !is_sure && !self.has_passed_all(search) {
+                self.turn_from(from, search);
+                return false;
+            }
+            // It was asked before it was elected.
+            (search.passed, search.named_again) = (Vec::new(), 0);
+        }
         self.learn(id, addr);
         self.target.set(id);
-        true
+        may_help
     }
 
-    /// Asks the next in the order of ids after one that did not help, unless another request has turned elsewhere meanwhile.
-    fn turn_from(&self, from: u64) {
+    fn has_passed_all(&self, search: &Search) -> bool {
+        self.members.borrow().iter().all(|(id, addr)| search.has_passed(*id, addr))
+    }
+
+    fn pass(&self, id: u64, search: &mut Search) {
+        if let Some(addr) = self.members.borrow().get(&id) {
+            search.pass(id, addr);
+        }
+    }
+
+    /// Passes a replica that did not answer, or was not reached at this address. If it is not reached at all, and
+    /// others named its address, it is asked next at the one of the client's list: it may have moved without their
+    /// knowledge.
+    fn turn_from_silent(&self, from: u64, at: Option<&Addr>, search: &mut Search) {
+        if let Some(at) = at
+            && self.members.borrow().get(&from) != Some(at)
+        {
+            // Another request has learned meanwhile where it is.
+            search.pass(from, at);
+            return;
+        }
+        self.pass(from, search);
+        let mut listed = self.listed.iter().filter(|_| !self.follows.get());
+        let listed = listed.find(|(id, addr)| *id == from && !search.has_passed(*id, addr));
+        match listed.filter(|_| !self.reaches(from)) {
+            Some((_, listed)) => self.learn(from, listed.clone()),
+            None => self.turn_from(from, search),
+        }
+    }
+
+    /// Passes over a replica that did not help, and turns to the next one in order of ids, unless another request has
+    /// turned elsewhere meanwhile.
+    fn turn_from(&self, from: u64, search: &mut Search) {
+        self.pass(from, search);
         if self.target.get() != from {
             return;
         }
         let members = self.members.borrow();
-        let next = members.range(from + 1..).next().or_else(|| members.iter().next());
-        if let Some((id, _)) = next {
-            self.target.set(*id);
+        let mut others = members.range(from + 1..).chain(members.range(..from));
+        let next = others.clone().find(|(id, addr)| !search.has_passed(**id, addr)).or_else(|| {
+            search.passed.clear();
+            others.next()
+        });
+        if let Some((&id, _)) = next {
+            self.target.set(id);
         }
+    }
+}
+
+/// A request's search for the leader. Removed replicas may name each other for ever, so the client asks no replica
+/// twice at an address before it has asked all of them once.
+#[derive(Default)]
+struct Search {
+    /// The replicas that did not help, with their addresses.
+    passed: Vec<(u64, Addr)>,
+    /// Answers that named a leader which did not help before.
+    named_again: usize,
+}
+
+impl Search {
+    fn pass(&mut self, id: u64, addr: &Addr) {
+        if !self.has_passed(id, addr) {
+            self.passed.push((id, addr.clone()));
+        }
+    }
+
+    fn has_passed(&self, id: u64, addr: &Addr) -> bool {
+        self.passed.iter().any(|(passed, at)| *passed == id && at == addr)
     }
 }

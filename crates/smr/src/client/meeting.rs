@@ -1,8 +1,9 @@
-//! The first contact of a client that was told no number of a cluster: it asks all replicas that it was told of which cluster they are of, before it asks for anything
-//! else. From then on it asks for nothing of any other cluster.
+//! First contact of a client that was given no cluster number: before anything else, it asks all replicas of its list
+//! which cluster they belong to. From then on it uses that cluster only.
 //!
-//! More than half of its list must be of one cluster. A replica that does not answer counts for the cluster that has it as a member at the very address of the list, as
-//! another replica says that has answered. An address that was used before, or that stands in the list by mistake, is none of a member.
+//! More than half of the list must belong to one cluster. A replica that does not answer counts for a cluster if a
+//! replica of that cluster names it as a member at exactly the address in the list. So an address that is stale, or in
+//! the list by mistake, does not count.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -19,33 +20,33 @@ use crate::wire::response::{Response, Status};
 /// Replicas of other clusters that a client remembers.
 const STRANGERS_MAX: usize = 64;
 
-/// A replica of another cluster than the one that a client asks, at an address that it was told.
+/// A replica that answered at an address of the client's list and belongs to another cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stranger {
-    /// The id under which the client was told of it.
+    /// Its id in the client's list.
     pub id: u64,
-    /// Where it is reached.
+    /// Its address.
     pub addr: Addr,
-    /// Which cluster it is of.
+    /// The cluster that it belongs to.
     pub cluster: ClusterId,
 }
 
-/// What a replica has said: its cluster, and where the members of that are.
+/// A replica's answer: its cluster, and the addresses of that cluster's members.
 type Named = (ClusterId, Members);
 type Asking<'a> = Pin<Box<dyn Future<Output = Option<Named>> + 'a>>;
 
 impl<T: Transport> Client<T> {
-    /// The number of the cluster that it asks: as it was told, or learned at first contact.
+    /// Returns the number of this client's cluster: as configured, or as learned at first contact.
     pub fn cluster(&self) -> Option<ClusterId> {
         self.cluster.get()
     }
 
-    /// Replicas of other clusters that have answered, at addresses that this client was told: its list of replicas is wrong.
+    /// Returns replicas of other clusters that answered at addresses of this client's list: the list is wrong.
     pub fn strangers(&self) -> Vec<Stranger> {
         self.strangers.borrow().clone()
     }
 
-    /// Learns the number of the cluster, unless it is known; one operation does so, and others wait for it.
+    /// Learns the number of the cluster, unless it is known. One operation does so while the others wait for it.
     pub(super) async fn meet(&self, deadline: u64) -> Result<(), ClientError> {
         loop {
             if self.cluster.get().is_some() {
@@ -57,13 +58,15 @@ impl<T: Transport> Client<T> {
             self.pause(deadline, false).await?;
         }
         let _meeting = Meeting(self);
-        // The latest in which some have named their cluster.
+        // The answers of the last round in which any replica named its cluster.
         let mut named = Vec::new();
         loop {
             let answers = self.ask_all(deadline).await;
             if let Some(cluster) = agreed(&self.count(&answers))? {
                 self.cluster.set(Some(cluster));
-                answers.iter().for_each(|(id, named)| _ = named.as_ref().is_some_and(|(of, _)| self.is_stranger(*id, *of)));
+                answers
+                    .iter()
+                    .for_each(|(id, named)| _ = named.as_ref().is_some_and(|(of, _)| self.is_stranger(*id, *of)));
                 return Ok(());
             }
             if answers.iter().any(|(_, named)| named.is_some()) {
@@ -76,7 +79,7 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// What each replica says, as soon as more than half of them are of one cluster, or none is waited for any more.
+    /// Collects the replicas' answers until more than half of them belong to one cluster or no answer is outstanding.
     async fn ask_all(&self, deadline: u64) -> Vec<(u64, Option<Named>)> {
         let ids = self.listed.iter().map(|(id, _)| *id);
         let mut asking: Vec<Option<Asking<'_>>> = ids.clone().map(|id| Some(self.ask_whose(id, deadline))).collect();
@@ -109,7 +112,8 @@ impl<T: Transport> Client<T> {
         })
     }
 
-    /// Of which cluster each replica of the list is: as it says, or as those say whose member it is.
+    /// Returns the cluster of each replica of the list: as it says itself, or as those replicas say that have it as a
+    /// member.
     fn count(&self, answers: &[(u64, Option<Named>)]) -> Vec<(u64, Option<ClusterId>)> {
         let cluster_of = |id: u64, addr: &Addr| {
             let is_there =
@@ -121,7 +125,7 @@ impl<T: Transport> Client<T> {
         self.listed.iter().zip(own).map(|((id, addr), own)| (*id, own.or_else(|| cluster_of(*id, addr)))).collect()
     }
 
-    /// Whether a replica that has answered is of another cluster, which is noted.
+    /// Whether a replica that answered belongs to another cluster; if so, this is noted.
     pub(super) fn is_stranger(&self, id: u64, cluster: ClusterId) -> bool {
         if self.cluster.get() == Some(cluster) {
             return false;
@@ -136,22 +140,22 @@ impl<T: Transport> Client<T> {
     }
 }
 
-/// The number that more than half of those say who were asked.
+/// Returns the number that more than half of the replicas in the list agree on.
 fn majority(answers: &[(u64, Option<ClusterId>)]) -> Option<ClusterId> {
     let count = |cluster: ClusterId| answers.iter().filter(|(_, answer)| *answer == Some(cluster)).count();
     answers.iter().find_map(|(_, answer)| answer.filter(|cluster| 2 * count(*cluster) > answers.len()))
 }
 
-/// The number that more than half say; `None` if it hangs on those who have not answered. Fewer than that decide nothing: they may be of another cluster, at
-/// addresses that were used before.
+/// Returns the number that more than half agree on; `None` if missing answers can still decide. Fewer than half decide
+/// nothing: they may belong to another cluster, at stale addresses.
 ///
 /// # Errors
-/// [`ClientError::SeveralClusters`] if no number can have a majority any more.
+/// [`ClientError::SeveralClusters`] if no number can reach a majority any more.
 fn agreed(answers: &[(u64, Option<ClusterId>)]) -> Result<Option<ClusterId>, ClientError> {
     if let Some(cluster) = majority(answers) {
         return Ok(Some(cluster));
     }
-    // If all others said the same as this one.
+    // Whether this number has a majority if all missing answers agree with it.
     let is_open = |(_, named): &(u64, Option<ClusterId>)| {
         let others = answers.iter().map(|(id, answer)| (*id, answer.or(*named)));
         majority(&others.collect::<Vec<_>>()).is_some()
@@ -162,7 +166,7 @@ fn agreed(answers: &[(u64, Option<ClusterId>)]) -> Result<Option<ClusterId>, Cli
     }
 }
 
-/// Why there is no majority; `None` if nobody has named a cluster.
+/// Explains why there is no majority; `None` if no replica has named a cluster.
 fn undecided(answers: &[(u64, Option<ClusterId>)]) -> Option<ClientError> {
     let mut named = answers.iter().filter_map(|(id, cluster)| Some((*id, (*cluster)?)));
     let (answered, one) = (named.clone().count(), named.next()?);
@@ -172,7 +176,7 @@ fn undecided(answers: &[(u64, Option<ClusterId>)]) -> Option<ClientError> {
     })
 }
 
-/// Lets others ask, whatever became of this attempt.
+/// Lets other operations ask, whatever the result of this attempt.
 struct Meeting<'a, T: Transport>(&'a Client<T>);
 
 impl<T: Transport> Drop for Meeting<'_, T> {

@@ -1,4 +1,4 @@
-//! The client: finds the leader, has commands executed once each, and reads what is there now.
+//! The client: finds the leader, has commands executed exactly once, and reads the current state.
 
 mod attempt;
 mod error;
@@ -23,12 +23,13 @@ use self::lines::{Sharing, Switchboard};
 use self::window::Window;
 use crate::backup::GroupState;
 use crate::cluster_id::ClusterId;
-use crate::node::backup::{PIECE_HEADER_BYTES, REPLACED};
+use crate::node::backup::REPLACED;
 use crate::wire::command::{Command, Kind};
+use crate::wire::piece::StatePiece;
 use crate::wire::request::{Change, Request};
 use crate::wire::response::{RESPONSE_BYTES, Response, Status};
 
-/// Which replica answers questions of a client. All answers are as of now: who follows asks its leader first how much is
+/// Which replica answers a client's queries. All answers are up to date: a follower first asks its leader how much is
 /// committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ReadFrom {
@@ -37,25 +38,25 @@ pub enum ReadFrom {
     Leader,
     /// All replicas that the client knows, in turn.
     Any,
-    /// This one, and no other.
+    /// Only this one.
     Replica(u64),
 }
 
 /// Settings of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientConfig {
-    /// The number of the cluster, if it is known before: nothing is asked of any other. Without it the client learns it at first contact: the number of
-    /// the cluster to which a majority of the replicas belongs that it was told of. Default `None`.
+    /// The number of the cluster, if it is known: the client uses no other cluster. Otherwise the client learns it at
+    /// first contact, as the number that a majority of the listed replicas agrees on. Default `None`.
     pub cluster: Option<ClusterId>,
-    /// The group that is asked, of those that the replicas have. Default 0.
+    /// The group to use, of those that the replicas have. Default 0.
     pub group: u16,
-    /// Which replica answers questions. Default [`ReadFrom::Leader`].
+    /// Which replica answers queries. Default [`ReadFrom::Leader`].
     pub read_from: ReadFrom,
     /// How long an operation may take, all attempts together. Default 10 s.
     pub timeout: Duration,
     /// How long one replica may take to answer before another is asked. Default 1 s.
     pub attempt_timeout: Duration,
-    /// How long is waited when a replica is busy, or nobody leads, before the next is asked. Default 5 ms.
+    /// How long the client waits before it asks the next replica, when one is busy or there is no leader. Default 5 ms.
     pub pause: Duration,
 }
 
@@ -72,10 +73,14 @@ impl Default for ClientConfig {
     }
 }
 
-/// Times that a copy is begun, since a later snapshot takes the place of the one that is read.
+/// Attempts to make a copy: the replica that is being copied from may fail, and a later snapshot may replace the one
+/// being read.
 const BACKUP_TRIES: u32 = 5;
+/// Why a copy cannot be made in time.
+const NO_SNAPSHOT: &str = "the leader has no snapshot yet that has all that was acknowledged, and takes one for a copy once in a minute only: \
+     allow more time";
 
-/// The reply of the state machine: bytes.
+/// The reply of the state machine, as bytes.
 #[derive(Debug)]
 pub struct Reply(MsgBuf);
 
@@ -88,25 +93,29 @@ impl Deref for Reply {
     }
 }
 
-/// A client of a cluster. Its operations may run side by side; commands that do may be executed in any order. [`crate::COMMANDS_PER_SESSION_MAX`] commands are
-/// in progress at once, others wait for them: a program that wants more at a time takes another client beside it. Dropping the future of an operation gives
-/// it up: a command may still be executed then.
+/// A client of a cluster. Its operations may run concurrently; concurrent commands may be executed in any order. At
+/// most [`crate::COMMANDS_PER_SESSION_MAX`] commands are in progress at once, others wait for them; a program that
+/// needs more uses a second client. Dropping the future of an operation abandons it: the cluster may still execute the
+/// command.
 pub struct Client<T: Transport> {
     endpoint: Rc<Endpoint<T>>,
     config: ClientConfig,
     members: RefCell<BTreeMap<u64, Addr>>,
-    /// The members that it was made with: of a majority of them it must be known of which cluster they are. One that it learned of may not have been added yet.
+    /// The members given at creation: first contact needs to know the cluster of a majority of these. A member learned
+    /// later may not have been added yet.
     listed: Box<[(u64, Addr)]>,
+    /// It was told of later members than those, by one of them.
+    follows: Cell<bool>,
     /// For what waits for disks, as commands do.
     command_lines: Switchboard,
-    /// For reads, which may have long answers: a command holds a credit of its session until it is executed, so on one
-    /// session with commands a long answer would get a packet through whenever one of them ends.
+    /// For reads, which may have long answers. A command holds a credit of its session until it is executed. So on a
+    /// session shared with commands, a long answer would advance only one packet whenever a command ends.
     read_lines: Switchboard,
-    /// For questions that wait until there is an answer.
+    /// For queries that wait until there is an answer.
     waiting_lines: Switchboard,
-    /// Who is asked next: the leader, as far as is known.
+    /// The replica to ask next: the leader, as far as is known.
     target: Cell<u64>,
-    /// Who was asked a question last, of all.
+    /// The replica that was last asked a query, with [`ReadFrom::Any`].
     reader: Cell<u64>,
     window: Window,
     is_opening: Cell<bool>,
@@ -116,11 +125,12 @@ pub struct Client<T: Transport> {
 }
 
 impl<T: Transport> Client<T> {
-    /// A client that knows these members, one at least. Nothing is sent yet. One of them that can be reached is enough if more than half of them are members of its
-    /// cluster at these addresses; with [`ClientConfig::cluster`] any one of that cluster is. It learns of other members when they lead.
+    /// Returns a client that knows these members, at least one. It sends nothing yet. One reachable member is enough if
+    /// more than half of the list are members of its cluster at these addresses; with [`ClientConfig::cluster`], any
+    /// one member of that cluster is enough. The client learns of other members when they lead.
     ///
     /// # Panics
-    /// If there are none.
+    /// If there are no members.
     pub fn new(
         endpoint: &Rc<Endpoint<T>>,
         members: impl IntoIterator<Item = (u64, Addr)>,
@@ -132,6 +142,7 @@ impl<T: Transport> Client<T> {
             endpoint: endpoint.clone(),
             config,
             listed: members.iter().map(|(id, addr)| (*id, addr.clone())).collect(),
+            follows: Cell::new(false),
             members: RefCell::new(members),
             command_lines: Switchboard::default(),
             read_lines: Switchboard::default(),
@@ -146,12 +157,14 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// A client of another group of the same replicas, which shares the RPC sessions of this one and knows what it has learned.
+    /// Returns a client of another group of the same replicas, which shares this one's RPC sessions and starts with
+    /// what this one has learned.
     pub fn of_group(&self, group: u16) -> Client<T> {
         Client {
             endpoint: self.endpoint.clone(),
             config: ClientConfig { group, ..self.config },
             listed: self.listed.clone(),
+            follows: self.follows.clone(),
             members: self.members.clone(),
             command_lines: self.command_lines.clone(),
             read_lines: self.read_lines.clone(),
@@ -166,16 +179,17 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// A client of the same group that knows what this one has learned, and has RPC sessions of its own: what it asks does not wait behind long answers to this one.
+    /// Returns a client of the same group that starts with what this one has learned, and has its own RPC sessions: its
+    /// requests do not wait behind long answers to this one.
     pub fn apart(&self) -> Client<T> {
         let (command_lines, read_lines) = (Switchboard::default(), Switchboard::default());
         Client { command_lines, read_lines, ..self.of_group(self.config.group) }
     }
 
-    /// Has a command executed once, and gives its reply.
+    /// Has a command executed exactly once, and returns its reply.
     ///
     /// # Errors
-    /// [`ClientError`]; [`ClientError::may_have_run`] says whether it may have been executed, or may be yet.
+    /// [`ClientError`]; [`ClientError::may_have_run`] says whether the command may have been executed, or may be yet.
     pub async fn execute(&self, command: &[u8]) -> Result<Reply, ClientError> {
         let deadline = self.deadline();
         loop {
@@ -186,7 +200,7 @@ impl<T: Transport> Client<T> {
             let request = Command { kind: Kind::Apply, time: 0, session, sequence, waits_from, body: command };
             match self.ask(&Request::Command(request), deadline).await? {
                 Answered { reply: Some(reply), .. } => return Ok(Reply(reply)),
-                // It was the first to be asked: so it was not executed, and may be in another session.
+                // This was the first attempt, so the command was not executed and may be sent in another session.
                 Answered { reply: None, was_in_doubt: false } => self.window.leave(session),
                 Answered { reply: None, was_in_doubt: true } => {
                     self.window.leave(session);
@@ -196,10 +210,10 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Asks a question of the state machine: the answer is as of some time between now and when it comes.
+    /// Sends a query to the state machine. The answer reflects the state at some time between the call and its return.
     ///
     /// # Errors
-    /// [`ClientError`]; it leaves no trace, so nothing is ever in doubt.
+    /// [`ClientError`]; a query has no side effects, so nothing is ever in doubt.
     pub async fn query(&self, query: &[u8]) -> Result<Reply, ClientError> {
         let request = match self.config.read_from {
             ReadFrom::Leader => Request::Read(query),
@@ -208,18 +222,19 @@ impl<T: Transport> Client<T> {
         self.reply_to(&request).await.map_err(ClientError::without_doubt)
     }
 
-    /// Asks a question that the state machine may keep until there is an answer ([`crate::StateMachine::ask`]), for any time. `None` if the replica that is thought
-    /// to lead did not take it, leads no longer, or was lost: a [query](Client::query) then finds who leads.
+    /// Sends a query that the state machine may keep until there is an answer ([`crate::StateMachine::ask`]), for any
+    /// time. `None` if the presumed leader did not take it, no longer leads, or was lost: a [query](Client::query) then
+    /// finds the leader.
     ///
     /// # Errors
-    /// [`ClientError`], if no time can mend it, or the cluster is not known in the time of an operation.
+    /// [`ClientError`], if waiting cannot help, or the cluster is still unknown when the time of an operation is over.
     pub async fn wait_for(&self, query: &[u8]) -> Result<Option<Reply>, ClientError> {
         let waited = self.wait_at_leader(&Request::Read(query), self.deadline()).await;
         Ok(waited.map_err(ClientError::without_doubt)?.map(Reply))
     }
 
-    /// Changes who belongs to the cluster. It returns when the change counts; one that was in doubt is asked for again, and may then be refused because it was
-    /// made.
+    /// Changes the membership of the cluster. Returns when the change is in effect. A change that was in doubt is sent
+    /// again, and may then be refused because it was already made.
     ///
     /// # Errors
     /// [`ClientError::Refused`] with the reason, and all others.
@@ -227,7 +242,7 @@ impl<T: Transport> Client<T> {
         self.reply_to(&Request::Change(change)).await.map(|_| ())
     }
 
-    /// Asks the leader to make another replica leader. It has begun when this returns.
+    /// Asks the leader to transfer leadership to another replica. When this returns, the transfer has begun.
     ///
     /// # Errors
     /// As [`Client::change`].
@@ -235,16 +250,16 @@ impl<T: Transport> Client<T> {
         self.reply_to(&Request::Transfer { to }).await.map(|_| ())
     }
 
-    /// How a replica is. It need not be of a cluster yet.
+    /// Returns the status of a replica. It need not belong to a cluster yet.
     ///
     /// # Errors
-    /// [`ClientError::Unknown`] for one that is not known here; [`ClientError::OtherCluster`] if it is of another cluster than this client asks, once that is known;
-    /// others.
+    /// [`ClientError::Unknown`] if the client does not know the replica; [`ClientError::OtherCluster`] if it belongs to
+    /// another cluster than this client's, once that is known; others.
     pub async fn status(&self, id: u64) -> Result<Status, ClientError> {
         self.status_of(id, self.config.group).await
     }
 
-    /// How a replica of a group is.
+    /// Returns the status of a replica of a group.
     async fn status_of(&self, id: u64, group: u16) -> Result<Status, ClientError> {
         let reply = self.ask_one((id, group), &Request::Status, self.deadline()).await?;
         let bytes = match Response::parse(&reply) {
@@ -261,10 +276,10 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// How many groups the replicas have, numbered from 0.
+    /// Returns the number of groups; they are numbered from 0.
     ///
     /// # Errors
-    /// [`ClientError`]; it leaves no trace, so nothing is ever in doubt.
+    /// [`ClientError`]; this has no side effects, so nothing is ever in doubt.
     pub async fn groups(&self) -> Result<u16, ClientError> {
         let deadline = self.deadline();
         self.meet(deadline).await.map_err(ClientError::without_doubt)?;
@@ -286,44 +301,51 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// This client, which has its questions answered by such replicas.
+    /// Returns this client with another choice of replicas that answer its queries.
     pub fn reading_from(mut self, read_from: ReadFrom) -> Client<T> {
         self.config.read_from = read_from;
         self
     }
 
-    /// Copies the state of the group: with all that was acknowledged before, as of one instant. The leader takes a snapshot
-    /// for it if it has none of so late, and each piece of that may take the time of an operation.
+    /// Copies the state of the group as of one instant, with all writes that were acknowledged before the call. The
+    /// leader takes a snapshot if its own is too old. Each piece may take the time of an operation.
     ///
     /// # Errors
-    /// [`ClientError`]; it leaves no trace, so nothing is ever in doubt.
+    /// [`ClientError`]; this has no side effects, so nothing is ever in doubt.
     pub async fn backup(&self) -> Result<GroupState, ClientError> {
-        let reply = self.reply_to(&Request::Index).await.map_err(ClientError::without_doubt)?;
-        let least = reply[..].try_into().map(u64::from_le_bytes).map_err(|_| ClientError::Protocol)?;
-        for _ in 1..BACKUP_TRIES {
-            match self.copy_snapshot(least).await {
-                Err(ClientError::Refused(why)) if why == REPLACED => {}
-                copied => return copied,
+        let least = self.committed().await?;
+        for _ in 0..BACKUP_TRIES {
+            if let Some(state) = self.copy_snapshot(least).await? {
+                return Ok(state);
             }
+            // Finds the current leader, which is asked next.
+            self.committed().await?;
         }
-        self.copy_snapshot(least).await
+        Err(ClientError::Refused(format!(
+            "{BACKUP_TRIES} copies were begun, and none could be ended: see how the replicas are"
+        )))
     }
 
-    /// Copies a snapshot that has an entry at least, piece by piece, of whoever leads now: replicas write the same state in
-    /// different orders.
-    async fn copy_snapshot(&self, least: u64) -> Result<GroupState, ClientError> {
+    /// Returns the commit index.
+    async fn committed(&self) -> Result<u64, ClientError> {
+        let reply = self.reply_to(&Request::Index).await.map_err(ClientError::without_doubt)?;
+        reply[..].try_into().map(u64::from_le_bytes).map_err(|_| ClientError::Protocol)
+    }
+
+    /// Copies a snapshot that includes entry `least`, piece by piece, all from the current leader: replicas write the
+    /// same state in different orders. `None` if the copy must start over.
+    async fn copy_snapshot(&self, least: u64) -> Result<Option<GroupState>, ClientError> {
         let (from, mut data) = (self.target.get(), Vec::new());
         let mut index = 0;
         loop {
             let request = Request::Piece { least, index, offset: data.len() as u64 };
-            let piece = self.ask_for_piece(from, &request).await?;
-            let (header, bytes) = piece.split_at_checked(PIECE_HEADER_BYTES).ok_or(ClientError::Protocol)?;
-            let [last, term, total] =
-                [0, 8, 16].map(|at| u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|byte| header[at + byte])));
-            index = last;
+            let Some(piece) = self.ask_for_piece(from, &request).await? else { return Ok(None) };
+            let piece = StatePiece::parse(&piece).map_err(|_| ClientError::Protocol)?;
+            let StatePiece { term, total, bytes, .. } = piece;
+            index = piece.index;
             data.extend_from_slice(bytes);
             if data.len() as u64 == total {
-                return Ok(GroupState { index, term, snapshot: data.into() });
+                return Ok(Some(GroupState { index, term, snapshot: data.into() }));
             }
             if bytes.is_empty() || data.len() as u64 > total {
                 return Err(ClientError::Protocol);
@@ -331,14 +353,28 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// One piece, as soon as there is a snapshot.
-    async fn ask_for_piece(&self, from: u64, request: &Request<'_>) -> Result<Reply, ClientError> {
+    /// Fetches one piece, as soon as there is a snapshot; `None` if the replica no longer has it, or has not answered
+    /// for half of the time of an operation.
+    async fn ask_for_piece(&self, from: u64, request: &Request<'_>) -> Result<Option<Reply>, ClientError> {
         let deadline = self.deadline();
+        let mut silent_until = self.half_time();
         loop {
-            let reply = self.ask_one((from, self.config.group), request, deadline).await?;
+            let Some(reply) = self.try_to_ask((from, self.config.group), request, deadline).await? else {
+                if self.time_left(silent_until).is_zero() {
+                    return Ok(None);
+                }
+                self.pause(deadline, false).await?;
+                continue;
+            };
+            silent_until = self.half_time();
             match Response::parse(&reply) {
-                Ok(Response::Ok(_)) => return Ok(Reply(reply)),
+                Ok(Response::Ok(_)) => return Ok(Some(Reply(reply))),
+                Ok(Response::Busy) if self.time_left(deadline).is_zero() => {
+                    return Err(ClientError::Refused(NO_SNAPSHOT.into()));
+                }
                 Ok(Response::Busy) => self.pause(deadline, false).await?,
+                Ok(Response::Failed) => return Ok(None),
+                Ok(Response::Refused(why)) if why == REPLACED => return Ok(None),
                 Ok(Response::Refused(why)) => return Err(ClientError::Refused(why)),
                 Ok(Response::OtherCluster { ours }) => return Err(ClientError::OtherCluster { found: ours }),
                 _ => return Err(ClientError::Protocol),
@@ -346,10 +382,10 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Says that this client is still there, so that its session stays while it executes nothing.
+    /// Tells the cluster that this client is still there, so that its session stays open while it executes nothing.
     ///
     /// # Errors
-    /// [`ClientError`]; a session that is over is no error.
+    /// [`ClientError`]; an expired session is no error.
     pub async fn keep_alive(&self) -> Result<(), ClientError> {
         let (session, waits_from) = (self.window.session(), self.window.waits_from());
         if session == 0 {
@@ -362,10 +398,10 @@ impl<T: Transport> Client<T> {
         Ok(())
     }
 
-    /// Ends the session, which frees what the cluster keeps of it. The next command opens another.
+    /// Ends the session, which frees the memory that the cluster keeps for it. The next command opens another.
     ///
     /// # Errors
-    /// [`ClientError`]; then it ends when it was not used for long.
+    /// [`ClientError`]; the session then expires after its idle time.
     pub async fn close(&self) -> Result<(), ClientError> {
         let session = self.window.session();
         if session == 0 {
@@ -376,44 +412,54 @@ impl<T: Transport> Client<T> {
         self.ask(&Request::Command(command), self.deadline()).await.map(|_| ())
     }
 
-    /// Its settings.
+    /// Returns the client's settings.
     pub fn config(&self) -> &ClientConfig {
         &self.config
     }
 
-    /// Sleeping, on its endpoint.
+    /// Returns the timers of its endpoint.
     pub fn timers(&self) -> Timers {
         self.endpoint.timers()
     }
 
-    /// The members that it knows.
+    /// Returns the members that it knows.
     pub fn members(&self) -> Vec<(u64, Addr)> {
         self.members.borrow().iter().map(|(id, addr)| (*id, addr.clone())).collect()
     }
 
-    /// Tells it of a member, or of another address of one.
+    /// Tells it of a member, or of another address of one. What was asked at the old one is still answered there.
     pub fn learn(&self, id: u64, addr: Addr) {
-        if self.members.borrow_mut().insert(id, addr.clone()) != Some(addr) {
-            self.forget_lines(id);
-        }
+        // Also if it knew that: clients that share its lines may have opened one elsewhere.
+        self.forget_lines(id, Some(&addr));
+        self.members.borrow_mut().insert(id, addr);
     }
 
-    /// Takes the number of the cluster and its members from the status of one of its replicas that the caller trusts, such as one beside it in this process. What the
-    /// client was made with counts no more: members may have come and gone since.
+    /// Takes the cluster's number and members from the status of a replica that the caller trusts, such as one in the
+    /// same process. The list given at creation no longer counts: members may have come and gone since.
     pub fn follow(&self, status: &Status) {
         let members = status.addresses.iter().filter_map(|(id, address)| Some((*id, address.parse().ok()?)));
         let members: BTreeMap<u64, Addr> = members.collect();
         let (Some(cluster), true) = (status.cluster, members.contains_key(&status.id)) else { return };
         self.cluster.set(Some(cluster));
+        self.follows.set(true);
         self.target.set(status.leader.filter(|leader| members.contains_key(leader)).unwrap_or(status.id));
         let before = self.members.replace(members);
         let now = self.members.borrow();
-        before.iter().filter(|(id, addr)| now.get(id) != Some(addr)).for_each(|(id, _)| self.forget_lines(*id));
+        before.keys().for_each(|id| self.forget_lines(*id, now.get(id)));
     }
 
-    /// Ends the lines to a replica.
-    fn forget_lines(&self, id: u64) {
-        [&self.command_lines, &self.read_lines, &self.waiting_lines].into_iter().for_each(|lines| lines.forget(id));
+    fn all_lines(&self) -> [&Switchboard; 3] {
+        [&self.command_lines, &self.read_lines, &self.waiting_lines]
+    }
+
+    /// Gives up the lines to a replica that do not lead to this address.
+    fn forget_lines(&self, id: u64, unless: Option<&Addr>) {
+        self.all_lines().into_iter().for_each(|lines| lines.forget(id, unless));
+    }
+
+    /// Whether a replica is reached, over whichever line.
+    fn reaches(&self, id: u64) -> bool {
+        self.all_lines().into_iter().any(|lines| lines.reaches(id))
     }
 
     async fn reply_to(&self, request: &Request<'_>) -> Result<Reply, ClientError> {
@@ -422,10 +468,19 @@ impl<T: Transport> Client<T> {
     }
 
     fn deadline(&self) -> u64 {
-        self.endpoint.now().saturating_add(self.config.timeout.as_nanos().try_into().unwrap_or(u64::MAX))
+        self.after(self.config.timeout)
     }
 
-    /// The session; opens one, or waits for whoever does.
+    /// Returns the time at which half of an operation's time is over, if it begins now.
+    fn half_time(&self) -> u64 {
+        self.after(self.config.timeout / 2)
+    }
+
+    fn after(&self, time: Duration) -> u64 {
+        self.endpoint.now().saturating_add(time.as_nanos().try_into().unwrap_or(u64::MAX))
+    }
+
+    /// Returns the session; opens one, or waits for the task that is opening it.
     async fn open(&self, deadline: u64) -> Result<u64, ClientError> {
         loop {
             let session = self.window.session();
@@ -439,7 +494,7 @@ impl<T: Transport> Client<T> {
         }
         let _opening = Opening(&self.is_opening);
         let command = Command { kind: Kind::OpenSession, time: 0, session: 0, sequence: 0, waits_from: 0, body: &[] };
-        // In doubt, a session may have been opened, which nobody will use. The command was not sent.
+        // If this is in doubt, an unused session may have been opened. The command was not sent.
         let answered = self.ask(&Request::Command(command), deadline).await.map_err(ClientError::without_doubt)?;
         let reply = answered.reply.map(Reply).ok_or(ClientError::Protocol)?;
         let session = reply[..].try_into().map(u64::from_le_bytes).map_err(|_| ClientError::Protocol)?;
@@ -448,7 +503,7 @@ impl<T: Transport> Client<T> {
     }
 }
 
-/// Lets others open a session, whatever became of this attempt.
+/// Lets other operations open a session, whatever the result of this attempt.
 struct Opening<'a>(&'a Cell<bool>);
 
 impl Drop for Opening<'_> {

@@ -1,7 +1,7 @@
-//! The session of commands: which wait for a reply, and which for room to begin.
+//! The window of a session: the commands that wait for a reply, and those that wait for room to begin.
 //!
-//! The cluster keeps the replies of a session from the oldest command that waits on, and no more than so many. So a command begins when its number is less than
-//! that far from the oldest; others wait for room in the order in which they came.
+//! The cluster keeps a limited number of a session's replies, starting with the oldest command that still waits. So a
+//! command begins when its number is within that distance of the oldest; the others queue in order of arrival.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,11 +16,11 @@ struct State {
     session: u64,
     /// Number of the last command that began.
     last: u64,
-    /// Those that wait for a reply.
+    /// Commands that wait for a reply.
     waiting: BTreeSet<u64>,
-    /// Those that wait for room, in the order in which they came.
+    /// Commands that wait for room, in order of arrival.
     queue: BTreeMap<u64, Option<Waker>>,
-    /// The place in the queue that was given last.
+    /// The last place given out in the queue.
     place: u64,
 }
 
@@ -28,7 +28,7 @@ struct State {
 #[derive(Debug, Default)]
 pub(super) struct Window(RefCell<State>);
 
-/// A command that has begun, until it is dropped: then its reply is not asked for again.
+/// A command that has begun. Once this is dropped, its reply is not asked for again.
 pub(super) struct Waiting<'a> {
     window: &'a Window,
     session: u64,
@@ -46,12 +46,12 @@ impl State {
         self.waiting.first().copied().unwrap_or(self.last + 1)
     }
 
-    /// Commands that may begin.
+    /// How many commands may begin.
     fn room(&self) -> usize {
         COMMANDS_PER_SESSION_MAX.saturating_sub((self.last + 1 - self.waits_from()) as usize)
     }
 
-    /// Goes on in another session, or in none; those in the queue look again.
+    /// Switches to another session, or to none; queued commands look again.
     fn enter(&mut self, session: u64) {
         (self.session, self.last) = (session, 0);
         self.waiting.clear();
@@ -60,17 +60,17 @@ impl State {
 }
 
 impl Window {
-    /// The session; 0 for none.
+    /// Returns the session; 0 for none.
     pub fn session(&self) -> u64 {
         self.0.borrow().session
     }
 
-    /// Commands before this one are not asked for again.
+    /// Returns the oldest command whose reply may still be asked for.
     pub fn waits_from(&self) -> u64 {
         self.0.borrow().waits_from()
     }
 
-    /// Goes on in another session.
+    /// Switches to another session.
     pub fn enter(&self, session: u64) {
         self.0.borrow_mut().enter(session);
     }
@@ -82,7 +82,7 @@ impl Window {
         }
     }
 
-    /// Begins a command when there is room; `None` if the session is another by then.
+    /// Begins a command when there is room; `None` if the session has changed by then.
     pub async fn begin(&self, session: u64) -> Option<Waiting<'_>> {
         if let Poll::Ready(begun) = self.begin_after(None, session) {
             return begun;
@@ -98,7 +98,7 @@ impl Window {
         .await
     }
 
-    /// Begins a command if there is room for it besides those in the queue: all of them, or those before its place.
+    /// Begins a command if there is room for it besides the queued commands: all of them, or those before its place.
     fn begin_after(&self, place: Option<u64>, session: u64) -> Poll<Option<Waiting<'_>>> {
         let mut state = self.0.borrow_mut();
         if state.session != session {
@@ -123,7 +123,7 @@ impl Window {
         Place { window: self, number }
     }
 
-    /// Wakes those for which there is room.
+    /// Wakes the queued commands for which there is room.
     fn wake(&self) {
         let mut state = self.0.borrow_mut();
         let room = state.room();
@@ -148,7 +148,7 @@ impl Drop for Waiting<'_> {
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         self.window.0.borrow_mut().queue.remove(&self.number);
-        // It may have been woken for room that it leaves to another.
+        // It may have been woken for room that it now leaves to another.
         self.window.wake();
     }
 }
@@ -198,7 +198,7 @@ mod tests {
         begun.drain(..1);
         assert!(poll(two.as_mut()).is_none(), "one is before it");
         assert!(poll(pin!(window.begin(7))).is_none(), "no newcomer overtakes");
-        // One is given up: its room is the next one's.
+        // One gives up: the next one gets its room.
         drop(one);
         assert!(poll(three.as_mut()).is_none());
         let two = poll(two.as_mut()).unwrap();

@@ -1,6 +1,7 @@
-//! A snapshot of the items as they were at one instant, taken while they change: what is about to change, and was not taken yet, is taken first.
+//! A snapshot of the items as of one instant, taken while they change: an item that is about to change is copied first
+//! if the snapshot does not have it yet.
 //!
-//! Items are gone through by the hash of their key, in ranges that hold few of them each ([`dunlin_store::Visit`]).
+//! Items are visited by the hash of their key, in ranges that hold few of them each ([`dunlin_store::Visit`]).
 
 use std::any::Any;
 use std::ops::RangeInclusive;
@@ -9,26 +10,26 @@ use dunlin_store::{Item, KeyHash, Partition, Sweep, Visit, Watch};
 
 use crate::machine::Piece;
 
-/// Bytes of items in a range, about, at most: what a change copies that comes before the range was taken.
+/// Bytes of items in a range, approximately at most: a change in a range that was not taken yet copies this much.
 const RANGE_BYTES: u64 = 16 << 10;
-/// Limits of the bits that number the ranges: what is noted of each takes 8 MiB at most.
+/// Limits of the number of bits that number the ranges: the bitmap of ranges takes at most 8 MiB.
 const RANGE_BITS: RangeInclusive<u32> = 6..=26;
-/// Ranges that are gone through at once, whatever they hold.
+/// Ranges that are visited in one piece, at most.
 const RANGES_AT_ONCE: usize = 512;
 
-/// How far a snapshot is. The partition tells it of changes.
+/// The progress of a snapshot. The partition reports changes to it.
 #[derive(Debug)]
 pub(super) struct Frozen {
     range_bits: u32,
     /// All ranges before this one were taken.
     next: usize,
-    /// A bit for each range: it was taken before its turn.
+    /// One bit for each range: set if it was copied before its turn.
     early: Vec<u64>,
-    /// What was taken so.
+    /// The items copied before their turn.
     copies: Vec<u8>,
 }
 
-/// Writes an item as it stands in snapshots.
+/// Writes an item in the format of snapshots.
 pub(super) fn write_item(key: &[u8], item: &Item<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(&(key.len() as u32).to_le_bytes());
     out.extend_from_slice(&(item.value.len() as u32).to_le_bytes());
@@ -38,14 +39,14 @@ pub(super) fn write_item(key: &[u8], item: &Item<'_>, out: &mut Vec<u8>) {
 }
 
 impl Frozen {
-    /// Of items as they are now, which count so many bytes.
+    /// Begins a snapshot of the current items, which count this many bytes.
     pub fn new(items: &dyn Visit, bytes: u64) -> Frozen {
         let bits_for_bytes = (bytes / RANGE_BYTES).max(1).ilog2() + 1;
         let range_bits = items.range_bits().max(bits_for_bytes).clamp(*RANGE_BITS.start(), *RANGE_BITS.end());
         Frozen { range_bits, next: 0, early: vec![0; (1 << range_bits) / 64], copies: Vec::new() }
     }
 
-    /// Takes the one that a partition tells of changes back, if there is one.
+    /// Takes the snapshot back that a partition reports changes to, if there is one.
     pub fn take(partition: &mut Partition) -> Option<Box<Frozen>> {
         (partition.unwatch()? as Box<dyn Any>).downcast().ok()
     }
@@ -63,7 +64,8 @@ impl Frozen {
         self.early[range / 64] & 1 << (range % 64) != 0
     }
 
-    /// Appends the next items, so many bytes or a range more, and those that were taken before their turn since the last piece.
+    /// Appends the next items, up to one range more than `bytes`, and those that were copied before their turn since
+    /// the last piece.
     pub fn next_piece(&mut self, items: &dyn Visit, bytes: usize, out: &mut Vec<u8>) -> Piece {
         let end = out.len().saturating_add(bytes);
         out.append(&mut self.copies);

@@ -1,4 +1,4 @@
-//! The machine.
+//! The key-value state machine.
 
 use arrayvec::ArrayVec;
 use dunlin_store::{Key, Mode, Partition, PartitionConfig, PartitionError, Put, Refused, Store, Sweep, Visit};
@@ -8,42 +8,44 @@ use super::wire::{Answer, Command, Condition, VALUE_BYTES_MAX};
 use crate::machine::{PREFETCHED_MAX, Piece, RestoreError, StateMachine, free_beside};
 use crate::wire::bytes::Reader;
 
-/// What an item counts beyond its key and value.
+/// What an item counts for beyond its key and value.
 const ITEM_BYTES: u64 = 64;
-/// Memory of the partition for each byte that items may count, and beyond: so much that it never refuses what the count allows. A partition cleans
-/// its log bit by bit, and keeps what is not cleaned yet.
+/// Memory of the partition for each byte that items may count, and the constant part: enough that the partition never
+/// rejects what the count allows. A partition cleans its log step by step, and keeps the part not cleaned yet.
 const MEMORY_FACTOR: usize = 3;
 const MEMORY_EXTRA: usize = 32 << 20;
 
-/// Keys and values, replicated. The version of a value is the index of the entry that stored it.
+/// Replicated keys and values. The version of a value is the index of the entry that stored it.
 pub struct KvMachine {
     store: Partition,
     bytes: u64,
     bytes_max: u64,
-    /// Of its hash, if it was given one.
+    /// The secret of its hash, if one was given.
     secret: Option<[u64; 2]>,
 }
 
 impl KvMachine {
-    /// An empty one, for items that count up to `bytes_max`: each its key, its value, and 64 bytes. All replicas have the same limit. It reserves some
-    /// three times as much address space, and uses memory as items come.
+    /// Creates an empty machine for items that count up to `bytes_max`: each its key, its value, and 64 bytes. All
+    /// replicas must have the same limit. It reserves about three times as much address space, and uses memory as items
+    /// arrive.
     ///
     /// # Errors
-    /// [`PartitionError`] if there is no such memory.
+    /// [`PartitionError`] if the memory cannot be reserved.
     pub fn new(bytes_max: u64) -> Result<KvMachine, PartitionError> {
         Ok(KvMachine { store: Partition::new(config(bytes_max))?, bytes: 0, bytes_max, secret: None })
     }
 
-    /// As [`KvMachine::new`], with this secret of its hash, so that a simulation repeats itself. Whoever knows the secret can make keys that slow it down.
+    /// Like [`KvMachine::new`], with a given secret for the hash, so that a simulation is repeatable. An attacker who
+    /// knows the secret can choose keys that slow it down.
     ///
     /// # Errors
-    /// [`PartitionError`] if there is no such memory.
+    /// [`PartitionError`] if the memory cannot be reserved.
     pub fn with_secret(bytes_max: u64, secret: [u64; 2]) -> Result<KvMachine, PartitionError> {
         let store = Partition::with_secret(config(bytes_max), secret)?;
         Ok(KvMachine { store, bytes: 0, bytes_max, secret: Some(secret) })
     }
 
-    /// Items that it has.
+    /// Returns the number of items.
     pub fn items(&self) -> u64 {
         self.store.stats().items
     }
@@ -61,7 +63,7 @@ impl KvMachine {
                 let Ok(key) = self.store.key(key) else { return Answer::NotFound };
                 let Some(len) = self.store.peek(&key).map(|item| item.value.len()) else { return Answer::NotFound };
                 self.bytes -= cost(key.bytes(), len);
-                // It is there, and a deletion needs no memory.
+                // The item exists, and a deletion needs no memory.
                 let _ = self.store.delete(&key, None);
                 Answer::Done { version: index }
             }
@@ -82,20 +84,20 @@ impl KvMachine {
             _ => {}
         }
         let bytes = self.bytes - before.map_or(0, |(_, cost)| cost) + cost(key.bytes(), value.len());
-        // By the count, which is the same at all replicas, and not by what the partition has left, which is not.
+        // By the count, which is the same at all replicas, not by the partition's free memory, which is not.
         if bytes > self.bytes_max {
             return Answer::Full;
         }
         match self.store.put(&key, value, Put { cas: Some(index), ..Put::default() }) {
             Ok(_) => self.bytes = bytes,
             Err(Refused::TooLarge { .. }) => return Answer::TooLarge,
-            // The other replicas have stored it: this one may not go on without.
+            // The other replicas have stored it, so this one must not go on without it.
             Err(refused) => panic!("{} bytes of items do not fit the partition: {refused}", bytes),
         }
         Answer::Done { version: index }
     }
 
-    /// Takes the next item of a snapshot.
+    /// Restores the next item of a snapshot.
     fn restore_item(&mut self, reader: &mut Reader<'_>) -> Result<(), RestoreError> {
         let wrong = |error| RestoreError::new(format!("an item: {error}"));
         let (key_len, value_len) = (reader.u32().map_err(wrong)?, reader.u32().map_err(wrong)?);
@@ -283,7 +285,7 @@ mod tests {
         assert!(pieces >= 95, "{pieces} pieces of {} bytes", snapshot.len());
         assert_eq!((second.items(), second.bytes), (1000, first.bytes));
         assert_eq!(get(&second, b"key 999"), get(&first, b"key 999"));
-        // What is twice in a snapshot, or more than there may be, is of no machine like this one.
+        // A snapshot with duplicate items, or more than the limit, cannot come from a machine like this one.
         assert!(first.fresh().unwrap().restore(&snapshot.repeat(2)).is_err());
         assert!(machine().restore(&snapshot).is_err());
     }
@@ -314,7 +316,7 @@ mod tests {
         const ITEMS: u64 = 5_000;
         let mut machine = KvMachine::with_secret(64 << 20, [1, 2]).unwrap();
         let key = |number: u64| format!("key {}", number % (ITEMS + 50));
-        // Values in lines and in the log.
+        // Values both inside lines and in the log.
         let value = |number: u64| vec![number as u8; (number * 7 % 300) as usize];
         for number in 0..ITEMS {
             run(&mut machine, number + 2, put(key(number).as_bytes(), &value(number), Condition::Always));
@@ -323,12 +325,16 @@ mod tests {
         machine.snapshot(&mut whole);
         let (mut pieces, mut out) = (0, Vec::new());
         machine.begin_snapshot(&mut out);
-        // Values change, come and go, and the index grows.
+        // Values change, appear and disappear, and the index grows.
         for number in 0.. {
             let changed = number * 61;
             run(&mut machine, ITEMS + 2 + number, put(key(changed).as_bytes(), &value(changed + 1), Condition::Always));
             run(&mut machine, ITEMS + 2 + number, Command::Delete { key: key(changed + 7).as_bytes() });
-            run(&mut machine, ITEMS + 2 + number, put(format!("more {number}").as_bytes(), &[1; 50], Condition::Always));
+            run(
+                &mut machine,
+                ITEMS + 2 + number,
+                put(format!("more {number}").as_bytes(), &[1; 50], Condition::Always),
+            );
             pieces += 1;
             let before = out.len();
             if machine.continue_snapshot(2000, &mut out) == Piece::Last {
@@ -364,7 +370,7 @@ mod tests {
         fill(&mut machine, b"other");
         machine.begin_snapshot(&mut out);
         fill(&mut machine, b"third");
-        // One of everything, in place of the one before.
+        // A second snapshot begins in place of the first.
         machine.begin_snapshot(&mut out);
         out.clear();
         while machine.continue_snapshot(usize::MAX, &mut out) == Piece::Another {}
@@ -384,7 +390,9 @@ mod tests {
         let mut snapshot = Vec::new();
         machine.snapshot(&mut snapshot);
         for round in 0..10 {
-            machine.restore(&snapshot).unwrap_or_else(|error| panic!("round {round}: {error} {:?}", machine.store.stats()));
+            machine
+                .restore(&snapshot)
+                .unwrap_or_else(|error| panic!("round {round}: {error} {:?}", machine.store.stats()));
             assert_eq!(machine.items(), ITEMS);
         }
     }

@@ -5,22 +5,22 @@ use crate::wire::bytes::{Reader, Writer};
 
 /// Longest value, in bytes.
 pub const VALUE_BYTES_MAX: usize = 1 << 20;
-/// Bytes in front of the key of a command.
+/// Bytes before the key in a command.
 const COMMAND_BYTES: usize = 16;
-/// Bytes in front of the value of a reply.
+/// Bytes before the value in a reply.
 const ANSWER_BYTES: usize = 16;
 
-/// When a value is to be stored.
+/// The condition under which a value is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Condition {
-    /// In any case.
+    /// Always.
     #[default]
     Always,
-    /// If there is none.
+    /// If the key has no value.
     Absent,
-    /// If there is one.
+    /// If the key has a value.
     Present,
-    /// If there is one of this version.
+    /// If the key has a value of this version.
     Version(u64),
 }
 
@@ -33,24 +33,24 @@ pub enum Command<'a> {
         key: &'a [u8],
         /// Up to [`VALUE_BYTES_MAX`].
         value: &'a [u8],
-        /// When.
+        /// The condition.
         condition: Condition,
     },
-    /// Adds bytes at the end of a value that is there.
+    /// Appends bytes to an existing value.
     Append {
         /// Its key.
         key: &'a [u8],
         /// The bytes.
         bytes: &'a [u8],
     },
-    /// Deletes a value that is there.
+    /// Deletes an existing value.
     Delete {
         /// Its key.
         key: &'a [u8],
     },
 }
 
-/// A question: the value of a key.
+/// A query: the value of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Query<'a> {
     /// The key.
@@ -60,9 +60,9 @@ pub struct Query<'a> {
 /// A reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer<'a> {
-    /// It was done; the value has this version now. (Of a deletion, the version is that of the deletion.)
+    /// The change was made; the value has this version now. (For a deletion, it is the version of the deletion.)
     Done {
-        /// The version: it rises with every change, whatever the key.
+        /// The version: it rises with every change of any key.
         version: u64,
     },
     /// The value, and its version.
@@ -72,22 +72,22 @@ pub enum Answer<'a> {
         /// The value.
         value: &'a [u8],
     },
-    /// There is none.
+    /// The key has no value.
     NotFound,
-    /// There is one.
+    /// The key already has a value.
     Exists,
-    /// There is one of another version.
+    /// The value has another version.
     Changed,
-    /// The machine holds as much as it may.
+    /// The machine is full.
     Full,
-    /// The value would be longer than one may be, or the key is too long or empty.
+    /// The value would be too long, or the key is too long or empty.
     TooLarge,
-    /// The command is none.
+    /// The command is malformed.
     Bad,
 }
 
 impl<'a> Command<'a> {
-    /// Its bytes.
+    /// Returns its bytes.
     pub fn encode(&self) -> Vec<u8> {
         let (op, key, value, condition) = match *self {
             Command::Put { key, value, condition } => (1, key, value, condition),
@@ -112,17 +112,17 @@ impl<'a> Command<'a> {
         out
     }
 
-    /// The key that a command is about, if it is one.
+    /// Returns the key that a command is about, if it is a command.
     pub fn key_in(bytes: &'a [u8]) -> Option<&'a [u8]> {
         match Command::parse(bytes).ok()? {
             Command::Put { key, .. } | Command::Append { key, .. } | Command::Delete { key } => Some(key),
         }
     }
 
-    /// Reads one.
+    /// Parses a command.
     ///
     /// # Errors
-    /// If it is none.
+    /// If it is malformed.
     pub fn parse(bytes: &'a [u8]) -> Result<Command<'a>, WireError> {
         let mut reader = Reader::new(bytes);
         let (op, condition, key_len) = (reader.u8()?, reader.u8()?, reader.u16()?);
@@ -147,7 +147,7 @@ impl<'a> Command<'a> {
 }
 
 impl<'a> Query<'a> {
-    /// Its bytes: the key.
+    /// Returns its bytes: the key.
     pub fn encode(&self) -> &'a [u8] {
         self.key
     }
@@ -172,10 +172,10 @@ impl<'a> Answer<'a> {
         out.extend_from_slice(value);
     }
 
-    /// Reads one.
+    /// Parses an answer.
     ///
     /// # Errors
-    /// If it is none.
+    /// If it is malformed.
     pub fn parse(bytes: &'a [u8]) -> Result<Answer<'a>, WireError> {
         let mut reader = Reader::new(bytes);
         let status = reader.u8()?;
@@ -183,7 +183,7 @@ impl<'a> Answer<'a> {
         let version = reader.u64()?;
         match status {
             1 => Ok(Answer::Value { version, value: reader.rest() }),
-            // Machines of other kinds answer at greater length.
+            // A machine of another kind may answer with more bytes.
             _ if reader.left() > 0 => Err(WireError::Long),
             0 => Ok(Answer::Done { version }),
             2 => Ok(Answer::NotFound),

@@ -1,5 +1,5 @@
-//! A log on disk: [`Wal`] writes, and all entries that it has are in memory as well, where they are read. A snapshot of this replica is written beside that, and
-//! counts when it is durable; one from a leader is waited for.
+//! A log on disk. [`Wal`] writes; all entries are in memory as well, and are read there. A snapshot of this replica's
+//! own state is written in the background, and takes effect when it is durable; a snapshot from a leader is waited for.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -18,11 +18,11 @@ use crate::wal::{self, AppendError, Disk, Position, SnapshotReader, Wal, WalErro
 pub struct DurableLog<D: Disk> {
     wal: Wal<D>,
     view: MemoryLog,
-    /// A snapshot that is being written, and from which entry on entries are kept when it is there.
+    /// A snapshot that is being written, and the first entry to keep when it is durable.
     compacting: Option<(Snapshot, u64)>,
-    /// A snapshot from a leader that is being written, and whether it is on the disk.
+    /// A snapshot from a leader that is being written, and whether it is durable.
     staged: Option<(Position, bool)>,
-    /// Writes that are not known to be durable, by our tickets and the disk's.
+    /// Writes that are not known to be durable: this log's tickets with the disk's.
     issued: VecDeque<(Ticket, wal::Ticket)>,
     written: Ticket,
     done: Ticket,
@@ -32,24 +32,24 @@ pub struct DurableLog<D: Disk> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// A file is not as it was written.
+    /// A file is corrupt.
     #[error(transparent)]
     Wal(#[from] WalError),
-    /// What a file says was never written by this program.
+    /// A file has content that this program never writes.
     #[error("{place} says what no replica writes: {what}; it is of another program, or of a newer version of this one")]
     Foreign {
-        /// Which file, or what in it.
+        /// The file, or the part of it.
         place: String,
-        /// What it says.
+        /// Its content.
         what: String,
     },
 }
 
 impl<D: Disk> DurableLog<D> {
-    /// Reads back what an opened log has.
+    /// Reads back the contents of an opened log.
     ///
     /// # Errors
-    /// [`OpenError`]: something is damaged, or foreign.
+    /// [`OpenError`]: a part is corrupt or foreign.
     pub fn new(wal: Wal<D>) -> Result<DurableLog<D>, OpenError> {
         let compaction = wal.compaction();
         let snapshot = match read_snapshot(&wal) {
@@ -63,11 +63,14 @@ impl<D: Disk> DurableLog<D> {
             let mut data = Vec::new();
             let (term, kind) = wal.read(index, &mut data)?;
             let mut entry = Entry { index, term, data: data.into(), ..Entry::default() };
-            entry.set_entry_type(entry_type(kind).ok_or_else(|| foreign(format!("entry {index}"), format!("kind {kind}")))?);
+            entry.set_entry_type(
+                entry_type(kind).ok_or_else(|| foreign(format!("entry {index}"), format!("kind {kind}")))?,
+            );
             entries.push(entry);
         }
         let wal::HardState { term, vote, commit } = wal.hard_state();
-        // A crash may have cut off entries that this replica knew to be committed: others have them, and will say so again.
+        // A crash may have cut off entries that this replica knew to be committed: other replicas have them and will
+        // report them again.
         let commit = commit.min(wal.last().index);
         let hard_state = HardState { term, vote, commit, ..HardState::default() };
         let before = (compaction.compacted.index, compaction.compacted.term);
@@ -83,7 +86,8 @@ impl<D: Disk> DurableLog<D> {
         })
     }
 
-    /// Reads back what an opened log has of so many groups, numbered from 0: one log for each, which share the writer and its flushes.
+    /// Reads back the contents of an opened log with this many groups, numbered from 0. Returns one log for each; all
+    /// share the writer and its flushes.
     ///
     /// # Errors
     /// As [`DurableLog::new`].
@@ -91,12 +95,12 @@ impl<D: Disk> DurableLog<D> {
         (0..groups).map(|group| DurableLog::new(wal.of_group(group))).collect()
     }
 
-    /// What writes.
+    /// Returns the writer.
     pub fn wal(&self) -> &Wal<D> {
         &self.wal
     }
 
-    /// What is read.
+    /// Returns the copy in memory, which reads use.
     pub fn view(&self) -> &MemoryLog {
         &self.view
     }
@@ -114,7 +118,7 @@ impl<D: Disk> DurableLog<D> {
         Ok(())
     }
 
-    /// Hands a snapshot to the thread that writes.
+    /// Hands a snapshot to the writer thread.
     fn write_snapshot(&mut self, snapshot: &Snapshot) -> Result<Position, LogError> {
         let position = position_of(snapshot);
         let about = snapshot.get_metadata().get_conf_state().write_to_bytes().map_err(failed)?;
@@ -122,7 +126,8 @@ impl<D: Disk> DurableLog<D> {
         Ok(position)
     }
 
-    /// A snapshot is on the disk: forgets the entries that it has, or notes that it is there, if it is a leader's.
+    /// A snapshot is durable. Forgets the entries that it covers; for a leader's snapshot, only notes that it is
+    /// durable.
     fn finish_compaction(&mut self, written: Option<Position>) -> Result<(), LogError> {
         let Some(position) = written else { return Ok(()) };
         if let Some(staged) = &mut self.staged {
@@ -135,8 +140,8 @@ impl<D: Disk> DurableLog<D> {
         self.view.compact(snapshot, keep_from)
     }
 
-    /// Begins anew with a snapshot from a leader, or with the first one. Waits for it unless it was staged, or needs no
-    /// file; says whether it did.
+    /// Starts over with a snapshot from a leader, or with the first one. Waits for it unless it was staged or needs no
+    /// file; returns whether it waited.
     fn begin_anew(&mut self, snapshot: &Snapshot) -> Result<Waited, LogError> {
         let position = position_of(snapshot);
         if self.staged == Some((position, true)) || !self.wal.part().needs_file(position) {
@@ -256,7 +261,7 @@ impl<D: Disk> LogStore for DurableLog<D> {
             self.issued.push_back((self.written, ticket));
         }
         if waited == Waited::Yes {
-            // The first one of a member, or one that was not staged: who wrote it expects that it is there.
+            // The first snapshot of a member, or one that was not staged: the caller relies on it being durable.
             self.wal.wait().map_err(failed)?;
         }
         self.view.append(batch)?;
@@ -336,7 +341,7 @@ impl<D: Disk> LogStore for DurableLog<D> {
 
     fn forget_kept(&mut self) -> Result<(), LogError> {
         let base = position_of(self.view.base());
-        // The view forgets little by little; the files are what counts.
+        // The view forgets gradually; the files are authoritative.
         if self.wal.first_index() > base.index {
             return Ok(());
         }
@@ -429,7 +434,10 @@ mod tests {
         log.append(urgent((1..=40).map(|index| entry(index, 1)).collect(), 40)).unwrap();
         log.compact(snapshot(30, 1), 25).unwrap();
         log.wal.wait().unwrap();
-        assert!(log.is_compacting() && log.first_index().unwrap() == 1, "it has not looked whether the snapshot is there");
+        assert!(
+            log.is_compacting() && log.first_index().unwrap() == 1,
+            "it has not looked whether the snapshot is there"
+        );
         log.durable().unwrap();
         assert!(!log.is_compacting() && log.first_index().unwrap() == 25);
         log.wal.wait().unwrap();

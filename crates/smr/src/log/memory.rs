@@ -1,4 +1,4 @@
-//! A log in memory: the paper's setting (section 7.1). A replica that stops loses it, and must not come back under its id.
+//! A log in memory: the paper's setting (section 7.1). A replica that stops loses it, and must not return under its id.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -10,25 +10,25 @@ use crate::discard::{discard, discard_entries};
 
 use super::{Batch, LogError, LogStore, Ticket};
 
-/// A log in memory: everything is as durable as it gets at once. Without locks, since one replica owns it; entries are moved in, and the bytes of
-/// commands are shared with what is sent.
+/// A log in memory: every write is as durable as it gets at once. It has no locks, since one replica owns it; entries
+/// are moved in, and the bytes of commands are shared with outgoing messages.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryLog {
     hard_state: HardState,
-    /// Of the entry before the first, at least, with the state as of it, or later.
+    /// A snapshot at or after the entry before the first.
     snapshot: Snapshot,
     /// Index and term of the entry before the first.
     before: (u64, u64),
     entries: VecDeque<Entry>,
     entry_bytes: u64,
-    /// Entries before this one go, some with each write: to free a million takes tens of milliseconds.
+    /// Entries before this one are freed, some with each write: to free a million takes tens of milliseconds.
     forget_to: u64,
     written: Ticket,
 }
 
-/// Entries that are freed at once, at most: more than come with a write.
+/// Entries that are freed at once, at most: more than one write adds.
 const FORGOTTEN_AT_ONCE: usize = 8192;
-/// What an entry takes beyond its command.
+/// Memory of an entry beyond its command.
 const ENTRY_OVERHEAD: u64 = size_of::<Entry>() as u64;
 
 fn bytes_of(entry: &Entry) -> u64 {
@@ -36,24 +36,30 @@ fn bytes_of(entry: &Entry) -> u64 {
 }
 
 impl MemoryLog {
-    /// An empty one.
+    /// Creates an empty log.
     pub fn new() -> MemoryLog {
         MemoryLog::default()
     }
 
-    /// One that has this already: a snapshot, the entry before the first, and entries that follow it.
-    pub(super) fn restored(hard_state: HardState, snapshot: Snapshot, before: (u64, u64), entries: Vec<Entry>) -> MemoryLog {
+    /// Creates a log with these contents: a snapshot, the position before the first entry, and the entries that follow
+    /// it.
+    pub(super) fn restored(
+        hard_state: HardState,
+        snapshot: Snapshot,
+        before: (u64, u64),
+        entries: Vec<Entry>,
+    ) -> MemoryLog {
         let mut log = MemoryLog { hard_state, snapshot, before, ..MemoryLog::default() };
         log.push(entries);
         log
     }
 
-    /// Term, vote, and how far it is committed, as written last.
+    /// Returns the term, vote and commit index as last written.
     pub fn hard_state(&self) -> &HardState {
         &self.hard_state
     }
 
-    /// All entries that it has.
+    /// Iterates over all entries.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Entry> {
         self.entries.iter()
     }
@@ -76,13 +82,13 @@ impl MemoryLog {
         discard(std::mem::replace(&mut self.snapshot, snapshot).data);
     }
 
-    /// Takes a snapshot again with which it begins, and of which only that is known.
+    /// Sets the snapshot that the log begins with, of which only the position was known.
     pub(super) fn remember(&mut self, snapshot: Snapshot) {
         debug_assert_eq!(self.before.0, snapshot.get_metadata().index, "it begins with another");
         self.snapshot = snapshot;
     }
 
-    /// Frees some of the entries that are to go.
+    /// Frees some of the entries that are due.
     fn forget_some(&mut self) {
         for _ in 0..FORGOTTEN_AT_ONCE {
             if self.first() >= self.forget_to {
@@ -103,7 +109,7 @@ impl MemoryLog {
             self.last()
         );
         while self.last() >= from {
-            // There is one, since the last is not before the first.
+            // An entry exists, since the last one is not before the first.
             self.entry_bytes -= self.entries.pop_back().as_ref().map_or(0, bytes_of);
         }
         self.entry_bytes += entries.iter().map(bytes_of).sum::<u64>();
@@ -116,7 +122,7 @@ impl Storage for MemoryLog {
         let conf_state: ConfState = self.snapshot.get_metadata().get_conf_state().clone();
         let mut hard_state = self.hard_state.clone();
         if self.snapshot.get_metadata().index > 0 {
-            // What is in the snapshot was committed, whatever was written of that.
+            // The entries in the snapshot were committed, whatever commit index was written.
             hard_state.commit = hard_state.commit.max(self.snapshot.get_metadata().index);
         }
         Ok(RaftState { hard_state, conf_state })
@@ -192,7 +198,7 @@ impl LogStore for MemoryLog {
         false
     }
 
-    /// Everything is, always.
+    /// Everything is always durable.
     fn wake_when_durable(&mut self, _waker: &Waker) {}
 
     fn compact(&mut self, snapshot: Snapshot, keep_from: u64) -> Result<(), LogError> {
@@ -207,12 +213,12 @@ impl LogStore for MemoryLog {
         Ok(())
     }
 
-    /// Never: it is done at once.
+    /// Never: compaction is immediate.
     fn is_compacting(&self) -> bool {
         false
     }
 
-    /// Nothing of it is left in any case.
+    /// A log in memory keeps nothing in any case.
     fn close(&mut self) -> Result<(), LogError> {
         Ok(())
     }
@@ -283,7 +289,7 @@ mod tests {
         assert!(matches!(log.term(1), Err(Error::Store(StorageError::Compacted))));
         assert_eq!(Storage::snapshot(&log, 4, 2).unwrap().get_metadata().index, 4);
         assert!(Storage::snapshot(&log, 5, 2).is_err());
-        // One from a leader replaces everything, and what follows it goes on from there.
+        // A leader's snapshot replaces everything, and the entries after it continue from there.
         let batch = Batch { snapshot: Some(snapshot(9, 3)), entries: vec![entry(10, 3)], ..Batch::default() };
         log.append(batch).unwrap();
         assert_eq!((log.first(), log.last(), log.term(9).unwrap()), (10, 10, 3));

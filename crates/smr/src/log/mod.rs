@@ -1,8 +1,9 @@
-//! Where a replica keeps its log, its vote and its snapshot.
+//! The storage of a replica's log, vote and snapshot.
 //!
-//! The library reads through [`raft::Storage`]; a replica writes through [`LogStore`]. What is written can be read at once, and is durable later:
-//! each write has a [`Ticket`], and the store says up to which ticket all is durable. So many proposals share one flush, and the replica
-//! goes on meanwhile. What depends on it, a vote or the word that a replica has an entry, is held back until it is.
+//! The library reads through [`raft::Storage`]; a replica writes through [`LogStore`]. A write can be read at once, and
+//! is durable later: each write has a [`Ticket`], and the store reports the ticket up to which all writes are durable.
+//! So many proposals share one flush while the replica goes on. Messages that depend on durability, such as a vote or
+//! the acknowledgement of an entry, are held back until then.
 
 mod durable;
 mod memory;
@@ -15,41 +16,41 @@ use raft::eraftpb::{Entry, HardState, Snapshot};
 pub use durable::{DurableLog, OpenError};
 pub use memory::MemoryLog;
 
-/// A write, by its order: what has a lower one was written before.
+/// A write, by order: writes with lower tickets come first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Ticket(pub u64);
 
-/// What is written together.
+/// Parts that are written together.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Batch {
-    /// Replaces the whole log, and comes before all else.
+    /// Replaces the whole log, before the other parts apply.
     pub snapshot: Option<Snapshot>,
-    /// Entries that follow each other. They replace what the log had from the first of them on.
+    /// Consecutive entries. They replace the log from the first of them on.
     pub entries: Vec<Entry>,
-    /// Term, vote, and how far the log is committed.
+    /// Term, vote and commit index.
     pub hard_state: Option<HardState>,
-    /// Whether somebody waits until it is durable. If not, it may be written when something else is.
+    /// Whether the replica waits until the batch is durable. If not, it may be written together with a later one.
     pub urgency: Urgency,
 }
 
-/// Whether somebody waits until a batch is durable.
+/// Whether the replica waits until a batch is durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Urgency {
-    /// Nobody: it may be lost in a crash.
+    /// No: the batch may be lost in a crash.
     #[default]
     Lazy,
-    /// It is to be durable soon.
+    /// Yes: the batch is to be durable soon.
     Urgent,
 }
 
 /// Whether a log takes entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
-    /// It does.
+    /// Yes.
     Free,
-    /// The disk is far behind: not before more is durable.
+    /// The disk is far behind: not until more is durable.
     Behind,
-    /// It is as long as it may be: not before it is compacted.
+    /// The log has reached its maximum length: not until it is compacted.
     Full,
 }
 
@@ -60,33 +61,34 @@ impl Batch {
     }
 }
 
-/// A write failed, or a flush. What is on disk is not known any more: the replica stops for good.
+/// A write or a flush failed. The contents of the disk are no longer known: the replica stops for good.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the log cannot be written: {why}")]
 pub struct LogError {
-    /// What went wrong, and where.
+    /// The failure, and where it occurred.
     pub why: String,
 }
 
-/// A log that can be written. It is owned by the replica alone.
+/// A writable log, owned by one replica.
 ///
-/// A store that was never written to is empty: [`raft::Storage::initial_state`] gives defaults. Then the replica begins with a snapshot that all first
-/// members of a cluster make alike, or waits for one from a leader.
+/// A store that was never written to is empty: [`raft::Storage::initial_state`] returns defaults. The replica then
+/// begins with a snapshot that is identical for all first members of a cluster, or waits for one from a leader.
 pub trait LogStore: Storage {
-    /// Whether entries may come. Whoever lets entries in asks before; [`LogStore::append`] takes what was let in, does not wait, and refuses nothing for this.
+    /// Whether the log takes entries. The caller checks this before it admits entries; [`LogStore::append`] takes what
+    /// was admitted without waiting, and rejects nothing for lack of room.
     fn room(&self) -> Room {
         Room::Free
     }
 
-    /// Writes a batch. From now on it can be read; it is durable when [`LogStore::durable`] says so.
+    /// Writes a batch. It can be read from now on; it is durable when [`LogStore::durable`] says so.
     ///
     /// # Errors
     /// [`LogError`], which is final.
     fn append(&mut self, batch: Batch) -> Result<Ticket, LogError>;
 
-    /// Begins with the snapshot that all first members of a cluster make alike. A log may keep no more of that than that
-    /// it begins with it. Then [`LogStore::base`] is empty when it is opened again, it is given the same snapshot in this
-    /// way, and what it has besides stays.
+    /// Begins with the snapshot that is identical for all first members of a cluster. A log may store only that it
+    /// begins with it. If so, [`LogStore::base`] is empty when the log is opened again; this method is then called with
+    /// the same snapshot, and the other contents stay.
     ///
     /// # Errors
     /// [`LogError`], which is final.
@@ -94,15 +96,16 @@ pub trait LogStore: Storage {
         self.append(batch)
     }
 
-    /// Up to which write all is durable; ends a compaction whose snapshot is durable. Does not wait.
+    /// Returns the ticket up to which all writes are durable; completes a compaction whose snapshot is durable. Does
+    /// not wait.
     ///
     /// # Errors
     /// [`LogError`] if a write or a flush failed, which is final.
     fn durable(&mut self) -> Result<Ticket, LogError>;
 
-    /// Begins to bring a snapshot from a leader to the disk, before the batch that has it: that one does not wait for it then. Not while
-    /// [`LogStore::is_compacting`], one at a time, and of a later entry than the snapshot that the log begins with.
-    /// Whoever is to be woken when it is there is told as of a write.
+    /// Begins to write a snapshot from a leader to the disk, ahead of the batch that contains it, which then need not
+    /// wait. Not while [`LogStore::is_compacting`]; one at a time; and of a later entry than the snapshot that the log
+    /// begins with. Its completion wakes the waker like that of a write.
     ///
     /// # Errors
     /// [`LogError`], which is final.
@@ -110,43 +113,46 @@ pub trait LogStore: Storage {
         Ok(())
     }
 
-    /// Whether the snapshot that was staged is durable, as the last [`LogStore::durable`] found.
+    /// Whether the staged snapshot is durable, as of the last [`LogStore::durable`].
     fn is_staged(&self) -> bool {
         true
     }
 
-    /// No batch will have the snapshot that was staged.
+    /// Drops the staged snapshot: no batch will contain it.
     fn unstage(&mut self) {}
 
-    /// The number of what the disk does now; `None` if it has nothing to do. As long as this is the same, nothing has ended.
+    /// Returns the number of the disk's current operation; `None` if the disk is idle. As long as the number is the
+    /// same, no operation has ended.
     fn under_way(&self) -> Option<u64> {
         None
     }
 
-    /// The group that keeps a log that several share from getting shorter, if that log is long: a snapshot of that group makes room.
+    /// Returns the group that keeps a long shared log from getting shorter: a snapshot of that group makes room.
     fn held_by(&self) -> Option<u16> {
         None
     }
 
-    /// Whether it takes time until a write is durable.
+    /// Whether a write takes time to become durable.
     fn flushes(&self) -> bool;
 
-    /// Wakes this one, once, when [`LogStore::durable`] says more than before, or fails.
+    /// Wakes this waker, once, when [`LogStore::durable`] advances or fails.
     fn wake_when_durable(&mut self, waker: &Waker);
 
-    /// Keeps a snapshot of the state as of an entry that was applied, instead of the one before, and forgets entries before `keep_from`, which
-    /// is not behind the entry after that of the snapshot. Both happen when the snapshot is durable, in a later [`LogStore::durable`], or now if nothing has to be
-    /// waited for. Whoever is to be woken then is told as of a write.
+    /// Keeps a snapshot of the state as of an executed entry, in place of the previous one, and forgets entries before
+    /// `keep_from`, which is at most one past the snapshot's entry. Both take effect when the snapshot is durable: in a
+    /// later [`LogStore::durable`], or now if there is nothing to wait for. Its completion wakes the waker like that of
+    /// a write.
     ///
     /// # Errors
     /// [`LogError`], which is final.
     ///
     /// # Panics
-    /// If one is under way.
+    /// If a compaction is under way.
     fn compact(&mut self, snapshot: Snapshot, keep_from: u64) -> Result<(), LogError>;
 
-    /// Forgets the entries that were kept although [`LogStore::base`] has them. Not while [`LogStore::is_compacting`], nor
-    /// while a snapshot is staged. A log in memory, which holds nothing for others, may keep them.
+    /// Forgets the entries that were kept although [`LogStore::base`] covers them. Not while
+    /// [`LogStore::is_compacting`], nor while a snapshot is staged. A log in memory, which shares no log with other
+    /// groups, may keep them.
     ///
     /// # Errors
     /// [`LogError`], which is final.
@@ -154,27 +160,28 @@ pub trait LogStore: Storage {
         Ok(())
     }
 
-    /// Whether a snapshot was given to [`LogStore::compact`] that is not durable yet.
+    /// Whether a snapshot given to [`LogStore::compact`] is not durable yet.
     fn is_compacting(&self) -> bool;
 
-    /// Bytes of the state in that snapshot; 0 if there is none.
+    /// Returns the bytes of the state in that snapshot; 0 if there is none.
     fn compacting_bytes(&self) -> u64 {
         0
     }
 
-    /// Waits until all is durable, and marks that it is: nothing is missing at the end of a log that was closed. For the end of the replica.
+    /// Waits until everything is durable, and marks the log as cleanly closed: nothing is missing at its end. For the
+    /// end of the replica.
     ///
     /// # Errors
-    /// [`LogError`] if it is not, and never will be.
+    /// [`LogError`] if something is not durable and never will be.
     fn close(&mut self) -> Result<(), LogError>;
 
-    /// The snapshot that the log begins with; empty if there is none.
+    /// Returns the snapshot that the log begins with; empty if there is none.
     fn base(&self) -> &Snapshot;
 
-    /// Bytes of the entries that it has, about.
+    /// Returns the bytes of its entries, approximately.
     fn entry_bytes(&self) -> u64;
 
-    /// The first of the entries up to `last` that together take at most so many bytes, as [`LogStore::entry_bytes`] counts; the one after `last` if that alone
-    /// takes more.
+    /// Returns the first of the entries up to `last` that together take at most this many bytes, as
+    /// [`LogStore::entry_bytes`] counts; the one after `last` if that alone takes more.
     fn first_within(&self, last: u64, bytes: u64) -> u64;
 }

@@ -1,4 +1,4 @@
-//! Whoever wants to know when a replica changes: who leads, which cluster it is of, or that it has stopped.
+//! Notifies tasks of changes of a replica: of its leader, of its cluster, or that it has stopped.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -16,18 +16,18 @@ struct Noted {
 }
 
 impl Changes {
-    /// Something has changed.
+    /// Records a change.
     pub fn note(&self) {
         self.0.count.set(self.0.count.get() + 1);
         self.0.waiting.take().into_iter().for_each(Waker::wake);
     }
 
-    /// How many there were.
+    /// Returns the number of changes.
     pub fn count(&self) -> u64 {
         self.0.count.get()
     }
 
-    /// Waits until there are more than `known`; gives how many.
+    /// Waits until there are more than `known`, and returns the number.
     pub fn after(&self, known: u64) -> impl Future<Output = u64> + use<> {
         let noted = self.0.clone();
         poll_fn(move |context| {

@@ -1,4 +1,4 @@
-//! Requests of clients: commands become entries, and whoever sent one waits until its entry is executed.
+//! Requests of clients: commands become entries, and a command's client waits until its entry is executed.
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,7 @@ use crate::wire::command::set_time;
 use crate::wire::request::{Change, Request, is_for};
 use crate::wire::response::Response;
 
-/// Who waits for an entry.
+/// A client that waits for an entry.
 struct Waiter {
     index: u64,
     term: u64,
@@ -25,39 +25,40 @@ struct Waiter {
     reply: DeferredReply,
 }
 
-/// Commands on their way.
+/// Commands in progress.
 #[derive(Default)]
 pub(super) struct Waiters {
-    /// Not yet given to the library, and who sent them.
+    /// Not yet given to the library, each with the reply to its client.
     fresh: Vec<(Entry, DeferredReply)>,
-    /// In the log, in its order.
+    /// In the log, in log order.
     waiting: VecDeque<Waiter>,
-    /// Of all of them.
+    /// Total bytes of all of them.
     bytes: usize,
 }
 
 impl Waiters {
-    /// Commands that wait.
+    /// Returns the number of commands that wait.
     pub fn count(&self) -> usize {
         self.fresh.len() + self.waiting.len()
     }
 
-    /// Commands that were not yet given to the library.
+    /// Returns the number of commands not yet given to the library.
     pub fn fresh_len(&self) -> usize {
         self.fresh.len()
     }
 
-    /// Whether somebody waits for an entry in the log.
+    /// Whether a client waits for an entry in the log.
     pub fn has_appended(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Waits for an entry that the library has appended.
+    /// Registers a client that waits for an appended entry.
     pub fn wait(&mut self, index: u64, term: u64, bytes: usize, reply: DeferredReply) {
         self.waiting.push_back(Waiter { index, term, bytes, reply });
     }
 
-    /// Who waits for the entry that is executed now. Who waited for another in its place is told that this replica no longer leads.
+    /// Returns the reply that waits for the entry being executed. A client whose entry another one has replaced is told
+    /// that this replica no longer leads.
     fn executed(&mut self, index: u64, term: u64) -> Option<DeferredReply> {
         while let Some(first) = self.waiting.front()
             && first.index <= index
@@ -79,21 +80,22 @@ impl Waiters {
         }
     }
 
-    /// The change of members of this entry was made, or refused.
+    /// The membership change of this entry was made or refused.
     pub fn changed(&mut self, index: u64, term: u64, response: &Response<'_>) {
         if let Some(reply) = self.executed(index, term) {
             respond(reply, response);
         }
     }
 
-    /// Answers all: who waits for an entry, and whose command was held and is in no log.
+    /// Answers all clients: those whose commands are in the log, and those whose commands were held and are in no log.
     fn answer_all(&mut self, appended: &Response<'_>, held: &Response<'_>) {
         self.bytes = 0;
         std::mem::take(&mut self.waiting).into_iter().for_each(|waiter| respond(waiter.reply, appended));
         std::mem::take(&mut self.fresh).into_iter().for_each(|(_, reply)| respond(reply, held));
     }
 
-    /// This replica no longer leads: what was appended may be committed by another, and a client that asks that one learns how it went.
+    /// This replica no longer leads. Another may commit the appended commands, and a client that asks that one learns
+    /// the outcome.
     pub fn turn_away(&mut self, leader: &Option<(u64, String)>) {
         self.answer_all(&Response::Deposed { leader: leader.clone() }, &Response::NotLeader { leader: leader.clone() });
     }
@@ -105,7 +107,8 @@ impl Waiters {
 
 /// Answers a client.
 pub(super) fn respond(reply: DeferredReply, response: &Response<'_>) {
-    // Without a buffer the client is told that its request failed, and asks again; if it is gone, nobody is told.
+    // Without a buffer, the client learns that its request failed, and retries. If the client is gone, the response is
+    // dropped.
     let Ok(buffer) = MsgBuf::written(response.encoded_len(), |out| response.encode(out)) else { return };
     let _ = reply.enqueue_response(buffer);
 }
@@ -116,7 +119,7 @@ pub(super) fn respond_reply(reply: DeferredReply, bytes: &[u8]) {
 }
 
 impl<M: StateMachine, L: LogStore> Core<M, L> {
-    /// A request of a client.
+    /// Handles a request of a client.
     pub fn on_client_request(&mut self, burst: &mut RequestBurst<'_>, i: usize) {
         let bytes = burst.payload(i);
         if let Err(response) = self.on_client(burst, i, bytes) {
@@ -125,7 +128,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
     }
 
-    /// One request. An error is its response.
+    /// Handles one request. An error is its response.
     fn on_client(&mut self, burst: &mut RequestBurst<'_>, i: usize, bytes: &[u8]) -> Result<(), Response<'static>> {
         if self.failure.is_some() {
             return Err(Response::Failed);
@@ -162,7 +165,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             Request::Command(_) => {
                 let is_full = self.waiters.count() >= self.config.proposals_max
                     || self.waiters.bytes + bytes.len() > self.config.proposal_bytes_max;
-                // While another is to take over, the library takes no more.
+                // During a transfer of leadership the library takes no commands.
                 if is_full || self.room() != Room::Free || self.raft.raft.lead_transferee.is_some() {
                     return Err(Response::Busy);
                 }
@@ -217,7 +220,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         Ok(())
     }
 
-    /// How much is committed, for a follower that is to answer reads, or for a backup.
+    /// Answers with the commit index, for a follower's reads or for a backup.
     fn on_index_request(&mut self, burst: &mut RequestBurst<'_>, i: usize) -> Result<(), Response<'static>> {
         if self.may_read_now() {
             let index = self.raft.raft.raft_log.committed.to_le_bytes();
@@ -225,7 +228,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             burst.respond_written(i, response.encoded_len(), |out| response.encode(out));
             return Ok(());
         }
-        if !self.may_wait_to_read(&[]) {
+        if !self.may_wait_for_index() {
             return Err(Response::Busy);
         }
         let reply = burst.defer_reply(i).map_err(|_| Response::Busy)?;
@@ -233,7 +236,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         Ok(())
     }
 
-    /// A read of a client that asks whoever it likes, while this replica follows.
+    /// A read of a client that may ask any replica, while this replica follows.
     fn on_read_here(&mut self, burst: &mut RequestBurst<'_>, i: usize, query: &[u8]) -> Result<(), Response<'static>> {
         if query.len() > self.config.read_bytes_max {
             return Err(Response::TooLarge);
@@ -256,7 +259,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         Ok(())
     }
 
-    /// A command, as its client sent it: copied once, and written the time into.
+    /// Proposes a command, as its client sent it: the bytes are copied once, and the time is written into them.
     fn propose(&mut self, bytes: &[u8], reply: DeferredReply) {
         let mut data = bytes.to_vec();
         set_time(&mut data, self.cluster_time());
@@ -265,9 +268,10 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.waiters.fresh.push((Entry { data: Bytes::from(data), ..Entry::default() }, reply));
     }
 
-    /// Gives the library what has come since, all together, unless it is held; says whether it did.
+    /// Gives the library all commands that arrived since, unless they are held; returns whether it did.
     pub fn submit(&mut self) -> bool {
-        // Of a replica that was deposed while it held them, the library would pass them on to the new leader; who waits is turned away instead.
+        // If this replica was deposed while it held commands, the library would forward them to the new leader; their
+        // clients are turned away instead.
         if self.waiters.fresh.is_empty() || !self.is_leader() || self.holds() {
             return false;
         }
@@ -295,7 +299,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         true
     }
 
-    /// Executes the command of an entry, and answers who waits for it.
+    /// Executes the command of an entry, and answers its client.
     pub fn execute(&mut self, entry: &Entry) {
         self.begin(Stage::Machine);
         let outcome = self.state.apply(entry.index, &entry.data);

@@ -1,9 +1,10 @@
-//! Time of a process in ticks, which all its groups count together.
+//! The time of a process in ticks, shared by all its groups.
 //!
-//! A process that has nothing to do sleeps for several ticks at once, up to a heartbeat. Those that have passed are
-//! counted before anything else is looked at, since what comes now is of now: a follower must not count time before a
-//! heartbeat as time after it, nor may a leader's lease rest on that. Of a longer time no more ticks count than were
-//! slept for: a process that stood still is not to depose a leader that it did not look for.
+//! An idle process sleeps for several ticks at once, up to a heartbeat. When it wakes, the passed ticks are counted
+//! before anything else, since new messages belong to the present: a follower must not count time before a heartbeat as
+//! time after it. A process that sleeps for a single tick counts it when its timer fires, whatever arrived before. So
+//! one tick may be cut short, and a leader's lease leaves that one out. After a longer pause, only the planned ticks
+//! count: a process that stood still must not depose a leader that it could not hear.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -11,41 +12,41 @@ use std::time::Duration;
 /// Ticks of a process.
 pub(super) struct Ticks {
     tick: u64,
-    /// When the last one ended, by the replica's clock.
+    /// When the last tick ended, by the replica's clock.
     last: Cell<u64>,
-    /// Ticks until somebody is to look.
+    /// Ticks until the next planned look.
     planned: Cell<u32>,
 }
 
 impl Ticks {
-    /// They begin now.
+    /// Starts counting now.
     pub fn new(tick: Duration, now: u64) -> Ticks {
         Ticks { tick: tick.as_nanos() as u64, last: Cell::new(now), planned: Cell::new(1) }
     }
 
-    /// Whether several ticks are slept for, so that some may have passed unnoticed.
+    /// Whether the process sleeps for several ticks, so that some may have passed unnoticed.
     pub fn are_skipped(&self) -> bool {
         self.planned.get() > 1
     }
 
-    /// Somebody is to look after so many ticks.
+    /// Plans the next look after this many ticks.
     pub fn plan(&self, ticks: u32) {
         self.planned.set(ticks.max(1));
     }
 
-    /// How long it is until then.
+    /// Returns the time until then.
     pub fn left(&self, now: u64) -> Duration {
         let due = self.last.get() + u64::from(self.planned.get()) * self.tick;
         Duration::from_nanos(due.saturating_sub(now))
     }
 
-    /// Takes the ticks that have passed, each of which took 15/16 of a tick at least. Leases rest on that.
+    /// Takes the ticks that have passed, each of which took at least 15/16 of a tick. Leases rest on that.
     pub fn pass(&self, now: u64) -> u32 {
         let (last, planned) = (self.last.get(), self.planned.get());
         let passed = (now.saturating_sub(last) + self.tick / 16) / self.tick;
         let counted = passed.min(planned.into()) as u32;
         if counted > 0 {
-            // What is left of a time that was not slept for does not count.
+            // Time beyond the planned ticks does not count.
             let end = if passed > u64::from(planned) { now } else { last + u64::from(counted) * self.tick };
             self.last.set(end.min(now));
             self.planned.set((planned - counted).max(1));
@@ -79,7 +80,7 @@ mod tests {
         assert_eq!(five.left(1000), Duration::from_nanos(5 * TICK));
         assert_eq!((five.pass(1000 + 2 * TICK + 300), five.are_skipped()), (2, true));
         assert_eq!(five.left(1000 + 2 * TICK + 300), Duration::from_nanos(3 * TICK - 300));
-        // It stood still.
+        // The process stood still.
         assert_eq!((five.pass(1000 + 100 * TICK), five.are_skipped()), (3, false));
         assert_eq!(five.pass(1000 + 101 * TICK - 200), 0);
         assert_eq!(five.pass(1000 + 101 * TICK), 1);

@@ -1,10 +1,10 @@
-//! Where the log of a follower parts from the leader's. The library goes back from the entry that a rejection names,
-//! one at a time, to one that is not of a later term
-//! than the follower's. Anybody may send a rejection that makes it go through the whole log, and as many as fit in an
-//! envelope. So that place is searched here, and the library finds it at once.
+//! Finds where a follower's log diverges from the leader's. The library searches back from the entry that a rejection
+//! names, one entry at a time, for one whose term is not later than the follower's. Anybody may send a rejection that
+//! makes it walk the whole log, and as many as fit in an envelope. So the search is done here first, and the library
+//! then finds the place at once.
 //!
-//! A follower searches its own log in the same way for an append that does not fit. But it goes back to what it knows
-//! to be committed at most, since an append of an earlier term than that is impossible ([`super::possible`]).
+//! A follower searches its own log in the same way for an append that does not fit. But it goes back no further than
+//! its commit index, since an append of an earlier term than that is impossible ([`super::possible`]).
 
 use raft::eraftpb::{Message, MessageType};
 
@@ -13,17 +13,17 @@ use crate::log::LogStore;
 use crate::machine::StateMachine;
 
 impl<M: StateMachine, L: LogStore> Core<M, L> {
-    /// Has a rejection name the entry that the library would find.
+    /// Makes a rejection name the entry that the library would find.
     pub fn shorten_search(&self, message: &mut Message) {
         let is_rejection = message.get_msg_type() == MessageType::MsgAppendResponse && message.reject;
-        // The library drops a message of an earlier term, of which nothing else was checked. Without a term of an entry it
-        // does not search.
+        // The library drops a message of an earlier term, of which nothing else was checked. Without the term of an
+        // entry it does not search.
         if is_rejection && message.log_term > 0 && message.term >= self.raft.raft.term {
             message.reject_hint = self.last_of_term(message.log_term, message.reject_hint);
         }
     }
 
-    /// The last entry up to `index` that is not of a later term. Terms only rise.
+    /// Returns the last entry up to `index` whose term is not later. Terms only rise.
     fn last_of_term(&self, term: u64, index: u64) -> u64 {
         let log = &self.raft.raft.raft_log;
         let (mut low, mut high) = (log.first_index().saturating_sub(1), index.saturating_add(1));

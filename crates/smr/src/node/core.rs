@@ -1,4 +1,4 @@
-//! The state of a replica, and the loop that does what the library says.
+//! The state of a replica, and the loop that carries out what the library asks for.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -13,6 +13,7 @@ use dunlin_rpc::Session;
 use raft::eraftpb::{Message, MessageType, Snapshot};
 use raft::{RawNode, Ready, StateRole};
 
+use super::backup::Copies;
 use super::changes::Changes;
 use super::clients::Waiters;
 use super::disk::DiskWatch;
@@ -28,7 +29,7 @@ use super::rest::Rest;
 use super::restore::{Rejected, Restoring};
 use super::settings::library_config;
 use super::snapshots::{FIRST, Snapshots, first_batch};
-use super::transfer::{Incoming, Outgoing, Staging};
+use super::transfer::{Failures, Incoming, Outgoing, Staging};
 use super::{Counters, first_members};
 use crate::cluster_id::ClusterId;
 use crate::config::{NodeConfig, NodeError, Reads};
@@ -41,46 +42,59 @@ use crate::state::{Origin, Replicated, members_of_snapshot};
 use crate::wire::message::Addressed;
 use crate::wire::response::Response;
 
-/// Work that outlives one entry into the event loop and runs as a task.
+/// Work that outlives one entry into the event loop, and runs as a task.
 pub(super) enum Job {
     /// Opens a session.
     Connect { link: u32, addr: Addr },
     /// Sends the snapshots that wait for a process.
     SendSnapshots { to: u64 },
-    /// Looks after commands that are held, after this time.
+    /// Checks held commands after this time.
     Gather(Duration),
     /// Asks another first member for the number of the cluster.
     AskForNumber(Question),
-    /// Asks a member how it is, and what it remembers.
+    /// Asks a member for its status, and for what it remembers.
     Resolve(doubt::Question),
-    /// Asks a leader how much is committed, for the reads with this number.
+    /// Asks a leader for the commit index, for the reads with this number.
     AskIndex { session: Session, number: u64 },
 }
 
-/// Writes, each with its messages, that are held back until they are durable. With more, requests of other replicas are not looked at, as if the network had
-/// lost them: far more than a disk that answers ever has.
+/// Writes whose messages are held back until they are durable. Beyond that, requests of other replicas are left unread,
+/// as if the network had lost them. A working disk never has that many.
 const UNPERSISTED_MAX: usize = 4096;
 
-/// What is held back until a write is durable.
+/// Messages that are held back until a write is durable.
 struct Unpersisted {
-    /// Of the library's.
+    /// The number of the library's `Ready`.
     ready: u64,
     ticket: Ticket,
     messages: Vec<Message>,
 }
 
+/// A snapshot for which there is no memory, while others have some.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Claim {
+    /// Somebody sends it in the name of a leader.
+    Stranger,
+    /// A member sends it.
+    Member,
+    /// It is one of the own state.
+    Own,
+}
+
 /// What the groups of a process share, as one of them sees it.
 #[derive(Clone)]
 pub(super) struct Common {
-    /// How many there are.
+    /// The number of groups.
     pub groups: u16,
     pub links: Rc<RefCell<Links>>,
-    /// The group that takes a snapshot of its state: one at a time.
+    /// The group that is taking a snapshot of its state: one at a time.
     pub taking: Rc<Cell<Option<u16>>>,
-    /// Memory of all snapshots on their way, in bytes.
+    /// Memory of all snapshots in flight, in bytes.
     pub snapshot_bytes: Rc<Cell<u64>>,
-    /// A group that takes no snapshot of its state, since those of other groups take the memory.
+    /// A group that cannot take a snapshot, since those of other groups use the memory.
     pub starved: Rc<Cell<Option<u16>>>,
+    /// There was no memory for a snapshot that a leader sends: this one.
+    pub crowded: Rc<Cell<Option<Claim>>>,
     /// The number of the cluster, if any group knows it: all of them are of one.
     pub cluster: Rc<Cell<Option<ClusterId>>>,
     pub changes: Changes,
@@ -95,6 +109,7 @@ impl Common {
             taking: Rc::default(),
             snapshot_bytes: Rc::default(),
             starved: Rc::default(),
+            crowded: Rc::default(),
             cluster: Rc::default(),
             changes: Changes::default(),
         }
@@ -104,22 +119,24 @@ impl Common {
 /// The state of a replica.
 pub(super) struct Core<M, L: LogStore> {
     pub config: NodeConfig,
-    /// The number of the group that it is a replica of.
+    /// The number of its group.
     pub group: u16,
     pub common: Common,
-    /// What this one has of `common.snapshot_bytes`.
+    /// This group's share of `common.snapshot_bytes`.
     pub own_snapshot_bytes: u64,
     pub raft: RawNode<L>,
     pub state: Replicated<M>,
-    /// The number of the cluster; `None` while this replica takes part in nothing, and `waiting` says for what it waits.
+    /// The number of the cluster; `None` while this replica does not take part yet, and `waiting` says what it waits
+    /// for.
     pub cluster: Option<ClusterId>,
     pub waiting: Option<Waiting>,
-    /// What must be durable before others are told the number that was drawn here.
+    /// The write that must be durable before others may learn the number drawn here.
     pub founded: Ticket,
     pub foreign: Foreigners,
     pub doubts: Doubts,
     pub applied: u64,
-    /// The latest time at which something was sent that another replica answered as a follower, and in which term.
+    /// For each replica that answered as a follower: when the latest request that it answered was sent, and in which
+    /// term.
     pub heard: BTreeMap<u64, (u64, u64)>,
     pub rest: Rest,
     pub waiters: Waiters,
@@ -128,35 +145,38 @@ pub(super) struct Core<M, L: LogStore> {
     pub kept: KeptQuestions,
     pub incoming: Option<Incoming>,
     pub staging: Option<Staging<M>>,
-    /// The state of the snapshot that the log begins with, until it is restored. Nothing is executed before.
+    /// The state of the log's own snapshot, while it is being restored. Nothing is executed before that is done.
     pub own_restoring: Option<Restoring<M>>,
-    /// The state of a leader's snapshot, from when the library is given that until it says that it is this replica's.
+    /// The state of a leader's snapshot, from when the library gets the snapshot until it accepts it.
     pub restored: Option<Replicated<M>>,
     pub rejected: Rejected,
-    /// Snapshots that are sent, each as often as it is.
+    /// Snapshots being sent, each once for every receiver.
     pub sending: Vec<Bytes>,
+    /// By member.
+    pub failures: BTreeMap<u64, Failures>,
+    pub copies: Copies,
     pub later: Later,
     pub snapshots: Snapshots,
     pub counters: Counters,
-    /// Why it has stopped.
+    /// Why the replica has stopped.
     pub failure: Option<NodeError>,
-    /// It was touched since the host was entered, and is to work.
+    /// It was touched in this visit of the host, and has work to do.
     pub is_touched: bool,
-    /// The host looks after it when more is durable.
+    /// The host checks it when more is durable.
     pub is_unsettled: bool,
     pub random: Random,
     pub election: super::election::Election,
     pub disk: DiskWatch,
-    /// Whether the log takes entries, as it was when the present burst came; `None` until it is asked.
+    /// Whether the log takes entries, as of the present burst; `None` until it is asked.
     pub room: Option<Room>,
     unpersisted: VecDeque<Unpersisted>,
-    /// Number of the last thing that the library said is to be done, and of the last that was done for good.
+    /// The number of the library's last `Ready`, and of the last one that is persisted.
     pub last_ready: u64,
     pub last_persisted: u64,
     pub jobs: Vec<Job>,
     role: StateRole,
     leader: u64,
-    /// As leader: the time of the cluster when it became that, and by its own clock.
+    /// As leader: the cluster's time when it was elected, and its own clock at that time.
     pub time_base: (u64, u64),
 }
 
@@ -204,10 +224,10 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let applied = base.get_metadata().index;
         let mut own_restoring = None;
         if applied > 0 {
-            // The machine that was given may hold its first state already.
+            // The given machine may hold its first state already.
             own_restoring = Some(Restoring::new(base.data.clone(), state.fresh()));
             state.origin = Some(Origin::of_snapshot(&base.data)?);
-            // Until then it is to know whom it may doubt, who leads, and whom it reaches.
+            // Until then, the replica needs the members: to know whom to doubt, who leads, and how to reach them.
             state.members = members_of_snapshot(&base.data)?;
         }
         if let Some(origin) = &state.origin {
@@ -222,14 +242,14 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         common.cluster.set(common.cluster.get().or(cluster));
         let hard_state = log.initial_state()?.hard_state;
         let now = (config.clock)();
-        // Groups of a process do not all ask for votes at the same time.
+        // Groups of a process must not all ask for votes at the same time.
         let spread = config.id.wrapping_add(u64::from(group) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let seed = config.seed.map_or(now ^ spread, |seed| seed ^ u64::from(group).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let logger = slog::Logger::root(slog::Discard, slog::o!());
         let gather = Gather::new(config.batching, &log);
         let raft = RawNode::new(&library_config(&config, applied), log, &logger)?;
-        let was_there_before =
-            (hard_state.term > FIRST || raft.raft.raft_log.last_index() > FIRST) && !is_planted(Mutation::VoteForgotten);
+        let was_there_before = (hard_state.term > FIRST || raft.raft.raft_log.last_index() > FIRST)
+            && !is_planted(Mutation::VoteForgotten);
         let mut random = Random::new(seed);
         let election = super::election::Election::new(&config, was_there_before, &mut random);
         let disk = DiskWatch::new(&config);
@@ -257,6 +277,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             restored: None,
             rejected: Rejected::default(),
             sending: Vec::new(),
+            failures: BTreeMap::new(),
+            copies: Copies::default(),
             later: Later::default(),
             snapshots: Snapshots::default(),
             counters: Counters::default(),
@@ -326,12 +348,13 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.reads.fail_all();
         self.end_kept(&Response::Failed);
         self.incoming = None;
+        self.give_up_copy();
         self.staging.take().into_iter().for_each(Staging::discard);
         self.own_restoring.take().into_iter().for_each(Restoring::discard);
         self.abandon_snapshot();
     }
 
-    /// Stops in order: what is in the log is durable, and says so.
+    /// Stops cleanly: the log is durable, and marked as complete.
     pub fn close(&mut self) -> Result<(), NodeError> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
@@ -341,7 +364,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         closed
     }
 
-    /// Does all that the library says is to be done.
+    /// Carries out everything the library asks for.
     pub fn work(&mut self) {
         if self.config.reads == Reads::Lease {
             self.common.links.borrow_mut().set_now(self.now());
@@ -352,7 +375,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             if let Err(error) = self.settle() {
                 return self.fail(error);
             }
-            // What was held may go, when what it waited for is answered.
+            // Held messages may go once the message that they waited for is answered.
             if !self.raft.has_ready() {
                 if self.submit() {
                     continue;
@@ -372,25 +395,25 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.note_snapshots();
     }
 
-    /// Whether the log takes entries, asked once in a burst, since that may take a lock.
+    /// Whether the log takes entries, checked once per burst, since that may take a lock.
     pub fn room(&mut self) -> Room {
         *self.room.get_or_insert_with(|| self.raft.store().room())
     }
 
-    /// Whether something waits for the disk.
+    /// Whether anything waits for the disk.
     pub fn waits_for_disk(&self) -> bool {
         !self.unpersisted.is_empty() || self.raft.store().is_compacting() || self.staging.is_some()
     }
 
-    /// What this replica may be given to say besides what others wait for: whether its own state is as the leader's is.
+    /// Whether everything is written and executed, so that this replica's state is up to date with its leader's.
     pub fn has_written_all(&self) -> bool {
         self.unpersisted.is_empty() && self.later.is_empty()
     }
 
-    /// One thing that the library says is to be done.
+    /// Carries out one `Ready` of the library.
     fn handle(&mut self, mut ready: Ready) -> Result<(), NodeError> {
         self.last_ready = ready.number();
-        // A leader's own disk need not be faster than those of the others (Raft dissertation, section 10.2.1).
+        // A leader's disk need not be faster than the others' (Raft dissertation, section 10.2.1).
         ready.take_messages().into_iter().for_each(|message| self.route(message));
         let role_changed = ready.ss().is_some();
         if !ready.snapshot().is_empty() {
@@ -429,13 +452,13 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             self.end(Stage::Log);
             ticket = Some(written?);
         }
-        // What nobody waits for is as durable as it need be when what was written before it is.
+        // A lazy write is as durable as it need be when the writes before it are.
         let ticket = ticket.filter(|_| urgency == Urgency::Urgent);
         if ticket.is_some() && self.unpersisted.is_empty() {
             self.flush_began(number);
         }
         let ticket = ticket.unwrap_or_else(|| self.unpersisted.back().map_or(Ticket(0), |before| before.ticket));
-        // A leader's heartbeats go on while its disk hangs: what waits for the same write is one.
+        // A leader's heartbeats go on while its disk hangs: those that wait for the same write are merged.
         if let Some(before) = self.unpersisted.back_mut()
             && before.ticket == ticket
             && messages.is_empty()
@@ -447,7 +470,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         Ok(())
     }
 
-    /// Goes on with what has become durable.
+    /// Continues with writes that have become durable.
     fn settle(&mut self) -> Result<(), NodeError> {
         let is_compacting = self.raft.store().is_compacting();
         if self.unpersisted.is_empty() && !is_compacting && self.staging.is_none() {
@@ -480,7 +503,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         Ok(())
     }
 
-    /// Tells the library what is executed. It wants to hear of what is durable only, which the state of a snapshot is some time after it was restored.
+    /// Tells the library which entries are executed. It accepts only durable ones, and a snapshot's state becomes
+    /// durable some time after it was restored.
     pub fn report_applied(&mut self) {
         let log = &self.raft.raft.raft_log;
         let applied = self.applied.min(log.persisted);
@@ -492,7 +516,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     fn route(&mut self, message: Message) {
         debug_assert_ne!(message.get_msg_type(), MessageType::MsgPropose, "commands are not passed on");
         if message.get_msg_type() == MessageType::MsgTimeoutNow {
-            // Who gets it may be elected while others still keep to this leader's lease.
+            // The receiver may be elected while others still honour this leader's lease.
             self.reads.give_up_lease(self.raft.raft.term);
         }
         let addressed = Addressed { group: self.group, asks_to_rest: false, message };
@@ -509,7 +533,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let index = snapshot.get_metadata().index;
         match self.restored.take() {
             Some(state) => self.become_restored(state, index),
-            // It was made of the state here.
+            // The first snapshot was made from the state here.
             None if index == FIRST => {
                 self.applied = index;
                 self.common.links.borrow_mut().follow(self.group, &self.state.members);
@@ -519,7 +543,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         Ok(())
     }
 
-    /// Role or leader changed, or both.
+    /// The role, the leader or both have changed.
     fn on_role(&mut self) {
         let (role, leader, term) = (self.raft.raft.state, self.raft.raft.leader_id, self.raft.raft.term);
         if (role, leader) == (self.role, self.leader) {
@@ -529,9 +553,10 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         (self.role, self.leader) = (role, leader);
         self.common.changes.note();
         self.election.renew(&mut self.random);
+        self.failures.clear();
         if role == StateRole::Leader {
             self.counters.elected += 1;
-            // With them goes the time that they were written at.
+            // Executing them advances the cluster's time, which the next line reads.
             self.execute_committed();
             self.time_base = (self.state.time, self.now());
             tracing::info!(id = self.config.id, term, "leads");
@@ -546,26 +571,27 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
     }
 
-    /// Who leads, and where.
+    /// Returns the leader and its address.
     pub fn leader_hint(&self) -> Option<(u64, String)> {
         let leader = self.raft.raft.leader_id;
         self.state.members.get(&leader).map(|address| (leader, address.clone()))
     }
 
-    /// The time of the cluster, as a leader says it.
+    /// Returns the cluster's time, as a leader states it.
     pub fn cluster_time(&self) -> u64 {
         let (cluster, own) = self.time_base;
         cluster + (self.now() - own)
     }
 
-    /// What may be answered now: whatever was stepped before that has had its effect, for good.
+    /// Whether answers may be sent now: everything stepped so far is persisted.
     pub fn all_is_persisted(&self) -> bool {
         self.last_persisted == self.last_ready
     }
 
-    /// Whether this replica may not ask for votes: its disk could not hold what it promises, or does not hold the snapshot yet that it was restored from, for
-    /// which the library panics; or it may have lost what it acknowledged; or its state is not restored or far behind,
-    /// so it could serve nobody.
+    /// Whether this replica must not stand for election: its disk hangs, so it could not keep its promises; or the disk
+    /// does not have the snapshot yet that the state was restored from, for which the library would panic; or the
+    /// replica may have lost acknowledged entries; or its state is not restored or far behind, so it could serve
+    /// nobody.
     pub fn is_unfit(&self) -> bool {
         self.has_backlog()
             || self.own_restoring.is_some()
@@ -574,7 +600,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             || self.raft.raft.raft_log.persisted < self.applied
     }
 
-    /// Whether as much is held back for the disk as may be.
+    /// Whether the limit of messages held back for the disk is reached.
     pub fn holds_too_much(&self) -> bool {
         self.unpersisted.len() >= UNPERSISTED_MAX
     }

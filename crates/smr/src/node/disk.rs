@@ -1,8 +1,8 @@
-//! Disks that hang. A flush that does not end is no error, so nothing else tells of it: heartbeats flow, and a leader that executes only what its own disk has
-//! serves nobody.
+//! Detects hung disks. A flush that does not end is no error, so nothing else reports it: heartbeats continue, and a
+//! leader that executes only what its own disk has serves nobody.
 //!
-//! Time is counted in ticks, of which one that comes late counts once: a replica that stood still, as one in a guest that was suspended, takes nothing for
-//! the disk's fault that was its own.
+//! Time is counted in ticks, and a late tick counts once: a replica that stood still, such as one in a suspended guest,
+//! does not blame the disk for that.
 
 use raft::StateRole;
 
@@ -11,25 +11,25 @@ use crate::config::NodeConfig;
 use crate::log::LogStore;
 use crate::machine::StateMachine;
 
-/// What is known of the disk.
+/// What a replica knows of its disk.
 #[derive(Debug)]
 pub(super) struct DiskWatch {
     /// Ticks that a write and its flush may take.
     patience: u32,
-    /// What the disk does, and for how many ticks.
+    /// The disk's current operation, and for how many ticks it has run.
     under_way: Option<u64>,
     ticks: u32,
-    /// Ticks since another was asked to lead.
+    /// Ticks since another replica was asked to lead.
     asked: Option<u32>,
 }
 
-/// What a tick found.
+/// The result of a tick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Found {
     Nothing,
-    /// It hangs from now on.
+    /// The disk has just become hung.
     Hangs,
-    /// It hung for so many ticks.
+    /// The disk responds again after this many ticks.
     CameBack(u32),
 }
 
@@ -39,7 +39,7 @@ impl DiskWatch {
         DiskWatch { patience, under_way: None, ticks: 0, asked: None }
     }
 
-    /// Whether it takes too long.
+    /// Whether the current operation takes too long.
     pub fn hangs(&self) -> bool {
         self.ticks >= self.patience
     }
@@ -56,7 +56,7 @@ impl DiskWatch {
 }
 
 impl<M: StateMachine, L: LogStore> Core<M, L> {
-    /// Looks at the disk once in a tick.
+    /// Checks the disk, once per tick.
     pub fn watch_disk(&mut self) {
         let (id, tick) = (self.config.id, self.config.tick);
         match self.disk.tick(self.raft.store().under_way()) {
@@ -73,8 +73,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
     }
 
-    /// Lets another lead: asks one to, and stops leading if none does within an election timeout. While the others that were heard of lately are no majority,
-    /// nobody could be elected, and what is committed can still be read here.
+    /// Hands leadership to another replica: asks one to lead, and steps down if none does within an election timeout.
+    /// While the other replicas heard recently are not a majority, it keeps leading: nobody could be elected, and
+    /// committed state can still be read here.
     fn give_way(&mut self) {
         if let Some(ticks) = &mut self.disk.asked {
             *ticks += 1;
@@ -107,7 +108,7 @@ mod tests {
     fn a_flush_is_timed_from_its_start() {
         let config = NodeConfig { election_ticks: 4, flush_elections_max: 2, ..NodeConfig::new(1) };
         let mut disk = DiskWatch::new(&config);
-        // One flush after the other, each shorter.
+        // One flush after the other, each within the limit.
         for flush in 0..100 {
             assert_eq!((0..8).map(|_| disk.tick(Some(flush))).filter(|found| *found != Found::Nothing).count(), 0);
         }

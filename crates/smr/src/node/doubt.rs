@@ -1,18 +1,15 @@
-//! What a message says that only its sender can confirm, since anybody may send messages in the name of a member: that
-//! this replica had more of the log than it
-//! has, or that the sender is many terms ahead. So the replica asks the member itself, at the address where the members
-//! have it, until it answers.
+//! Claims that only their sender can confirm, since anybody may send messages in the name of a member: that this
+//! replica had more of the log than it has, or that the sender is many terms ahead. The replica asks the member itself,
+//! at the address that the membership records, until it answers.
 //!
-//! **Lost entries.** If a leader remembers more than there is here, this replica has lost what it acknowledged, and
-//! must not go on: it may vote for one that lacks it.
-//! Until the leader has answered, the replica takes no part in elections: it neither votes nor asks for votes. Whoever
-//! forges messages must not keep others from
-//! electing a leader, so that lasts [`DOUBT_ELECTIONS_MAX`] election timeouts for each member, whether it answers or
-//! not, and little more as time passes.
+//! **Lost entries.** If a leader remembers more than this replica has, the replica has lost acknowledged entries and
+//! must not go on: it might vote for a candidate that lacks them. Until the leader has answered, the replica takes no
+//! part in elections: it neither votes nor stands. A forger must not be able to block elections. So this lasts
+//! [`DOUBT_ELECTIONS_MAX`] election timeouts for each member, whether it answers or not, plus a little as time passes.
 //!
-//! **Terms.** A term that is so far ahead that nobody can have missed so many is not taken from a message
-//! ([`super::possible`]), but from the status of a member that
-//! is in it. So replicas whose terms are far apart find together, and nobody can use up the terms that there are.
+//! **Terms.** If a term is further ahead than a replica can plausibly have missed, it is not taken from a message
+//! ([`super::possible`]), but from the status of a member in that term. So replicas whose terms are far apart converge,
+//! and nobody can use up the available terms.
 
 use std::collections::BTreeMap;
 
@@ -30,50 +27,51 @@ use crate::wire::CLIENT;
 use crate::wire::request::{Request, set_group};
 use crate::wire::response::{Response, Role, Status};
 
-/// Election timeouts for which a replica takes no part in elections for what is said in the name of one member, however
-/// many messages come.
+/// Election timeouts for which claims in the name of one member keep a replica out of elections, however many messages
+/// arrive.
 const DOUBT_ELECTIONS_MAX: u32 = 10;
-/// Of so many ticks without doubt one is given back.
+/// After this many ticks without doubt, one spent tick is returned.
 const REFILL_TICKS: u32 = 32;
 
-/// What was said in the names of members.
+/// Claims made in the names of members.
 #[derive(Default)]
 pub(super) struct Doubts {
     of: BTreeMap<u64, Doubt>,
     ticks: u32,
 }
 
-/// What was said in the name of one.
+/// Claims made in the name of one member.
 #[derive(Default)]
 struct Doubt {
-    /// It is said to remember more than there is here, and has not answered: this replica takes no part in elections.
+    /// The member is said to remember more than this replica has, and has not answered: this replica takes no part in
+    /// elections.
     is_open: bool,
-    /// Something was said since it was asked last.
+    /// A claim was made since the member was last asked.
     is_new: bool,
     is_asked: bool,
-    /// Ticks in which this was open, less those that were given back.
+    /// Ticks for which this was open, less those returned.
     spent: u32,
 }
 
 impl Doubts {
-    /// Whether a member has to answer, so that this replica may not rest.
+    /// Whether a member still has to answer, so that this replica must not rest.
     pub fn are_open(&self) -> bool {
         self.of.values().any(|doubt| doubt.is_open || doubt.is_new || doubt.is_asked)
     }
 
-    /// Whether this replica takes no part in elections for one of them.
+    /// Whether any doubt keeps this replica out of elections.
     pub fn exist(&self) -> bool {
         self.of.values().any(|doubt| doubt.is_open)
     }
 
-    /// A member is said to remember more. It is asked in any case, but not waited for for ever.
+    /// A member is said to remember more. It is asked in any case, but the wait for its answer is limited.
     fn begin(&mut self, of: u64, ticks_max: u32) {
         let doubt = self.of.entry(of).or_default();
         doubt.is_new = true;
         doubt.is_open |= doubt.spent < ticks_max;
     }
 
-    /// Something else was said that a member is asked for.
+    /// Another claim was made that the member is asked to confirm.
     fn note(&mut self, of: u64) {
         self.of.entry(of).or_default().is_new = true;
     }
@@ -92,7 +90,7 @@ impl Doubts {
         self.of.retain(|_, doubt| doubt.is_open || doubt.is_new || doubt.is_asked || doubt.spent > 0);
     }
 
-    /// A question came to an end. Who has answered is doubted no more, until something is said again.
+    /// A question has ended. A member that answered is no longer doubted until another claim arrives.
     fn asked(&mut self, of: u64, has_answered: bool) {
         if let Some(doubt) = self.of.get_mut(&of) {
             doubt.is_asked = false;
@@ -101,13 +99,13 @@ impl Doubts {
     }
 }
 
-/// A question to a member: how it is, and what it remembers.
+/// A question to a member: its status, and what it remembers.
 pub(super) struct Question {
     of: u64,
     session: Session,
 }
 
-/// Asks, and tells the replica.
+/// Asks the member, and gives the answer to the replica.
 pub(super) async fn resolve<M: StateMachine + 'static, L: LogStore + 'static>(
     node: WeakNode<M, L>,
     question: Question,
@@ -131,14 +129,14 @@ async fn ask(session: &Session, group: u16, options: CallOptions) -> Option<Stat
 }
 
 impl<M: StateMachine, L: LogStore> Core<M, L> {
-    /// Whether a leader's message says that this replica has entries that it does not have.
+    /// Whether a leader's message claims that this replica has entries that it does not have.
     pub fn says_more_than_there_is(&self, message: &Message) -> bool {
         let raft = &self.raft.raft;
         let is_leaders = message.get_msg_type() == MessageType::MsgHeartbeat && message.term >= raft.term;
         is_leaders && message.commit > raft.raft_log.last_index()
     }
 
-    /// Takes no part in elections until who is said to have sent such a message has answered, if that is a member.
+    /// Takes no part in elections until the supposed sender of such a message has answered, if that is a member.
     pub fn doubt(&mut self, message: &Message) {
         self.counters.bad += 1;
         if self.state.members.contains_key(&message.from) {
@@ -147,7 +145,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
     }
 
-    /// Has a member asked for its term, if a message in its name is of one that is too far ahead to be believed.
+    /// Has a member asked for its term, if a message in its name has a term too far ahead to be believed.
     pub fn doubt_term(&mut self, message: &Message) {
         if is_far_ahead(message.term, self.raft.raft.term) && self.state.members.contains_key(&message.from) {
             self.wake();
@@ -155,7 +153,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
     }
 
-    /// Asks those who have to answer, each once in a tick.
+    /// Asks the members that have to answer, each at most once per tick.
     pub fn watch_doubts(&mut self) {
         self.doubts.tick(self.doubt_ticks_max());
         let links = self.common.links.borrow();
@@ -174,7 +172,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.config.election_ticks.saturating_mul(DOUBT_ELECTIONS_MAX)
     }
 
-    /// A member has said how it is, or nothing.
+    /// A member has answered with its status, or has not answered.
     fn on_resolved(&mut self, of: u64, status: Option<Status>) {
         self.doubts.asked(of, status.is_some());
         if let Some(status) = status.filter(|status| status.cluster == self.cluster && self.failure.is_none()) {
@@ -183,8 +181,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
     }
 
-    /// Stops if a leader remembers more than there is here. In its term it remembers what this replica acknowledged in
-    /// that term, which no later leader has replaced.
+    /// Stops the replica if a leader remembers more than the replica has. A leader remembers what this replica
+    /// acknowledged in the leader's own term; no later leader has replaced that.
     fn check_remembered(&mut self, status: &Status) {
         let raft = &self.raft.raft;
         let matched = status.voters.iter().chain(&status.learners).zip(&status.matched);
@@ -195,13 +193,15 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
     }
 
-    /// Goes on in the term of a member whose messages are of one too far ahead.
+    /// Adopts the term of a member whose messages have a term too far ahead.
     fn adopt_term(&mut self, status: &Status) {
         let own = self.raft.raft.term;
         if is_far_ahead(status.term, own) {
             let (id, of, term) = (self.config.id, status.id, status.term);
             tracing::warn!(id, own, of, term, "a member is in a term far ahead, in which this replica goes on");
+            let promised = self.promised();
             self.raft.raft.become_follower(status.term, INVALID_ID);
+            self.keep_promise(promised);
         }
     }
 }

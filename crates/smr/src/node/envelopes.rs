@@ -1,4 +1,4 @@
-//! Envelopes: requests of other processes, and answers to ours, each with messages of any groups.
+//! Envelopes: requests of other processes, and responses to this one's, each with messages of any groups.
 
 use arrayvec::ArrayVec;
 use dunlin_net::transport::RX_BURST;
@@ -13,26 +13,28 @@ use crate::probe::Stage;
 use crate::wire::message::{Addressed, Sender, encode, envelope_len, parse, sender_of};
 use crate::wire::{WireError, cluster_of};
 
-/// An envelope of so many bytes is given to the log before the next is looked at.
+/// An envelope of at least this many bytes is given to the log before the next is read.
 const LARGE_BYTES: usize = 64 << 10;
 
-/// What came of an envelope.
+/// The result of an envelope.
 enum Came {
-    /// Nothing that is answered.
+    /// Nothing to answer.
     Nothing,
-    /// Messages of this process, for these groups: as many as stand in the list of all that came.
+    /// Messages of this process, for these groups: the last `groups` entries of the list.
     From { id: u64, groups: usize },
-    /// One of another cluster, or of any while this process has no number: it is answered at once, in the name of this cluster, with these messages.
+    /// An envelope of another cluster, or any envelope while this process has no number: it is answered at once, in the
+    /// name of this cluster, with these messages.
     Foreign(u64, Vec<Addressed>),
 }
 
 impl<M: StateMachine + 'static, L: LogStore + 'static> Shared<M, L> {
-    /// Requests of other processes. Each is answered when what it brought has had its effect for good: at once, if that takes no flush.
+    /// Handles requests of other processes. Each is answered when its effect is persistent: at once if that takes no
+    /// flush.
     pub fn on_envelopes(&self, burst: &mut RequestBurst<'_>) {
         if self.core(0).failure.is_some() {
             return;
         }
-        // The groups of all envelopes, one after the other.
+        // The groups of all envelopes, one envelope after the other.
         let mut groups = Vec::new();
         let take = |i| self.on_envelope(burst.payload(i), &mut groups);
         let all: ArrayVec<Came, RX_BURST> = (0..burst.len()).map(take).collect();
@@ -57,14 +59,15 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Shared<M, L> {
         }
     }
 
-    /// Answers a request that brought something to these groups, now or when all of it is durable.
+    /// Answers a request that had messages for these groups, now or when all of its effect is durable.
     fn answer(&self, burst: &mut RequestBurst<'_>, i: usize, from: u64, groups: &[u16]) {
         let is_open = |group: &u16| !self.core(*group).all_is_persisted();
         let needs: Vec<(u16, u64)> =
             groups.iter().filter(|group| is_open(group)).map(|group| (*group, self.core(*group).last_ready)).collect();
         let mut links = self.common.links.borrow_mut();
         if !needs.is_empty() {
-            // If the endpoint holds too many, the sender gets an error, and sends anew what is not acknowledged.
+            // If the endpoint holds too many deferred replies, the sender gets an error, and resends what is not
+            // acknowledged.
             if let Ok(reply) = burst.defer_reply(i) {
                 links.await_persisted(from, needs, reply);
             }
@@ -77,7 +80,7 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Shared<M, L> {
         self.end(Stage::Send);
     }
 
-    /// Takes the messages of an envelope, and adds the groups that they are for to `groups`.
+    /// Takes the messages of an envelope, and adds their groups to `groups`.
     fn on_envelope(&self, bytes: &[u8], groups: &mut Vec<u16>) -> Came {
         let Some(ours) = self.cluster() else { return self.on_envelope_while_waiting(bytes) };
         match self.parse(bytes, ours.bits()) {
@@ -93,7 +96,8 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Shared<M, L> {
                     is_unread |= self.deliver(from, ours, message) == Some(Received::Unread);
                 }
                 if bytes.len() >= LARGE_BYTES {
-                    // The log has it before the next is let in: beyond its limits come no more than this one, and small ones.
+                    // The log gets these before the next envelope is read: so its limits are exceeded by at most this
+                    // envelope and small ones.
                     self.work_touched();
                 }
                 if is_unread {
@@ -114,16 +118,16 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Shared<M, L> {
         }
     }
 
-    /// Something came from a process. If nothing had for an election timeout, groups that are led here may rest without it, and have elected
-    /// leaders that it never heard of.
+    /// A message came from a process. If the process was missed, groups led here may be resting without it, or may have
+    /// elected leaders that it never heard of.
     fn heard_of(&self, id: u64) {
-        let is_back = self.common.links.borrow_mut().heard_of(id, self.config.election_ticks);
+        let is_back = self.common.links.borrow_mut().heard_of(id);
         if is_back {
             self.cores.iter().for_each(|core| core.borrow_mut().wake_for(id));
         }
     }
 
-    /// Gives a message to its group. A group that has not begun yet answers that it needs a snapshot.
+    /// Gives a message to its group. A group that has not begun answers that it needs a snapshot.
     fn deliver(&self, from: u64, ours: ClusterId, message: Addressed) -> Option<Received> {
         let received = self.visit(message.group, |core| {
             if core.cluster == Some(ours) {
@@ -147,7 +151,7 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Shared<M, L> {
         parsed
     }
 
-    /// Takes an envelope while no group has a number.
+    /// Takes an envelope while no group knows the cluster's number.
     fn on_envelope_while_waiting(&self, bytes: &[u8]) -> Came {
         let Some(theirs) = cluster_of(bytes).ok().and_then(ClusterId::from_bits) else {
             self.visit(0, |core| core.counters.bad += 1);
@@ -167,7 +171,7 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Shared<M, L> {
         Came::Foreign(theirs.bits(), messages.iter().filter_map(answer).collect())
     }
 
-    /// A request of ours was answered, or was not.
+    /// A request of this process was answered, or failed.
     pub fn on_answer(&self, completion: Completion) {
         let Some((id, sent)) = self.common.links.borrow_mut().on_answer(completion.tag) else { return };
         let report = || {
@@ -186,6 +190,12 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Shared<M, L> {
         };
         self.common.links.borrow_mut().note_in_time(id, &sent);
         match self.parse(&response, bits(self.cluster())) {
+            // Another process is at that address: its answer says nothing about this one.
+            Ok((from, _)) if from != id => {
+                self.visit(0, |core| core.counters.bad += 1);
+                self.common.links.borrow_mut().not_there(id);
+                report();
+            }
             Ok((_, messages)) => {
                 self.heard_of(id);
                 for message in messages {
@@ -196,10 +206,11 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Shared<M, L> {
                 }
             }
             Err(WireError::OtherCluster { theirs, .. }) => {
-                // One without a number has not begun yet.
+                // A process without a number has not begun yet.
                 if theirs != 0 {
                     self.visit(0, |core| core.note_foreign(Some(id), theirs));
                 }
+                self.common.links.borrow_mut().not_there(id);
                 report();
             }
             Err(_) => _ = self.visit(0, |core| core.counters.bad += 1),

@@ -1,20 +1,20 @@
-//! Replicas of other clusters that have reached this one, or that it has reached: an address stands in the lists of two, or was used before. Nothing that they say
-//! is acted on.
+//! Replicas of other clusters that contacted this one, or that it contacted: an address is in the lists of two
+//! clusters, or was reused. Their messages are never acted on.
 
 use crate::cluster_id::ClusterId;
 use crate::wire::response::{FOREIGN_MAX, Foreign};
 
-/// Those that were noticed.
+/// The foreign replicas noticed so far.
 #[derive(Default)]
 pub(super) struct Foreigners {
-    /// At most [`FOREIGN_MAX`]: of others nothing is said, since they might be any number.
+    /// At most [`FOREIGN_MAX`]: further ones are not logged, since there might be any number.
     known: Vec<Foreign>,
-    /// Why first members of other clusters were refused, as often.
+    /// Why first members of other clusters were refused; limited in the same way.
     refused: Vec<String>,
 }
 
 impl Foreigners {
-    /// A replica of another cluster has reached this one, or was reached in place of one of this. It is logged once.
+    /// A replica of another cluster contacted this one, or was reached in place of a member. It is logged once.
     pub fn note(&mut self, own: u64, ours: ClusterId, id: u64, theirs: ClusterId) {
         let foreign = Foreign { id, cluster: theirs };
         if self.known.contains(&foreign) || self.known.len() >= FOREIGN_MAX {
@@ -35,7 +35,7 @@ impl Foreigners {
         }
     }
 
-    /// Those that were noticed.
+    /// Returns the foreign replicas noticed so far.
     pub fn known(&self) -> Vec<Foreign> {
         self.known.clone()
     }

@@ -1,8 +1,9 @@
-//! How a replica learns the number of its cluster, before which it takes part in nothing.
+//! How a replica learns the number of its cluster. Until then it takes part in nothing.
 //!
-//! The first members are started independently, each with the same list. The one with the lowest id draws the number. The others ask for it: one another in turn, giving
-//! the list, and those answer who have the number and the same list. With the number a first member makes the snapshot with which all of them begin, so it keeps both
-//! or neither. Whoever is added later has no log until a snapshot comes: that has the number.
+//! The first members are started independently, each with the same list. The one with the lowest id draws the number.
+//! The others ask one another in turn for it, and send the list with the question; a member answers if it has the
+//! number and the same list. With the number, a first member makes the snapshot that all of them begin with, so it
+//! stores both or neither. A member added later has no log until it gets a snapshot, which contains the number.
 
 use std::collections::BTreeSet;
 
@@ -25,21 +26,21 @@ use crate::wire::message::Addressed;
 use crate::wire::request::Request;
 use crate::wire::response::Response;
 
-/// With what a group begins whose log is empty.
+/// How a group with an empty log begins.
 pub(super) enum Begin {
     /// As the first group of one of the first members.
     First(Vec<(u64, Addr)>),
-    /// As a further group of one of the first members, which is founded when the first group is.
+    /// As a further group of one of the first members; it is founded when the first group is.
     WithTheFirst(Members),
-    /// The same, when the first group is founded already.
+    /// The same, when the first group is already founded.
     Told(Origin),
-    /// With a snapshot of its leader.
+    /// What a replica without a number waits for.
     Join,
 }
 
 /// What a replica without a number waits for.
 pub(super) enum Waiting {
-    /// The first group of this process, which asks.
+    /// The first group of this process, which asks for the number.
     FirstGroup(Members),
     /// The other first members.
     Founders(Asking),
@@ -50,12 +51,12 @@ pub(super) enum Waiting {
 /// A first member that asks the others.
 pub(super) struct Asking {
     founders: Members,
-    /// Who was asked last; 0 if nobody was.
+    /// The member that was last asked; 0 for none.
     asked: u64,
     is_under_way: bool,
     /// Ticks before the next is asked.
     pause: u32,
-    /// Who said something against it, which is not logged again.
+    /// Members that refused; they are not logged again.
     refused_by: BTreeSet<u64>,
 }
 
@@ -64,7 +65,7 @@ impl Asking {
         Asking { founders, asked: 0, is_under_way: false, pause: 0, refused_by: BTreeSet::new() }
     }
 
-    /// Who is asked next, unless one is, or it is too early.
+    /// Returns the next member to ask, unless a question is in flight or it is too early.
     fn next(&mut self, own: u64, groups: u16) -> Option<Question> {
         self.pause = self.pause.saturating_sub(1);
         if self.is_under_way || self.pause > 0 {
@@ -86,15 +87,15 @@ pub(super) struct Question {
     groups: u16,
 }
 
-/// What came of it.
+/// The result of a question.
 pub(super) enum Told {
     Number(ClusterId),
     Refused(String),
-    /// It is not there, or has none yet.
+    /// The member was not reached, or has no number yet.
     Nothing,
 }
 
-/// Asks, on a session that is opened for it, and tells the replica.
+/// Asks on a session opened for this, and gives the answer to the replica.
 pub(super) async fn ask<M: StateMachine + 'static, L: LogStore + 'static>(
     node: WeakNode<M, L>,
     question: Question,
@@ -130,29 +131,22 @@ async fn ask_on(session: &Session, question: Question, options: CallOptions) -> 
 /// Draws the number of a new cluster.
 ///
 /// # Errors
-/// If the system has no random numbers.
+/// If the system cannot provide random numbers.
 pub(super) fn draw(config: &NodeConfig) -> Result<ClusterId, NodeError> {
     if let Some(seed) = config.seed {
         let mut random = Random::new(!seed);
         return Ok(ClusterId::draw(|| random.next()));
     }
-    let mut failed = None;
-    let id = ClusterId::draw(|| {
-        getrandom::u64().unwrap_or_else(|error| {
-            failed = Some(error.to_string());
-            1
-        })
-    });
-    failed.map_or(Ok(id), |why| Err(NodeError::Random { why }))
+    ClusterId::draw_afresh().map_err(|error| NodeError::Random { why: error.to_string() })
 }
 
 impl<M: StateMachine, L: LogStore> Core<M, L> {
-    /// The number of the cluster; `None` as long as this replica takes part in nothing.
+    /// Returns the number of the cluster; `None` until this replica takes part in one.
     pub fn cluster(&self) -> Option<ClusterId> {
         self.cluster
     }
 
-    /// Asks another first member for the number, if it is missing.
+    /// Asks another first member for the number, if it is not known.
     pub fn ask_for_number(&mut self) {
         if let Some(Waiting::Founders(asking)) = &mut self.waiting
             && let Some(question) = asking.next(self.config.id, self.common.groups)
@@ -161,7 +155,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
     }
 
-    /// Another first member was asked for the number.
+    /// A question to another first member for the number has ended.
     fn on_told(&mut self, by: u64, told: Told) {
         let (None, Some(Waiting::Founders(asking))) = (&self.failure, &mut self.waiting) else { return };
         asking.is_under_way = false;
@@ -196,7 +190,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.cluster = Some(cluster);
         self.common.cluster.set(self.cluster);
         self.common.changes.note();
-        // As if a leader had sent it, but that none has: nobody is waited for, and nobody answered.
+        // As if a leader had sent it, except that there is none: there is nobody to wait for or to answer.
         let _ = self.raft.step(message);
         self.raft.raft.become_follower(FIRST, raft::INVALID_ID);
         self.raft.raft.msgs.clear();
@@ -208,7 +202,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             return Err(Response::NotLeader { leader: None });
         };
         let (cluster, is_same) = (*cluster, theirs == founders);
-        // What it says it must not forget.
+        // It must not forget a number that it has told others.
         if !self.raft.mut_store().durable().is_ok_and(|durable| durable >= self.founded) {
             return Err(Response::NotLeader { leader: None });
         }
@@ -237,7 +231,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         Err(Response::Refused(why))
     }
 
-    /// Answers a leader, as one that has nothing and needs a snapshot, without a promise: what it says in return is true whatever comes.
+    /// Answers a leader as a replica that has nothing and needs a snapshot. This makes no promise: the answer stays
+    /// true whatever happens.
     pub fn answer_while_waiting(&self, message: &Message, theirs: ClusterId) -> Option<Addressed> {
         let own = self.config.id;
         if !self.waits_for(theirs) || message.to != own || message.from == own {
@@ -260,7 +255,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         matches!(self.waiting, Some(Waiting::Leader)) && self.may_join(theirs)
     }
 
-    /// Whether this replica takes snapshots of this cluster. A replica that waits for a leader joins the cluster of the first snapshot that has it as a member.
+    /// Whether this replica takes snapshots of this cluster. A replica that waits for a leader joins the cluster of the
+    /// first snapshot that lists it as a member.
     pub fn takes_snapshots_of(&self, theirs: ClusterId) -> bool {
         match (self.cluster, &self.waiting) {
             (Some(ours), _) => ours == theirs,
@@ -269,12 +265,13 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
     }
 
-    /// Whether a group that has not begun may be of this cluster: the other groups of the process are of no other one.
+    /// Whether a group that has not begun may join this cluster: all groups of a process belong to one cluster.
     pub fn may_join(&self, theirs: ClusterId) -> bool {
         self.common.cluster.get().or(self.config.cluster).is_none_or(|ours| ours == theirs)
     }
 
-    /// Becomes a replica of the cluster of a snapshot, which is durable and is given to the library next; says whether it was none before.
+    /// Joins the cluster of a snapshot, which is durable and is given to the library next; returns whether it belonged
+    /// to none before.
     pub fn join(&mut self, origin: Origin) -> bool {
         if self.cluster.is_some() {
             return false;
@@ -286,7 +283,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         true
     }
 
-    /// Waits for a leader again: the library did not take the snapshot. Before that, the process was of this cluster.
+    /// Waits for a leader again, since the library did not take the snapshot. `before` is the cluster that the process
+    /// belonged to before it.
     pub fn wait_again(&mut self, before: Option<ClusterId>) {
         self.common.cluster.set(before);
         (self.cluster, self.state.origin, self.waiting) = (None, None, Some(Waiting::Leader));

@@ -1,9 +1,10 @@
-//! Gathering: which commands go to the disk together.
+//! Gathers commands that are flushed together.
 //!
-//! Clients that wait for their commands come back together, when a flush is over. If the first of them began the next flush at once, all others would wait for
-//! that one, and then for their own: in the long run half of the clients wait while the other half is flushed. So a leader whose log is on disk holds commands
-//! while others are on their way, and then for those whom it has just answered; never for longer than a flush and a half, or [`WAIT_MAX`], and not at all where
-//! clients do not come back.
+//! Clients that wait for their commands all return when a flush is over. If the first of them began the next flush at
+//! once, all others would wait for that flush and then for their own: in the long run, half of the clients wait while
+//! the other half is flushed. So a leader whose log is on disk holds commands while others are in flight, and then for
+//! the clients that it has just answered. It never holds them longer than a flush and a half, or [`WAIT_MAX`], and not
+//! at all if clients do not return.
 
 use std::time::Duration;
 
@@ -12,42 +13,43 @@ use crate::config::Batching;
 use crate::log::LogStore;
 use crate::machine::StateMachine;
 
-/// Commands that are held at most.
+/// The most commands that are held.
 const HELD_MAX: usize = 1024;
-/// Nanoseconds for which commands are held at most, however slow the disk is: far less than a client waits for one replica.
+/// Nanoseconds for which commands are held at most, however slow the disk is: far less than a client's timeout for one
+/// replica.
 const WAIT_MAX: u64 = 100_000_000;
-/// Batches that are not held after clients did not come back; twice as many each time, up to the second.
+/// Batches that are not held after clients did not return; doubled each time, up to the second constant.
 const SKIPPED_MIN: u32 = 4;
 const SKIPPED_MAX: u32 = 256;
 
-/// What a leader knows of its flushes and its clients.
+/// What a leader knows of its flushes and clients.
 #[derive(Debug, Default)]
 pub(super) struct Gather {
     is_on: bool,
-    /// How long a flush takes, in nanoseconds: an average in which the latest count an eighth.
+    /// The duration of a flush, in nanoseconds: a moving average in which the latest flush counts an eighth.
     flush: u64,
     /// The write that is being timed: its number, and when it began.
     timed: Option<(u64, u64)>,
-    /// Clients that were answered since the last batch, and did not come back.
+    /// Clients that were answered since the last batch and have not returned.
     due: usize,
-    /// Since when commands are held.
+    /// When commands began to be held.
     held_since: Option<u64>,
-    /// Somebody will look after them.
+    /// A task is going to check the held commands.
     is_watched: bool,
-    /// Batches that are not to be held.
+    /// Batches that are still to be sent without holding.
     skip: u32,
-    /// How many were skipped the last time.
+    /// The length of the last such run.
     skipped: u32,
 }
 
-/// What is to be done with commands that came.
+/// What to do with commands that arrived.
 #[derive(Debug, PartialEq, Eq)]
 enum Decision {
-    /// They go.
+    /// Submit them.
     Go,
-    /// They wait for others.
+    /// Hold them.
     Hold,
-    /// The same, and somebody is to look after them in so many nanoseconds.
+    /// Hold them, and have a task check them after this many nanoseconds.
     HoldFor(u64),
 }
 
@@ -56,7 +58,7 @@ impl Gather {
         Gather { is_on: batching == Batching::Gathered && log.flushes(), ..Gather::default() }
     }
 
-    /// A command came.
+    /// A command arrived.
     pub fn came(&mut self) {
         self.due = self.due.saturating_sub(1);
     }
@@ -66,7 +68,7 @@ impl Gather {
         self.due += 1;
     }
 
-    /// Somebody looks after what is held, now. Its clock may be another than the replica's, so it may be too early.
+    /// The task checks the held commands now. Its clock may differ from the replica's, so it may be too early.
     pub fn looked(&mut self) {
         self.is_watched = false;
     }
@@ -75,8 +77,8 @@ impl Gather {
         self.timed = Some((write, now));
     }
 
-    /// Writes up to this one are durable. Others may have begun since: only its own flush counts, or a leader that is never idle would think that its disk takes
-    /// for ever.
+    /// Writes up to this one are durable. Others may have begun since, so only the timed write's own flush counts:
+    /// otherwise a leader that is never idle would believe that its disk takes for ever.
     fn ended(&mut self, write: u64, now: u64) {
         if let Some((_, since)) = self.timed.take_if(|(timed, _)| *timed <= write) {
             let (took, average) = (now - since, self.flush);
@@ -88,7 +90,7 @@ impl Gather {
         (self.flush + self.flush / 2).min(WAIT_MAX)
     }
 
-    /// What becomes of so many commands. `has_others` says whether some that came before are on their way.
+    /// Decides about this many commands. `has_others` says whether earlier commands are still in flight.
     fn decide(&mut self, now: u64, commands: usize, has_others: bool) -> Decision {
         if self.skip > 0 {
             self.skip -= 1;
@@ -109,7 +111,7 @@ impl Gather {
             return if is_watched { Decision::Hold } else { Decision::HoldFor(until - now) };
         }
         if !has_others {
-            // Those who were answered did not come back.
+            // The answered clients did not return.
             self.skipped = (2 * self.skipped).clamp(SKIPPED_MIN, SKIPPED_MAX);
             self.skip = self.skipped;
         }
@@ -126,16 +128,16 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
     }
 
-    /// All that was written up to this is durable.
+    /// All writes up to this one are durable.
     pub fn flush_ended(&mut self, write: u64) {
         if self.gather.is_on {
             self.gather.ended(write, self.now());
         }
     }
 
-    /// Whether the commands that came are to wait for others.
+    /// Whether the commands that arrived are to wait for others.
     pub fn holds(&mut self) -> bool {
-        // Until a flush was timed, nobody knows what waiting is worth.
+        // Until a flush has been timed, the benefit of waiting is unknown.
         if !self.gather.is_on || self.gather.flush == 0 {
             return false;
         }
@@ -179,7 +181,7 @@ mod tests {
         let mut gather = gather();
         (0..8).for_each(|_| gather.came());
         assert_eq!(gather.decide(0, 8, false), Decision::Go);
-        // Eight more come while the first are flushed, and wait for those.
+        // Eight more arrive during the first flush, and wait for it.
         (0..8).for_each(|_| gather.came());
         assert_eq!(gather.decide(30, 8, true), Decision::HoldFor(FLUSH * 3 / 2));
         (0..8).for_each(|_| gather.answered());
@@ -211,7 +213,7 @@ mod tests {
     fn clients_that_do_not_come_back_are_not_waited_for_again_and_again() {
         let mut gather = gather();
         let (mut now, mut held) = (0, 0);
-        // Each client has one command, and is never seen again.
+        // Each client has one command and never returns.
         for _ in 0..1000 {
             (gather.due, now) = (0, now + 1000);
             gather.answered();
@@ -223,7 +225,7 @@ mod tests {
             }
         }
         assert!((5..=12).contains(&held), "{held} of 1000 batches were held");
-        // Others do: it is noticed after so many batches at most.
+        // Then clients do return: this is noticed within a limited number of batches.
         let mut batches = 0;
         gather.skipped = SKIPPED_MAX;
         while gather.skipped > 0 {
@@ -272,7 +274,7 @@ mod tests {
         gather.ended(5, 1100);
         gather.ended(900, 1_000_000);
         assert_eq!(gather.flush, FLUSH - FLUSH / 8 + FLUSH / 8);
-        // One that stands still for seconds is not waited for as long again.
+        // One flush that stalls for seconds does not make the next wait as long.
         gather.began(901, 0);
         gather.ended(901, 5_000_000_000);
         assert_eq!(gather.decide(0, 1, true), Decision::HoldFor(WAIT_MAX));

@@ -1,5 +1,5 @@
-//! Questions that wait until there is an answer: a client that wants to hear of something asks once, and is answered when it happens. While one waits it costs
-//! memory, and nothing else.
+//! Questions that are kept until there is an answer: a client that waits for an event asks once, and is answered when
+//! it happens. A waiting question costs memory, and nothing else.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,19 +10,21 @@ use crate::log::LogStore;
 use crate::machine::StateMachine;
 use crate::wire::response::Response;
 
-/// Fewest questions among which those are looked for that nobody waits for any more.
+/// The fewest kept questions for which a sweep looks for abandoned ones.
 const SWEEP_MIN: usize = 64;
 
-/// All of them.
+/// All kept questions.
 #[derive(Default)]
 pub(super) struct KeptQuestions {
-    /// By number: those for which there is no answer yet.
+    /// Questions without an answer yet, by number.
     waiting: BTreeMap<u64, Read>,
     bytes: usize,
-    /// For their turn: there is an answer.
+    /// Questions that have an answer and wait for their turn.
     ready: VecDeque<Read>,
-    /// How many were left when it was looked last who still waits.
+    /// How many were left after the last sweep.
     swept: usize,
+    /// When the last sweep for lack of room took place, by the replica's clock.
+    refused: u64,
 }
 
 impl KeptQuestions {
@@ -30,21 +32,21 @@ impl KeptQuestions {
         self.waiting.len() + self.ready.len()
     }
 
-    /// One that has an answer by now.
+    /// Takes a question that has an answer by now.
     pub fn next_ready(&mut self) -> Option<Read> {
         self.ready.pop_front()
     }
 }
 
 impl<M: StateMachine, L: LogStore> Core<M, L> {
-    /// Keeps a question that the machine has kept.
+    /// Registers a question that the machine has kept.
     pub fn keep_question(&mut self, read: Read) {
-        // The cost of a sweep is spread over as many questions as came since the last one.
+        // The cost of a sweep is spread over as many questions as arrived since the last one.
         if self.kept.waiting.len() >= 2 * self.kept.swept.max(SWEEP_MIN) {
             self.sweep_kept();
         }
         if !self.has_room_to_keep(&read) {
-            self.sweep_kept();
+            self.make_room_to_keep();
         }
         if !self.has_room_to_keep(&read) {
             self.state.machine.forget(read.number);
@@ -56,11 +58,22 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     }
 
     fn has_room_to_keep(&self, read: &Read) -> bool {
-        self.kept.len() < self.config.kept_questions_max && self.kept.bytes + read.query.len() <= self.config.read_bytes_max
+        self.kept.len() < self.config.kept_questions_max
+            && self.kept.bytes + read.query.len() <= self.config.read_bytes_max
     }
 
-    /// Forgets those that nobody waits for any more.
+    /// Sweeps at most once per tick: rejected clients ask again and again.
+    fn make_room_to_keep(&mut self) {
+        let now = self.now();
+        if self.kept.refused == 0 || now >= self.kept.refused + self.config.tick.as_nanos() as u64 {
+            self.kept.refused = now;
+            self.sweep_kept();
+        }
+    }
+
+    /// Forgets questions that no client waits for any more.
     fn sweep_kept(&mut self) {
+        self.counters.kept_swept += self.kept.waiting.len() as u64;
         let machine = &mut self.state.machine;
         let bytes = &mut self.kept.bytes;
         self.kept.waiting.retain(|number, read| {
@@ -74,7 +87,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.kept.swept = self.kept.waiting.len();
     }
 
-    /// Takes those for which there is an answer by now.
+    /// Takes the questions that have an answer by now.
     pub fn wake_kept(&mut self) {
         if self.kept.waiting.is_empty() {
             return;
@@ -87,7 +100,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
     }
 
-    /// Answers all of them with this: they are to ask another replica.
+    /// Answers all of them with this response: the clients must ask another replica.
     pub fn end_kept(&mut self, response: &Response<'_>) {
         let kept = std::mem::take(&mut self.kept);
         for read in kept.ready.into_iter().chain(kept.waiting.into_values()) {

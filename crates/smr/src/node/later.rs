@@ -1,7 +1,9 @@
-//! What can wait until messages are on their way: the endpoint sends at the end of its iteration, so this is done by a task in the next.
+//! Work that can wait until messages are sent: the endpoint sends at the end of its iteration, so a task does this work
+//! in the next one.
 //!
-//! Followers execute committed entries then, since nobody waits for that, but the leader waits for their answers. A leader has its state machine ask for the
-//! memory that its new commands need, while followers append them.
+//! Followers execute committed entries there, since nobody waits for that, while the leader waits for their
+//! acknowledgements. A leader prefetches the state machine's memory for its new commands there, while followers append
+//! them.
 
 use std::collections::VecDeque;
 use std::task::{Context, Waker};
@@ -17,27 +19,28 @@ use crate::machine::{PREFETCHED_MAX, StateMachine};
 use crate::probe::Stage;
 use crate::wire::command::Command;
 
-/// Entries, and bytes of them, that are executed in one turn of the event loop by a replica that does not lead.
+/// Entries, and bytes of entries, that a non-leader executes in one turn of the event loop.
 const TURN_ENTRIES_MAX: usize = 1024;
 const TURN_BYTES_MAX: usize = 1 << 20;
-/// A replica where more entries wait to be executed does not ask for votes: it would have to execute all of them
-/// before it serves anybody.
-const BACKLOG_MAX: usize = 4096;
-/// What waits.
+/// A replica that lacks more entries than this is behind: it would have to fetch or execute all of them before it can
+/// serve, and others can serve sooner. So it gets no votes, does not stand for election, and answers no reads.
+pub(super) const BEHIND_MAX: u64 = 4096;
+
+/// The work that waits.
 #[derive(Default)]
 pub(super) struct Later {
-    /// Committed, and not executed.
+    /// Committed entries that are not executed.
     entries: VecDeque<Entry>,
-    /// Up to which entry memory was asked for.
+    /// The last entry whose memory was prefetched.
     prefetched: u64,
     is_due: bool,
-    /// The task has seen that it is due, and lets one iteration of the event loop pass.
+    /// The task has seen that work is due, and lets one iteration of the event loop pass.
     has_yielded: bool,
     waker: Option<Waker>,
 }
 
 impl Later {
-    /// Has the task run in the next iteration of the event loop.
+    /// Makes the task run in the next iteration of the event loop.
     pub fn set_due(&mut self) {
         if std::mem::replace(&mut self.is_due, true) {
             return;
@@ -47,7 +50,7 @@ impl Later {
         }
     }
 
-    /// Asked by the task whether it is to work now.
+    /// Tells the task whether to work now.
     pub fn is_time(&mut self, context: &Context<'_>) -> bool {
         if !self.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
             self.waker = Some(context.waker().clone());
@@ -68,7 +71,7 @@ impl Later {
         self.entries.is_empty()
     }
 
-    /// Forgets entries: a snapshot has what they did.
+    /// Forgets the entries: a snapshot contains their effects.
     pub fn forget(&mut self) {
         self.entries.clear();
     }
@@ -88,12 +91,12 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
     }
 
-    /// Executes all that is committed.
+    /// Executes all committed entries.
     pub fn execute_committed(&mut self) {
         while self.execute_burst() > 0 {}
     }
 
-    /// Executes as much of what is committed as a turn may take.
+    /// Executes as many committed entries as a turn may take.
     fn execute_for_a_turn(&mut self) {
         let (mut entries, mut bytes) = (0, 0);
         while entries < TURN_ENTRIES_MAX && bytes < TURN_BYTES_MAX {
@@ -109,8 +112,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
     }
 
-    /// Executes the next entries, unless the state is not there yet. Gives the bytes that they take; 0 if there are
-    /// none.
+    /// Executes the next entries, unless the state is not restored yet. Returns their bytes; 0 if there are none.
     fn execute_burst(&mut self) -> usize {
         if self.own_restoring.is_some() {
             return 0;
@@ -124,9 +126,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         burst.iter().map(|entry| size_of::<Entry>() + entry.data.len()).sum()
     }
 
-    /// Whether so much waits to be executed that this replica could serve nobody for a while.
+    /// Whether so many entries wait to be executed that this replica cannot serve for a while.
     pub fn has_backlog(&self) -> bool {
-        self.later.entries.len() > BACKLOG_MAX
+        self.later.entries.len() as u64 > BEHIND_MAX
     }
 
     fn execute_entry(&mut self, entry: &Entry) {
@@ -148,12 +150,12 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.end(Stage::Prefetch);
     }
 
-    /// New commands were appended by this leader.
+    /// This leader has appended new commands.
     pub fn prefetch_later(&mut self) {
         self.later.set_due();
     }
 
-    /// What waited.
+    /// Does the work that waited.
     ///
     /// # Errors
     /// As for taking a snapshot, which may be due now.
@@ -172,7 +174,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         Ok(())
     }
 
-    /// Asks for the memory of commands that are in the log and not executed.
+    /// Prefetches memory for commands that are in the log and not executed.
     fn prefetch_appended(&mut self) {
         let log = &self.raft.raft.raft_log;
         let first = self.applied.max(self.later.prefetched) + 1;

@@ -1,5 +1,6 @@
-//! Changes of who belongs to the cluster: learners are added, get votes, and members leave, one at a time (Raft dissertation, chapter 4). A change
-//! counts from when its entry is executed. None is begun after which those who were heard of lately would be no majority.
+//! Membership changes: learners are added, get votes, and members leave, one at a time (Raft dissertation, chapter 4).
+//! A change takes effect when its entry is executed. No change is begun after which the recently heard replicas would
+//! not be a majority.
 
 use protobuf::Message as _;
 use raft::eraftpb::{ConfChange, ConfChangeType, Entry, EntryType};
@@ -9,6 +10,7 @@ use dunlin_rpc::DeferredReply;
 
 use super::clients::respond;
 use super::core::Core;
+use super::later::BEHIND_MAX;
 use crate::log::LogStore;
 use crate::machine::StateMachine;
 use crate::mutation::{Mutation, is_planted};
@@ -16,11 +18,8 @@ use crate::wire::members::{ADDRESS_BYTES_MAX, MEMBERS_MAX};
 use crate::wire::request::Change;
 use crate::wire::response::Response;
 
-/// A learner that is so many entries behind, or fewer, may get a vote: it will have them before it is missed.
-const BEHIND_MAX: u64 = 4096;
-
 impl<M: StateMachine, L: LogStore> Core<M, L> {
-    /// Whether a change can be made now, as the library wants it; or why not.
+    /// Whether a change can be made now: the change in the library's form, or the reason against it.
     pub fn check_change(&self, change: &Change) -> Result<ConfChange, String> {
         let raft = &self.raft.raft;
         if raft.has_pending_conf() && !is_planted(Mutation::TwoChangesAtOnce) {
@@ -38,7 +37,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                 if self.state.members.len() >= MEMBERS_MAX {
                     return Err(format!("there are {MEMBERS_MAX} members: remove one first"));
                 }
-                check_address(address)?;
+                self.check_address(address)?;
                 (proposal.node_id, proposal.context) = (*id, address.clone().into_bytes().into());
                 ConfChangeType::AddLearnerNode
             }
@@ -65,7 +64,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                 ConfChangeType::AddNode
             }
             Change::Move { id, address } => {
-                check_address(address)?;
+                self.check_address(address)?;
                 let kind = if conf.voters.contains(id) {
                     ConfChangeType::AddNode
                 } else if is_learner(id) {
@@ -73,17 +72,19 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                 } else {
                     return Err(format!("{id} is no member"));
                 };
-                if let Some((other, _)) = self.state.members.iter().find(|(_, known)| *known == address) {
-                    return Err(format!("{address} is the address of replica {other}"));
-                }
                 if *id != self.config.id && !self.knows_who_is_there() {
                     return Err(
-                        "this leader is new, or its group has rested, so it does not know who is there: try again".into()
+                        "this leader is new, or its group has rested, so it does not know who is there: try again"
+                            .into(),
                     );
                 }
-                // Two processes with one log would vote twice.
-                if *id != self.config.id && self.silent(&[*id]).is_empty() {
-                    return Err(format!("{id} is heard of where it is reached now: end that process first, then try again"));
+                // Two processes with one log would vote twice. A process that another group has moved is heard at its
+                // new address.
+                let is_there = address.parse().is_ok_and(|addr| self.common.links.borrow().addr(*id) == Some(&addr));
+                if *id != self.config.id && !is_there && self.silent(&[*id]).is_empty() {
+                    return Err(format!(
+                        "{id} is heard of where it is reached now: end that process first, then try again"
+                    ));
                 }
                 (proposal.node_id, proposal.context) = (*id, address.clone().into_bytes().into());
                 kind
@@ -107,7 +108,19 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         Ok(proposal)
     }
 
-    /// Those of them that this leader did not hear of for an election timeout.
+    /// Whether a member may have this address: no other member has it, in any spelling.
+    fn check_address(&self, address: &str) -> Result<(), String> {
+        let Some(addr) = address.parse::<Addr>().ok().filter(|_| address.len() <= ADDRESS_BYTES_MAX) else {
+            return Err(format!("{address} is no address, as udp://10.0.0.1:7000 is one"));
+        };
+        let is_there = |known: &String| known.parse::<Addr>().is_ok_and(|known| known == addr);
+        match self.state.members.iter().find(|(_, known)| is_there(known)) {
+            Some((other, _)) => Err(format!("{address} is the address of replica {other}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns those that this leader has not heard from for an election timeout.
     pub fn silent(&self, ids: &[u64]) -> Vec<u64> {
         let now = self.now();
         let timeout = self.config.tick.as_nanos() as u64 * u64::from(self.config.election_ticks);
@@ -118,8 +131,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         ids.iter().zip(heard).filter(|(id, heard)| is_silent(**id, *heard)).map(|(id, _)| *id).collect()
     }
 
-    /// Whether a majority of these was heard of lately. With others as voters the cluster might stand still from the change on, for good, since no further
-    /// change would be possible either.
+    /// Whether a majority of these was heard recently. With other voters, the cluster could stall from the change on,
+    /// for good, since no further change would be possible either.
     fn check_majority(&self, voters: &[u64]) -> Result<(), String> {
         let silent = self.silent(voters);
         if silent.len() <= (voters.len() - 1) / 2 {
@@ -136,7 +149,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     }
 
     pub fn propose_change(&mut self, proposal: ConfChange, reply: DeferredReply) {
-        // What came before goes before, unless it waits for others.
+        // Earlier commands are submitted first, unless they wait for others.
         self.submit();
         let (index, term) = (self.raft.raft.raft_log.last_index() + 1, self.raft.raft.term);
         if is_planted(Mutation::TwoChangesAtOnce) {
@@ -148,7 +161,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
     }
 
-    /// The change of an entry counts from now on.
+    /// The change of an entry takes effect.
     pub fn change_members(&mut self, entry: &Entry) {
         let response = match self.apply_change(entry) {
             Ok(()) => Response::Ok(&[]),
@@ -164,7 +177,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let change = ConfChange::parse_from_bytes(&entry.data).map_err(|error| error.to_string())?;
         self.raft.apply_conf_change(&change).map_err(|error| error.to_string())?;
         match change.get_change_type() {
-            // Whoever gets a vote stays where it is.
+            // A learner that gets a vote keeps its address.
             ConfChangeType::AddNode if change.context.is_empty() => {}
             ConfChangeType::AddLearnerNode | ConfChangeType::AddNode => {
                 let address = String::from_utf8_lossy(&change.context).into_owned();
@@ -180,9 +193,10 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         Ok(())
     }
 
-    /// No leader proposes to remove itself, but one that was elected with such an entry in its log, from a leader before it, removes itself when that is
-    /// committed. The library leaves it leader, and panics when it next counts who has what: it is not among them. The others, which have the entry,
-    /// elect one of themselves.
+    /// No leader proposes to remove itself. But one that was elected with such an entry in its log, from an earlier
+    /// leader, removes itself when the entry is committed. The library would leave it leader, and panic when it next
+    /// counts acknowledgements, since the leader is not among the members. The others, which have the entry, elect a
+    /// new leader.
     fn step_down_if_removed(&mut self, removed: u64) {
         if removed == self.config.id && self.is_leader() {
             let term = self.raft.raft.term;
@@ -190,7 +204,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
     }
 
-    /// Begins to make another replica leader. It does when it has all entries; until then, for an election timeout at most, no commands are taken.
+    /// Begins to make another replica leader. It takes over when it has all entries; until then, for at most an
+    /// election timeout, no commands are accepted.
     pub fn transfer_to(&mut self, to: u64) -> Result<(), String> {
         if to == self.config.id {
             return Err(format!("{to} leads already"));
@@ -204,7 +219,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         Ok(())
     }
 
-    /// As leader, begins to make another member leader: of those that were heard of lately, if there are any, the one that has most of the log. Gives whom.
+    /// As leader, begins to make another member leader: preferably one heard recently, and of those the one with the
+    /// longest log. Returns its id.
     pub fn hand_over(&mut self) -> Option<u64> {
         if self.failure.is_some() || !self.is_leader() {
             return None;
@@ -214,12 +230,5 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let known = others.filter_map(|id| progress.get(id).map(|of| (of.recent_active, of.matched, id)));
         let (.., id) = known.max()?;
         self.transfer_to(id).ok().map(|()| id)
-    }
-}
-
-fn check_address(address: &str) -> Result<(), String> {
-    match address.parse::<Addr>() {
-        Ok(_) if address.len() <= ADDRESS_BYTES_MAX => Ok(()),
-        _ => Err(format!("{address} is no address, as udp://10.0.0.1:7000 is one")),
     }
 }

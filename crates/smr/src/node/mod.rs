@@ -1,36 +1,38 @@
-//! A replica: the library, a log, a state machine and an endpoint, joined. A process may have one of each of many groups.
+//! A replica: the library, a log, a state machine and an endpoint, joined. A process may have one replica of each of
+//! many groups.
 //!
-//! All work is done where its cause is: in the handler of a burst of requests, in the continuation of a call, when a tick has passed, or when the
-//! log has become durable. Each of these enters the host, touches groups, lets their libraries do what is due, sends what that gave, and leaves.
+//! All work is done where it arises: in the handler of a burst of requests, in the continuation of a call, on a tick,
+//! or when the log has become durable. Each of these enters the host, touches groups, lets their libraries do what is
+//! due, sends the resulting messages, and leaves.
 //!
 //! | File | What it holds |
 //! |---|---|
 //! | `host` | all groups of a process, and what they share |
-//! | `envelopes` | messages of other processes, in requests of theirs and in answers to ours |
-//! | `founding` | how it learns the number of its cluster |
+//! | `envelopes` | messages of other processes, in their requests and in responses to ours |
+//! | `founding` | how a replica learns the number of its cluster |
 //! | `foreign` | replicas of other clusters |
-//! | `core` | the state of a replica, and the loop that does what the library says |
+//! | `core` | the state of a replica, and the loop that carries out what the library asks for |
 //! | `receive` | messages of other replicas |
-//! | `possible` | which of them can be true |
-//! | `conflict` | where the log of a follower parts from the leader's |
-//! | `doubt` | what only its sender can confirm: that this replica has lost its log, and terms far ahead |
-//! | `link` | the way to another process: sessions, what is sent, what is answered |
-//! | `clients` | requests of clients, and who waits for which entry |
-//! | `gather` | which commands go to the disk together |
+//! | `possible` | which of these messages can be true |
+//! | `conflict` | where a follower's log diverges from the leader's |
+//! | `doubt` | claims that only their sender can confirm: that this replica has lost its log, and terms far ahead |
+//! | `link` | the link to another process: sessions, requests, responses |
+//! | `clients` | requests of clients, and which client waits for which entry |
+//! | `gather` | which commands are flushed together |
 //! | `reads` | reads, by read index and by lease |
-//! | `backup` | pieces of the state for whoever keeps a copy |
-//! | `kept` | questions that wait until there is an answer |
-//! | `members` | changes of who belongs to the cluster |
-//! | `changes` | who is told that something has changed |
-//! | `clock` | ticks of a process, of which it sleeps through those in which there is nothing to do |
-//! | `election` | ticks of a group, and when it asks for votes |
-//! | `rest` | groups that have nothing to do |
-//! | `disk` | disks that hang |
-//! | `later` | what can wait until messages are on their way |
-//! | `snapshots` | snapshots of its own state |
-//! | `transfer` | snapshots on their way |
-//! | `restore` | states that are restored from snapshots |
-//! | `settings`, `status` | how the library is set up; how the replica is |
+//! | `backup` | pieces of the state for backups |
+//! | `kept` | questions that are kept until there is an answer |
+//! | `members` | membership changes |
+//! | `changes` | notification of changes |
+//! | `clock` | the ticks of a process, which sleeps through idle ones |
+//! | `election` | the ticks of a group, and when it stands for election |
+//! | `rest` | idle groups |
+//! | `disk` | hung disks |
+//! | `later` | work that can wait until messages are sent |
+//! | `snapshots` | snapshots of the own state |
+//! | `transfer` | snapshots being sent and received |
+//! | `restore` | restoring states from snapshots |
+//! | `settings`, `status` | the library's settings; a replica's status |
 
 pub(crate) mod backup;
 mod changes;
@@ -61,7 +63,7 @@ mod status;
 mod transfer;
 
 use std::cell::{Ref, RefMut};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
@@ -80,20 +82,21 @@ use crate::machine::StateMachine;
 use crate::wire;
 use crate::wire::response::Status;
 
-/// With what a replica begins whose log is empty. One whose log is not goes on from there.
+/// How a replica with an empty log begins. A replica whose log is not empty continues from there.
 ///
-/// A log that was lost looks like one that never was. A replica that begins anew under an id that it had before may vote twice in a term, and then writes
-/// that were acknowledged are lost: whoever starts it must know that this is its first start. `dunlin raft serve` has `--new` and `--join` for that.
+/// A lost log looks like one that never existed. If a replica begins anew under an id that it had before, it may vote
+/// twice in a term, and acknowledged writes are lost: the operator must know that this is its first start. `dunlin raft
+/// serve` has `--new` and `--join` for that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Beginning {
-    /// It is one of the first members of a new cluster, all of which are given the same list: id and address of each. The one with the lowest id draws the number of
-    /// the cluster, and the others take part in nothing until one of them has told them.
+    /// As one of the first members of a new cluster, all of which get the same list: id and address of each. The one
+    /// with the lowest id draws the number of the cluster; the others take part in nothing until they have learned it.
     First(Vec<(u64, Addr)>),
-    /// It will be added to a cluster, and waits for its leader, which sends it a snapshot.
+    /// As a member to be added to a cluster: it waits for a snapshot from the cluster's leader.
     Join,
 }
 
-/// What a replica has counted.
+/// Counters of a replica.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Commands that it appended as leader.
@@ -104,54 +107,56 @@ pub struct Counters {
     pub reads: u64,
     /// Of these, by lease.
     pub lease_reads: u64,
-    /// Of these, as a follower, which asked its leader.
+    /// Of these, as a follower that had asked its leader.
     pub follower_reads: u64,
-    /// Questions of a follower to its leader for how much is committed, each for all reads that waited.
+    /// A follower's questions to its leader for the commit index, each for all waiting reads.
     pub index_questions: u64,
-    /// Questions that wait now until there is an answer.
+    /// Questions that are kept now until there is an answer.
     pub kept_questions: u64,
-    /// Those that were kept, and have had their answer.
+    /// Kept questions that were answered.
     pub kept_answered: u64,
+    /// Kept questions examined by sweeps for abandoned ones.
+    pub kept_swept: u64,
     /// Times it became leader.
     pub elected: u64,
-    /// Requests that it pushed back.
+    /// Requests that it answered with `Busy`.
     pub pushed_back: u64,
     /// Envelopes that it sent, as requests or in responses.
     pub envelopes: u64,
-    /// Raft's messages in them.
+    /// Raft messages in them.
     pub messages: u64,
-    /// Messages that it did not understand, or that contradict what it knows.
+    /// Messages that were malformed, or that contradict what it knows.
     pub bad: u64,
-    /// Messages of other clusters, in requests and in responses, none of which it acted on.
+    /// Messages of other clusters, in requests and in responses; none was acted on.
     pub foreign: u64,
     /// Snapshots of its own state that it took.
     pub snapshots_taken: u64,
-    /// Snapshots that others have from it.
+    /// Snapshots that other replicas got from it.
     pub snapshots_sent: u64,
-    /// Snapshots that it was restored from.
+    /// Snapshots that it restored its state from.
     pub snapshots_restored: u64,
-    /// Snapshots of others that came whole, and that it could not be restored from: it went on as it was.
+    /// Completely received snapshots that it could not restore its state from: it went on as before.
     pub snapshots_rejected: u64,
     /// Times that its disk hung.
     pub disk_hangs: u64,
-    /// Requests of other replicas that it did not look at, since it holds as much as it may for a disk that is behind.
+    /// Requests of other replicas left unread, since it holds back as many messages as it may for a slow disk.
     pub left_unread: u64,
 }
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;
-/// Begins to open a session, while there is an endpoint.
+/// Begins to open a session, while the endpoint exists.
 type Connector = dyn Fn(&Addr) -> Option<Connecting>;
 
-/// What a replica uses of its endpoint, whatever its transport.
+/// What a replica uses of its endpoint, independent of the transport.
 struct Net {
     connect: Box<Connector>,
     spawn: Box<dyn Fn(Task)>,
     timers: Timers,
-    /// How long another replica may take to answer a question.
+    /// The timeout of questions to other replicas.
     patience: Duration,
 }
 
-/// A handle of a replica. Clones are handles of the same one; it lives as long as its endpoint.
+/// A handle of a replica. Clones are handles of the same replica; it lives as long as its endpoint.
 pub struct Node<M, L: LogStore> {
     shared: Rc<Shared<M, L>>,
     group: u16,
@@ -176,15 +181,16 @@ impl<M, L: LogStore> WeakNode<M, L> {
 }
 
 impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
-    /// Starts the replica of the only group of a process on an endpoint ([`Host::start`] has several). It serves clients and other replicas from then on, with
-    /// request types [`wire::PEER`], [`wire::CHUNK`] and [`wire::CLIENT`]. `machine` is in its first state; what the log has is
-    /// executed again. The state of the snapshot that the log begins with is restored in pieces of
-    /// [`NodeConfig::snapshot_step_bytes`], of which this does one: it may not be there when this returns.
-    /// The endpoint propagates panics from then on ([`Endpoint::propagate_panics`]): a replica that one left half changed
-    /// must not vote.
+    /// Starts the replica of the only group of a process on an endpoint ([`Host::start`] has several). From then on it
+    /// serves clients and other replicas, with request types [`wire::PEER`], [`wire::CHUNK`] and [`wire::CLIENT`].
+    /// `machine` must be in its initial state; the log's entries are executed again. The state of the log's snapshot is
+    /// restored in pieces of [`NodeConfig::snapshot_step_bytes`]. This call restores one piece, so the state may be
+    /// incomplete when it returns. The endpoint propagates panics from then on ([`Endpoint::propagate_panics`]): a
+    /// replica that a panic left half changed must not vote.
     ///
     /// # Errors
-    /// [`NodeError`]: settings or first members that cannot be, a log that cannot be written, or handlers that were registered before.
+    /// [`NodeError`]: invalid settings or first members, a log that cannot be written, or handlers that are already
+    /// registered.
     pub fn start<T: Transport + 'static>(
         endpoint: &Rc<Endpoint<T>>,
         config: NodeConfig,
@@ -196,7 +202,7 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
         Ok(Node { shared: host.shared, group: 0 })
     }
 
-    /// Tasks that do what can wait until messages are on their way, and pieces of snapshots.
+    /// Spawns the tasks for work that can wait until messages are sent, and for pieces of snapshots.
     fn spawn_tasks(&self) {
         let weak = self.downgrade();
         (self.shared.net.spawn)(Box::pin(poll_fn(move |context| {
@@ -238,14 +244,14 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
         self.shared.cores[usize::from(self.group)].borrow_mut()
     }
 
-    /// Does something with the state, then all that follows from it.
+    /// Runs `act` on the state, then everything that follows from it.
     fn enter(&self, act: impl FnOnce(&mut Core<M, L>)) {
         self.shared.enter(|visit| {
             visit.visit(self.group, act);
         });
     }
 
-    /// The number of its group.
+    /// Returns the number of its group.
     pub fn group(&self) -> u16 {
         self.group
     }
@@ -255,18 +261,20 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
         self.core().is_resting()
     }
 
-    /// Asks another to lead, if this one does: that has begun when this returns, and [`Node::status`] says when it is done. Gives whom; `None` if this
-    /// one does not lead, or is alone.
+    /// Asks another replica to lead, if this one does. The transfer has begun when this returns, and [`Node::status`]
+    /// says when it is done. Returns the id of the replica that it asked; `None` if this replica does not lead, or is
+    /// alone.
     pub fn hand_over(&self) -> Option<u64> {
         let mut to = None;
         self.enter(|core| to = core.hand_over());
         to
     }
 
-    /// Ends it in order, which takes the time of two flushes: nobody is served from now on, and its log says that nothing is missing at its end. So damage there is told
-    /// from what a crash leaves unfinished when it is opened again. A replica that just goes is one that crashed, which is safe as well.
+    /// Stops the replica cleanly, which takes the time of two flushes. It serves nobody from now on, and its log is
+    /// marked as complete, so that damage at its end can be told from an unfinished write when it is opened again. A
+    /// replica that just exits is like one that crashed, which is safe as well.
     ///
-    /// The log is that of all groups of the process, so all their replicas end with it.
+    /// All groups of the process share the log, so all their replicas end with it.
     ///
     /// # Errors
     /// Why it had stopped before, or why its log could not be closed; [`NodeError::Closed`] the second time.
@@ -274,12 +282,12 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
         self.shared.close()
     }
 
-    /// How it is.
+    /// Returns its status.
     pub fn status(&self) -> Status {
         self.core().status()
     }
 
-    /// What it has counted. Envelopes, and the messages in them, are those of all groups of the process.
+    /// Returns its counters. Envelopes and messages are counted for all groups of the process.
     pub fn counters(&self) -> Counters {
         let core = self.core();
         let traffic = core.common.links.borrow().traffic;
@@ -287,13 +295,13 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
         Counters { envelopes: traffic.envelopes, messages: traffic.messages, kept_questions, ..core.counters }
     }
 
-    /// Why it has stopped, if it has.
+    /// Returns why it has stopped, if it has.
     pub fn failure(&self) -> Option<NodeError> {
         self.core().failure.clone()
     }
 
-    /// Lends the state machine as it is now, which may be behind that of the leader: it is empty while the state of the
-    /// log is restored at the start, and after a snapshot from a leader it is [another](StateMachine::fresh) machine.
+    /// Lends the state machine as it is now, which may be behind the leader's: it is empty while the log's state is
+    /// restored at the start, and after a snapshot from a leader it is a [new](StateMachine::fresh) machine.
     pub fn with_machine<R>(&self, look: impl FnOnce(&M) -> R) -> R {
         look(&self.core().state.machine)
     }
@@ -310,6 +318,9 @@ fn first_members(members: &[(u64, Addr)], own: u64) -> Result<BTreeMap<u64, Stri
     let by_id: BTreeMap<u64, String> = members.iter().map(|(id, addr)| (*id, addr.to_string())).collect();
     if by_id.len() != members.len() || by_id.contains_key(&0) {
         return Err(wrong("ids must be unique and above 0".into()));
+    }
+    if by_id.values().collect::<BTreeSet<_>>().len() != by_id.len() {
+        return Err(wrong("two have the same address".into()));
     }
     if by_id.len() > wire::members::MEMBERS_MAX {
         return Err(wrong(format!("there are {}, and at most {} can be", by_id.len(), wire::members::MEMBERS_MAX)));

@@ -1,14 +1,15 @@
 //! Linearizable reads.
 //!
-//! By a follower: it asks its leader for the read index, which is the same question as the leader's own, and answers when it
-//! has executed so much. One question is on its way at a time, for all reads that came before it.
+//! By a follower: it asks its leader for the read index, as the leader does for its own reads, and answers when it has
+//! executed that entry. One question is in flight at a time, for all reads that arrived before it.
 //!
-//! By read index (Raft dissertation, section 6.4): a leader notes how far the log is committed, makes sure that a majority still follows it, and answers
-//! when it has executed so much. All reads that come while others wait for their majority share the next one.
+//! By read index (Raft dissertation, section 6.4): a leader notes its commit index, makes sure that a majority still
+//! follows it, and answers when it has executed that entry. All reads that arrive during one round share the next one.
 //!
-//! By lease (section 6.4.1): a follower that heard a leader votes for nobody else for an election timeout, by its own clock. So a leader that knows when it
-//! sent what a majority answered knows until when no other can have been elected. The library's own lease does not hold back long enough (it looks at
-//! activity once in an election timeout, so that it may believe in a majority of up to two before); so it is not used.
+//! By lease (section 6.4.1): a follower that heard a leader votes for no other for an election timeout, by its own
+//! clock. So from the time when it sent what a majority acknowledged, a leader knows until when no other can have been
+//! elected. The library's own lease is not used because it does not end early enough: the library checks activity once
+//! in an election timeout, so it may believe in a majority from up to two timeouts ago.
 
 use std::collections::VecDeque;
 
@@ -19,6 +20,7 @@ use raft::ReadState;
 use super::WeakNode;
 use super::clients::{respond, respond_reply};
 use super::core::{Core, Job};
+use super::later::BEHIND_MAX;
 use crate::cluster_id::ClusterId;
 use crate::config::Reads;
 use crate::log::LogStore;
@@ -29,29 +31,29 @@ use crate::wire::CLIENT;
 use crate::wire::request::{Request, set_cluster, set_group};
 use crate::wire::response::Response;
 
-/// What a read wants.
+/// What a read asks for.
 enum Wanted {
     /// An answer of the state machine.
     Answer(Bytes),
-    /// How much is committed.
+    /// The commit index.
     Index,
 }
 
-impl Wanted {
-    fn len(&self) -> usize {
-        match self {
-            Wanted::Answer(query) => query.len(),
-            Wanted::Index => 0,
-        }
-    }
-}
-
-/// Bytes of answers that are given in one turn of the event loop, unless a single one is longer, and what each counts
-/// beside its own. Urgent reads do not count.
+/// Bytes of answers that are given in one turn of the event loop, unless a single one is longer, and the overhead that
+/// each answer counts for. Urgent reads do not count.
 const TURN_BYTES_MAX: usize = 1 << 20;
 const ANSWER_BYTES: usize = 1 << 10;
 
-/// A read and who asked.
+/// A leader's answer to a follower's question for the commit index.
+enum Told {
+    Committed(u64),
+    /// It is busy.
+    Busy,
+    /// None: it may no longer lead.
+    Nothing,
+}
+
+/// A read, and the reply to its client.
 struct Waiting {
     wanted: Wanted,
     reply: DeferredReply,
@@ -59,7 +61,7 @@ struct Waiting {
 
 /// A question for the state machine as it is now.
 pub(super) struct Read {
-    /// Tells it from all others.
+    /// Its unique number.
     pub number: u64,
     pub query: Bytes,
     pub reply: DeferredReply,
@@ -68,32 +70,34 @@ pub(super) struct Read {
 /// Reads that wait.
 #[derive(Default)]
 pub(super) struct PendingReads {
-    /// For the next question to the majority.
+    /// Reads for the next round to the majority.
     fresh: Vec<Waiting>,
-    /// For the answer to one, by its number.
+    /// Reads of rounds in flight, by number of the round.
     asked: VecDeque<(u64, Vec<Waiting>)>,
-    /// Until so much is executed.
+    /// Reads that wait until this entry is executed.
     granted: VecDeque<(u64, Vec<Waiting>)>,
-    /// For their turn: so much is executed.
+    /// Reads that wait for their turn: enough is executed.
     ready: VecDeque<Read>,
     next: u64,
-    /// The question of a follower that its leader has not answered, by its number.
-    under_way: Option<u64>,
-    /// The last number of a read.
+    /// The entry that a follower's granted reads wait for, and for how many ticks.
+    stuck: (u64, u32),
+    /// The number of the last read.
     last: u64,
+    /// Reads that want an answer, and reads that want the commit index.
     count: usize,
-    /// Bytes of what is asked.
+    index_count: usize,
+    /// Total bytes of the queries.
     bytes: usize,
-    /// The latest term in which another was asked to take over: from then on there is no lease.
+    /// The latest term in which this leader asked another to take over: there is no lease in that term any more.
     given_up: u64,
 }
 
 impl PendingReads {
-    /// The library says that these may be answered when so much is executed.
+    /// The library allows these reads once enough is executed.
     pub fn granted(&mut self, states: Vec<ReadState>) {
         for state in states {
             let Ok(number) = state.request_ctx.as_slice().try_into().map(u64::from_le_bytes) else { continue };
-            // One that was granted grants all before it.
+            // A granted round grants all earlier ones.
             while let Some((first, _)) = self.asked.front()
                 && *first <= number
             {
@@ -103,25 +107,40 @@ impl PendingReads {
         }
     }
 
-    /// A leader has said how much is committed, or nothing: gives the reads that have no answer.
-    fn on_index(&mut self, number: u64, index: Option<u64>) -> Vec<Waiting> {
-        self.under_way.take_if(|asked| *asked == number);
-        // They may have been turned away meanwhile, or granted by this replica as leader.
-        let Some(place) = self.asked.iter().position(|(asked, _)| *asked == number) else { return Vec::new() };
-        let Some((_, reads)) = self.asked.remove(place) else { return Vec::new() };
-        match index {
-            Some(index) => {
-                self.granted.push_back((index, reads));
-                Vec::new()
-            }
-            None => self.without(reads),
+    /// Returns the reads of a question that has ended. They may have been turned away meanwhile, or granted by this
+    /// replica as leader.
+    fn take_asked(&mut self, number: u64) -> Option<Vec<Waiting>> {
+        let place = self.asked.iter().position(|(asked, _)| *asked == number)?;
+        self.asked.remove(place).map(|(_, reads)| reads)
+    }
+
+    /// A tick has passed. Returns the granted reads, if they have waited for the same entry for this many ticks.
+    fn tick(&mut self, ticks_max: u32) -> Vec<Waiting> {
+        let Some((index, _)) = self.granted.front() else { return Vec::new() };
+        let waited = if self.stuck.0 == *index { self.stuck.1 + 1 } else { 0 };
+        self.stuck = (*index, waited);
+        if waited < ticks_max {
+            return Vec::new();
+        }
+        std::mem::take(&mut self.granted).into_iter().flat_map(|(_, reads)| reads).collect()
+    }
+
+    /// Counts a read that begins to wait.
+    fn count_in(&mut self, wanted: &Wanted) {
+        match wanted {
+            Wanted::Answer(query) => (self.count, self.bytes) = (self.count + 1, self.bytes + query.len()),
+            Wanted::Index => self.index_count += 1,
         }
     }
 
-    /// Reads that do not wait any more.
+    /// Uncounts reads that no longer wait.
     fn without(&mut self, reads: Vec<Waiting>) -> Vec<Waiting> {
-        self.count -= reads.len();
-        self.bytes -= reads.iter().map(|read| read.wanted.len()).sum::<usize>();
+        for read in &reads {
+            match &read.wanted {
+                Wanted::Answer(query) => (self.count, self.bytes) = (self.count - 1, self.bytes - query.len()),
+                Wanted::Index => self.index_count -= 1,
+            }
+        }
         reads
     }
 
@@ -129,13 +148,13 @@ impl PendingReads {
         self.given_up = term;
     }
 
-    /// Whether nobody waits.
+    /// Whether no read waits.
     pub fn is_empty(&self) -> bool {
-        self.count == 0
+        self.count + self.index_count == 0
     }
 
     fn drain(&mut self) -> impl Iterator<Item = DeferredReply> + use<> {
-        (self.count, self.bytes, self.under_way) = (0, 0, None);
+        (self.count, self.index_count, self.bytes) = (0, 0, 0);
         let waiting = std::mem::take(&mut self.asked).into_iter().chain(std::mem::take(&mut self.granted));
         let asked = waiting.flat_map(|(_, reads)| reads).chain(std::mem::take(&mut self.fresh));
         std::mem::take(&mut self.ready).into_iter().map(|read| read.reply).chain(asked.map(|read| read.reply))
@@ -156,10 +175,10 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.config.reads == Reads::Lease && self.has_lease() && self.applied >= self.raft.raft.raft_log.committed
     }
 
-    /// Whether no other can have been elected by now.
+    /// Whether no other leader can have been elected by now.
     fn has_lease(&mut self) -> bool {
         let raft = &self.raft.raft;
-        // Before it has committed an entry of its own term it does not know what is committed (section 6.4).
+        // Before a leader has committed an entry of its own term, it does not know the commit index (section 6.4).
         if !self.is_leader() || !raft.commit_to_current_term() || self.reads.given_up == raft.term {
             return false;
         }
@@ -168,11 +187,11 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let mut heard = self.heard(voters.iter(), now);
         heard.sort_unstable_by(|a, b| b.cmp(a));
         let lease = self.config.lease_nanos() * if is_planted(Mutation::LeaseTooLong) { 4 } else { 1 };
-        // So many at least, which is a majority, were heard then or later.
+        // At least this many, a majority, were heard then or later.
         heard.get(heard.len() / 2).is_some_and(|since| *since > 0 && now < since + lease)
     }
 
-    /// Answers a read with the state as it is, unless the machine keeps it, under this number.
+    /// Answers a read with the current state, unless the machine keeps it, under this number.
     pub fn read_now(&mut self, number: u64, query: &[u8], out: &mut Vec<u8>) -> Asked {
         self.counters.reads += 1;
         self.counters.lease_reads += 1;
@@ -186,7 +205,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
 
     fn ask_machine(&mut self, number: u64, query: &[u8], out: &mut Vec<u8>) -> Asked {
         self.begin(Stage::Machine);
-        // Who follows keeps no question: it would not know when it is to be asked anew.
+        // A follower keeps no question: it would not know when to ask it again.
         let asked = match self.is_leader() {
             true => self.state.machine.ask(number, query, out),
             false => {
@@ -198,74 +217,110 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         asked
     }
 
-    /// Whether there is a place for a read. Those of the second share are for urgent ones alone.
+    /// Whether there is room for a read. The second share is for urgent reads only.
     pub fn may_wait_to_read(&self, query: &[u8]) -> bool {
-        let has_room = |shares: usize| {
-            let bytes_max = self.config.read_bytes_max.saturating_mul(shares);
-            self.reads.count < self.config.reads_max.saturating_mul(shares) && self.reads.bytes + query.len() <= bytes_max
-        };
-        has_room(1) || (has_room(2) && self.state.machine.is_urgent(query))
+        self.has_room_for_read(1, query.len())
+            || (self.has_room_for_read(2, query.len()) && self.state.machine.is_urgent(query))
+    }
+
+    /// Whether there is room for a follower's question, which many reads may depend on there. Anybody may send one, so
+    /// it takes no room from reads.
+    pub fn may_wait_for_index(&self) -> bool {
+        self.reads.index_count < self.config.reads_max
+    }
+
+    fn has_room_for_read(&self, shares: usize, bytes: usize) -> bool {
+        let bytes_max = self.config.read_bytes_max.saturating_mul(shares);
+        self.reads.count < self.config.reads_max.saturating_mul(shares) && self.reads.bytes + bytes <= bytes_max
     }
 
     pub fn wait_to_read(&mut self, query: &[u8], reply: DeferredReply) {
         self.wait_for(Wanted::Answer(Bytes::copy_from_slice(query)), reply);
     }
 
-    /// Answers with the last entry that is committed, when a majority has confirmed that this replica leads.
+    /// Answers with the commit index, once a majority has confirmed that this replica leads.
     pub fn wait_for_index(&mut self, reply: DeferredReply) {
         self.wait_for(Wanted::Index, reply);
     }
 
     fn wait_for(&mut self, wanted: Wanted, reply: DeferredReply) {
-        self.reads.count += 1;
-        self.reads.bytes += wanted.len();
+        self.reads.count_in(&wanted);
         self.reads.fresh.push(Waiting { wanted, reply });
     }
 
-    /// Whether this follower can answer reads when it has asked its leader.
+    /// Whether this follower can answer reads after asking its leader.
     pub fn may_ask_leader(&self) -> bool {
-        let leader = self.raft.raft.leader_id;
-        self.own_restoring.is_none() && self.common.links.borrow().session(leader).is_some()
+        !self.is_too_far_behind() && self.leader_session().is_some()
     }
 
-    /// Asks the leader for all reads that wait for that.
+    /// Returns the session to the leader, if this replica heard from it recently. A removed replica remembers its last
+    /// leader for ever, and executes nothing more.
+    fn leader_session(&self) -> Option<Session> {
+        let raft = &self.raft.raft;
+        let is_heard = self.is_resting() || raft.election_elapsed < self.config.election_ticks as usize;
+        if is_heard { self.common.links.borrow().session(raft.leader_id) } else { None }
+    }
+
+    /// Whether it may take long until this replica has executed what is committed now.
+    fn is_too_far_behind(&self) -> bool {
+        self.own_restoring.is_some() || self.has_backlog() || self.disk.hangs()
+    }
+
+    /// Asks the leader on behalf of all reads that wait for that.
     fn ask_leader(&mut self) {
-        if self.reads.fresh.is_empty() || self.reads.under_way.is_some() {
+        // One question at a time.
+        if self.reads.fresh.is_empty() || !self.reads.asked.is_empty() {
             return;
         }
-        let session = self.common.links.borrow().session(self.raft.raft.leader_id);
-        let Some(session) = session else {
+        let Some(session) = self.leader_session() else {
             let fresh = std::mem::take(&mut self.reads.fresh);
-            let fresh = self.reads.without(fresh);
             return self.send_away(fresh);
         };
         self.reads.next += 1;
         let number = self.reads.next;
-        self.reads.under_way = Some(number);
-        let fresh = std::mem::take(&mut self.reads.fresh);
         self.counters.index_questions += 1;
-        self.counters.follower_reads += fresh.len() as u64;
-        self.reads.asked.push_back((number, fresh));
+        self.reads.asked.push_back((number, std::mem::take(&mut self.reads.fresh)));
         self.jobs.push(Job::AskIndex { session, number });
     }
 
-    /// The leader has said how much is committed, or nothing.
-    fn on_index(&mut self, number: u64, index: Option<u64>) {
-        let unanswered = self.reads.on_index(number, index);
-        self.send_away(unanswered);
+    /// The question for the commit index has ended.
+    fn on_index_told(&mut self, number: u64, told: Told) {
+        let Some(reads) = self.reads.take_asked(number) else { return };
+        match told {
+            Told::Committed(index) if index <= self.applied => self.reads.granted.push_back((index, reads)),
+            Told::Committed(index) if index <= self.applied + BEHIND_MAX && !self.is_too_far_behind() => {
+                // The leader is active, so this replica does not rest either.
+                self.wake();
+                self.reads.granted.push_back((index, reads));
+            }
+            Told::Committed(_) | Told::Nothing => self.send_away(reads),
+            Told::Busy => {
+                self.counters.pushed_back += reads.len() as u64;
+                self.reads.without(reads).into_iter().for_each(|read| respond(read.reply, &Response::Busy));
+            }
+        }
     }
 
-    fn send_away(&self, reads: Vec<Waiting>) {
-        let leader = self.leader_hint();
-        reads.into_iter().for_each(|read| respond(read.reply, &Response::NotLeader { leader: leader.clone() }));
+    /// A tick has passed. If this follower makes no progress for an election timeout, its reads are turned away: others
+    /// answer sooner.
+    pub fn watch_granted(&mut self) {
+        if !self.is_leader() {
+            let stuck = self.reads.tick(self.config.election_ticks);
+            self.send_away(stuck);
+        }
     }
 
-    /// Asks the majority for all reads that wait for that.
+    fn send_away(&mut self, reads: Vec<Waiting>) {
+        let response = Response::NotLeader { leader: self.leader_hint() };
+        self.reads.without(reads).into_iter().for_each(|read| respond(read.reply, &response));
+    }
+
+    /// Asks the majority on behalf of all reads that wait for that.
     pub fn ask_to_read(&mut self) {
         if !self.is_leader() {
             return self.ask_leader();
         }
-        // The library forgets what it is asked before an entry of its leader's term is committed.
+        // The library drops a read index request that comes before an entry of the leader's term is committed.
         if self.reads.fresh.is_empty() || !self.raft.raft.commit_to_current_term() {
             return;
         }
@@ -275,7 +330,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.raft.read_index(number.to_le_bytes().to_vec());
     }
 
-    /// Answers reads for which enough is executed: first the urgent ones, then as many others as a turn may take, and first those that were kept.
+    /// Answers reads for which enough is executed: first the urgent ones, then as many others as a turn may take, kept
+    /// questions first.
     pub fn answer_reads(&mut self) {
         self.wake_kept();
         while let Some((index, _)) = self.reads.granted.front()
@@ -285,7 +341,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             for Waiting { wanted, reply } in reads {
                 match wanted {
                     Wanted::Index => {
-                        self.reads.count -= 1;
+                        self.reads.index_count -= 1;
                         respond_reply(reply, &index.to_le_bytes());
                     }
                     Wanted::Answer(query) => self.begin_answer(query, reply),
@@ -306,7 +362,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.later.set_due();
     }
 
-    /// Answers a read for which enough is executed: at once if it is urgent, and else in its turn.
+    /// Answers a read for which enough is executed: at once if it is urgent, otherwise in its turn.
     fn begin_answer(&mut self, query: Bytes, reply: DeferredReply) {
         let read = Read { number: self.next_read(), query, reply };
         if self.state.machine.is_urgent(&read.query) {
@@ -316,15 +372,19 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
     }
 
-    /// Answers one of those that wait for their majority.
+    /// Answers a read that waited for its majority, unless its client no longer waits.
     fn answer_waiting(&mut self, read: Read) -> usize {
         self.reads.count -= 1;
-        self.counters.reads += 1;
         self.reads.bytes -= read.query.len();
+        if !read.reply.is_waited_for() {
+            return 0;
+        }
+        self.counters.reads += 1;
+        self.counters.follower_reads += u64::from(!self.is_leader());
         self.answer(read)
     }
 
-    /// Answers a read, or keeps it. Gives the length of the answer.
+    /// Answers a read, or keeps it. Returns the length of the answer.
     fn answer(&mut self, read: Read) -> usize {
         let mut out = Vec::new();
         match self.ask_machine(read.number, &read.query, &mut out) {
@@ -335,7 +395,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     }
 }
 
-/// Asks a leader how much is committed, and tells the replica.
+/// Asks a leader for the commit index, and gives the answer to the replica.
 pub(super) async fn ask_index<M: StateMachine + 'static, L: LogStore + 'static>(
     node: WeakNode<M, L>,
     session: Session,
@@ -343,22 +403,24 @@ pub(super) async fn ask_index<M: StateMachine + 'static, L: LogStore + 'static>(
     options: CallOptions,
 ) {
     let cluster = node.upgrade().and_then(|node| node.core().cluster());
-    let index = match cluster {
-        Some(cluster) => read_index(&session, node.group, cluster, options).await,
-        None => None,
+    let told = match cluster {
+        Some(cluster) => read_index(&session, node.group, cluster, options).await.unwrap_or(Told::Nothing),
+        None => Told::Nothing,
     };
     if let Some(node) = node.upgrade() {
-        node.enter(|core| core.on_index(number, index));
+        node.enter(|core| core.on_index_told(number, told));
     }
 }
 
-async fn read_index(session: &Session, group: u16, cluster: ClusterId, options: CallOptions) -> Option<u64> {
+/// Asks for the commit index; `None` if there is no answer.
+async fn read_index(session: &Session, group: u16, cluster: ClusterId, options: CallOptions) -> Option<Told> {
     let mut buffer = MsgBuf::written(Request::Index.encoded_len(), |out| Request::Index.encode(out)).ok()?;
     set_group(&mut buffer, group);
     set_cluster(&mut buffer, cluster);
     let reply = session.call_with(CLIENT, buffer, options).await.ok()?;
     match Response::parse(&reply.response).ok()? {
-        Response::Ok(index) => index.try_into().map(u64::from_le_bytes).ok(),
-        _ => None,
+        Response::Ok(index) => index.try_into().map(u64::from_le_bytes).map(Told::Committed).ok(),
+        Response::Busy => Some(Told::Busy),
+        _ => Some(Told::Nothing),
     }
 }

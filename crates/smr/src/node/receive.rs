@@ -1,4 +1,4 @@
-//! Messages of other replicas of a group, and what they tell of their senders.
+//! Messages of other replicas of a group, and what they reveal about their senders.
 
 use raft::StateRole;
 use raft::eraftpb::MessageType;
@@ -11,12 +11,12 @@ use crate::machine::StateMachine;
 use crate::probe::Stage;
 use crate::wire::message::Addressed;
 
-/// What becomes of a message.
+/// What became of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Received {
-    /// It was looked at.
+    /// It was read.
     Read,
-    /// It was not: the replica holds as much as it may for its disk.
+    /// It was left unread: the replica holds back as many messages as it may for its disk.
     Unread,
 }
 
@@ -29,7 +29,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
     }
 
-    /// Takes a message of a request, in which that of a replica whose disk hangs is left unread.
+    /// Takes a message of a request. A replica whose disk hangs may leave it unread.
     pub fn receive_request(&mut self, from: u64, addressed: Addressed) -> Received {
         if self.holds_too_much() {
             self.counters.left_unread += 1;
@@ -39,7 +39,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         Received::Read
     }
 
-    /// Takes a message, unless the library would not survive it.
+    /// Takes a message, unless the library could not handle it.
     pub fn receive(&mut self, from: u64, Addressed { mut message, asks_to_rest, .. }: Addressed) {
         if self.failure.is_some() || self.cluster().is_none() {
             return;
@@ -72,17 +72,22 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             return;
         }
         let (term, commit) = (message.term, message.commit);
+        // By sending these, a leader has given up its lease, unless the lease is over: then there is no promise left.
+        let ends_lease = matches!(kind, MessageType::MsgRequestVote | MessageType::MsgTimeoutNow);
+        let promised = if ends_lease { 0 } else { self.promised() };
         self.shorten_search(&mut message);
         self.begin(Stage::Step);
-        // An error says that the message comes late, from a replica that has left, or is of no use.
+        // An error means that the message is late, useless, or from a replica that has left.
         let _ = self.raft.step(message);
         self.end(Stage::Step);
+        self.keep_promise(promised);
         if asks_to_rest {
             self.rest_with_leader(from, term, commit);
         }
     }
 
-    /// Notes that a follower followed when it answered, and therefore, by its own clock, from no earlier than the request was sent.
+    /// Notes that a follower followed when it answered. By its own clock, its promise therefore starts no earlier than
+    /// the request was sent.
     pub fn note_heard(&mut self, id: u64, sent: &Sent, message: &Addressed) {
         let (term, message) = (self.raft.raft.term, &message.message);
         let kind = message.get_msg_type();
@@ -100,7 +105,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         *heard = (before.max(sent.at), term);
     }
 
-    /// When each of these was last heard of as a follower in this term: the time at which was sent what it answered.
+    /// Returns when each of these was last heard as a follower in this term: the time when the request that it answered
+    /// was sent.
     pub fn heard(&self, ids: impl Iterator<Item = u64>, now: u64) -> Vec<u64> {
         let heard = |id: u64| match self.heard.get(&id) {
             _ if id == self.config.id => now,
@@ -110,7 +116,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         ids.map(heard).collect()
     }
 
-    /// Opens sessions to those without.
+    /// Opens sessions for links without one.
     pub fn reconnect(&mut self) {
         let unconnected = self.common.links.borrow_mut().unconnected();
         self.jobs.extend(unconnected.into_iter().map(|(link, addr)| Job::Connect { link, addr }));

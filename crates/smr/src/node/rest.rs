@@ -1,4 +1,4 @@
-//! Idle groups rest: neither timers nor messages. What a resting group relies on is that something comes from the process of its leader, which the
+//! Idle groups rest: no timers, no messages. A resting group relies on hearing from its leader's process, which the
 //! host watches for all groups. `docs/replication-groups.md` says why that is enough.
 
 use raft::StateRole;
@@ -15,17 +15,17 @@ pub(super) struct Rest {
     is_resting: bool,
     /// Ticks for which a leader had nothing to do.
     idle: u32,
-    /// When it woke last, by the replica's clock.
+    /// When it last woke, by the replica's clock.
     woke: u64,
     /// It does not rest before this time.
     awake_until: u64,
 }
 
-/// Election timeouts for which a leader stays awake to find out who is there.
+/// Election timeouts for which a leader stays awake to find out which members are there.
 const AWAKE_ELECTIONS: u64 = 10;
 
 impl<M: StateMachine, L: LogStore> Core<M, L> {
-    /// Whether this replica's timers stand still.
+    /// Whether this replica's timers are stopped.
     pub fn is_resting(&self) -> bool {
         self.rest.is_resting
     }
@@ -36,7 +36,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
     }
 
-    /// Something came that is more than a sign of life.
+    /// Wakes the group: a message came that is more than a heartbeat.
     pub fn wake(&mut self) {
         self.rest.idle = 0;
         if std::mem::replace(&mut self.rest.is_resting, false) {
@@ -45,12 +45,12 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
     }
 
-    /// Whether this leader has led, and was awake, for so long that it would have heard of whoever is there.
+    /// Whether this leader has led, awake, for so long that it would have heard from every reachable member.
     pub fn knows_who_is_there(&self) -> bool {
         self.rest.woke.max(self.time_base.1) + self.election_nanos() < self.now()
     }
 
-    /// Hears whoever is there for a while, if it leads, whatever there is to do.
+    /// Stays awake for a while, if it leads, to hear from the other members, whether there is work or not.
     pub fn stay_awake(&mut self) {
         self.wake();
         self.rest.awake_until = self.now() + AWAKE_ELECTIONS * self.election_nanos();
@@ -60,16 +60,17 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.config.tick.as_nanos() as u64 * u64::from(self.config.election_ticks)
     }
 
-    /// Nothing came from a process for an election timeout, so nothing came from its replica of this group.
-    pub fn wake_without(&mut self, silent: u64) {
-        if !self.is_resting() || !self.state.members.contains_key(&silent) {
+    /// A process is missed. Nothing came from it for this many ticks, so nothing came from its replica of this group.
+    pub fn wake_without(&mut self, missed: u64, ticks: u32) {
+        if !self.is_resting() || !self.state.members.contains_key(&missed) {
             return;
         }
         self.wake();
         let raft = &mut self.raft.raft;
-        if raft.leader_id == silent {
-            // That was heard of by the clock of the host, which is this group's.
-            raft.election_elapsed = raft.election_elapsed.max(self.config.election_ticks as usize);
+        if raft.leader_id == missed {
+            // The host has counted time for this group. Until an election timeout is over, this replica votes for
+            // nobody: the leader's lease rests on that, whatever became of its session.
+            raft.election_elapsed = raft.election_elapsed.max(ticks as usize);
         }
     }
 
@@ -80,7 +81,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
     }
 
-    /// As leader, asks the others to rest after some ticks without work, and rests; says whether it does. Nothing may follow what it says to them.
+    /// As leader, after some ticks without work, asks the others to rest, and rests itself; returns whether it does.
+    /// Nothing may be sent after these requests.
     pub fn rest_if_idle(&mut self) -> bool {
         let Some(idle_ticks) = self.config.idle_ticks else { return false };
         if !self.is_idle() || self.now() < self.rest.awake_until {
@@ -106,7 +108,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         true
     }
 
-    /// Whether a leader has nothing to do, and all who are there have everything.
+    /// Whether a leader has no work, and all reachable members have all entries.
     fn is_idle(&self) -> bool {
         let raft = &self.raft.raft;
         let last = raft.raft_log.last_index();
@@ -114,20 +116,21 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             return false;
         }
         let has_all = self.applied == last && raft.raft_log.committed == last && self.all_is_persisted();
-        let waits = self.waiters.count() > 0 || !self.reads.is_empty() || self.waits_for_disk() || !self.sending.is_empty();
+        let waits =
+            self.waiters.count() > 0 || !self.reads.is_empty() || self.waits_for_disk() || !self.sending.is_empty();
         if !has_all || waits || self.election.is_silent() || self.doubts.are_open() || raft.has_pending_conf() {
             return false;
         }
         let links = self.common.links.borrow();
-        let silence = self.config.election_ticks;
         self.state
             .members
             .keys()
             .filter(|id| **id != self.config.id)
-            .all(|id| links.is_silent(*id, silence) || raft.prs().get(*id).is_some_and(|progress| progress.matched == last))
+            .all(|id| links.is_missed(*id) || raft.prs().get(*id).is_some_and(|progress| progress.matched == last))
     }
 
-    /// A leader asked this follower to rest, with a heartbeat that the library has taken: it does if it is where its leader is.
+    /// A leader asked this follower to rest, with a heartbeat that the library has taken: it rests if it has the same
+    /// log and state as its leader.
     pub fn rest_with_leader(&mut self, leader: u64, term: u64, commit: u64) {
         let raft = &self.raft.raft;
         let follows = raft.state == StateRole::Follower && (raft.term, raft.leader_id) == (term, leader);

@@ -1,11 +1,11 @@
-//! Restoring a state from a snapshot: into a second state, a piece in each turn of the event loop. Until that is whole,
-//! the replica votes, answers and executes with the first one. That of the log may hold gigabytes: of it the replica
-//! knows the members at once.
+//! Restores a state from a snapshot, into a second state, one piece in each turn of the event loop. Until that is
+//! complete, the replica votes, answers and executes with the first one. The log's own state may be gigabytes, but the
+//! replica knows its members at once.
 //!
 //! | Snapshot | When | If no state can be restored from it |
 //! |---|---|---|
-//! | of the log | the replica starts; committed entries wait meanwhile, and it asks for no votes | the replica stops |
-//! | of a leader | while the log brings it to the disk, before the library hears of it | it is rejected, and the replica goes on as it was |
+//! | of the log | at the start; committed entries wait, and it does not stand for election | the replica stops |
+//! | of a leader | while the log writes it, before the library hears of it | it is rejected, and nothing changes |
 
 use std::collections::BTreeMap;
 
@@ -22,13 +22,12 @@ use crate::log::LogStore;
 use crate::machine::{Piece, RestoreError, StateMachine};
 use crate::state::{Replicated, Restore};
 
-/// Senders of snapshots that were rejected, of which each is logged once: of others nothing is said, since they might
-/// be any number.
+/// Senders of rejected snapshots that are logged, each once; further ones are not, since there might be any number.
 const NAMED_MAX: usize = 16;
-/// Election timeouts for which none is taken in of a sender whose last one was rejected.
+/// Election timeouts for which snapshots of a sender are not accepted after one was rejected.
 const PAUSE_ELECTIONS: u32 = 10;
 
-/// A state that is being restored, or was.
+/// A state that is being restored, or that was restored.
 pub(super) struct Restoring<M> {
     data: Bytes,
     progress: Progress<M>,
@@ -50,10 +49,10 @@ impl<M: StateMachine> Restoring<M> {
         Restoring { data, progress }
     }
 
-    /// Takes the next so many bytes of the snapshot.
+    /// Restores about this many more bytes of the snapshot.
     fn go_on(&mut self, bytes: usize) {
         let Progress::UnderWay(restore) = &mut self.progress else { return };
-        // A machine that offers no pieces takes all of it now.
+        // A machine without support for pieces restores everything now.
         let piece = long_work(|| restore.take_piece(&self.data, bytes));
         let nothing = Progress::Wrong(RestoreError::new("it was given up"));
         self.progress = match (piece, std::mem::replace(&mut self.progress, nothing)) {
@@ -66,17 +65,17 @@ impl<M: StateMachine> Restoring<M> {
         };
     }
 
-    /// Whether no state can be restored.
+    /// Whether restoring has failed.
     pub fn is_wrong(&self) -> bool {
         matches!(self.progress, Progress::Wrong(_))
     }
 
-    /// Whether pieces are left.
+    /// Whether there are pieces left.
     pub fn is_under_way(&self) -> bool {
         matches!(self.progress, Progress::UnderWay(_))
     }
 
-    /// The state, if it is whole.
+    /// Returns the state, if it is complete.
     ///
     /// # Errors
     /// Why there is none.
@@ -92,7 +91,7 @@ impl<M: StateMachine> Restoring<M> {
         }
     }
 
-    /// Gives it up.
+    /// Discards it.
     pub fn discard(self) {
         if let Ok(state) = self.into_state() {
             state.discard();
@@ -100,13 +99,18 @@ impl<M: StateMachine> Restoring<M> {
     }
 }
 
-/// Who sent snapshots that were rejected.
+/// Senders of rejected snapshots.
 #[derive(Default)]
 pub(super) struct Rejected {
-    /// Ticks until one is taken in again, by sender. All who do not send from the address of a member are one sender:
-    /// they might be any number, and name whom they like. So nobody who forges snapshots keeps out those of a member.
+    /// Ticks until a sender's snapshots are accepted again. All sources that are not the address of a member count as
+    /// one sender: there might be any number, and they can claim any id. So a forger cannot block the snapshots of a
+    /// member.
     pauses: BTreeMap<Option<u64>, u32>,
     named: Vec<u64>,
+    /// Group counts of clusters that this replica cannot join; each is logged once.
+    groups: Vec<u16>,
+    /// The group count that was claimed last: anybody may claim any.
+    last_groups: Option<u16>,
 }
 
 impl Rejected {
@@ -116,13 +120,27 @@ impl Rejected {
             *pause > 0
         });
     }
+
+    /// A snapshot came from a cluster with this many groups, which this replica cannot join.
+    pub fn note_groups(&mut self, id: u64, groups: u16, why: &NodeError) {
+        self.last_groups = Some(groups);
+        if self.groups.len() < NAMED_MAX && !self.groups.contains(&groups) {
+            self.groups.push(groups);
+            tracing::error!(id, "this replica cannot join the cluster that sent it a snapshot, and waits on: {why}");
+        }
+    }
+
+    /// Returns the group count that was claimed last.
+    pub fn other_groups(&self) -> Option<u16> {
+        self.last_groups
+    }
 }
 
 impl<M: StateMachine, L: LogStore> Core<M, L> {
-    /// Goes on with the state that is being restored: that of the log first.
+    /// Continues with the state that is being restored: the log's own first.
     ///
     /// # Errors
-    /// If it is that of the log, and there is none in it.
+    /// If it is the log's own state, and cannot be restored.
     pub fn continue_restore(&mut self) -> Result<(), NodeError> {
         let begun = self.now();
         let bytes = self.config.snapshot_step_bytes;
@@ -137,33 +155,33 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         Ok(())
     }
 
-    /// Whether there is a state that is being restored.
+    /// Whether a state is being restored.
     pub fn is_restoring(&self) -> bool {
         let staged = self.staging.as_ref().is_some_and(Staging::is_being_restored);
         self.own_restoring.is_some() || staged
     }
 
-    /// Takes the state of the log when it is whole: what was committed meanwhile is executed on it.
+    /// Takes the log's own state when it is complete, and executes the entries committed meanwhile.
     fn finish_own_restore(&mut self) -> Result<(), NodeError> {
         let Some(restored) = self.own_restoring.take_if(|restoring| !restoring.is_under_way()) else { return Ok(()) };
         let state = restored.into_state()?;
         self.become_restored(state, self.raft.store().base().get_metadata().index);
         self.later.set_due();
         if self.staging.is_some() {
-            // It has waited for this.
+            // A snapshot has waited for this.
             self.snapshots.wake();
         }
         Ok(())
     }
 
-    /// Goes on with a state that was restored, as of this entry.
+    /// Switches to a restored state, as of this entry.
     pub fn become_restored(&mut self, state: Replicated<M>, applied: u64) {
         std::mem::replace(&mut self.state, state).discard();
         self.applied = applied;
         self.common.links.borrow_mut().follow(self.group, &self.state.members);
     }
 
-    /// A sender, if it is a member, at its address.
+    /// Returns a sender's id if it is a member at its address.
     pub fn sender_at(&self, id: u64, peer: Option<&Addr>) -> Option<u64> {
         let known: Addr = self.state.members.get(&id)?.parse().ok()?;
         (peer == Some(&known)).then_some(id)
@@ -174,7 +192,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.rejected.pauses.contains_key(&sender)
     }
 
-    /// Goes on without a leader's snapshot, which this replica cannot be restored from. If it is on the disk, it goes.
+    /// Goes on without a leader's snapshot, which this replica cannot restore. If it is on the disk, it is removed.
     pub fn reject(&mut self, sender: Option<u64>, message: &Message, error: &RestoreError) {
         let (from, index) = (message.from, message.get_snapshot().get_metadata().index);
         self.counters.snapshots_rejected += 1;
@@ -190,6 +208,22 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                 "a snapshot from replica {from} is rejected, and this replica goes on as it was: {error}. Give both replicas the same version of the program and the \
                  same limits"
             );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Anybody may send snapshots of clusters that do not exist.
+    #[test]
+    fn the_number_of_groups_that_was_named_last_is_known() {
+        let mut rejected = Rejected::default();
+        let why = NodeError::Groups { groups: 0 };
+        for groups in (10..10 + 2 * NAMED_MAX as u16).chain([8, 10, 8]) {
+            rejected.note_groups(4, groups, &why);
+            assert_eq!(rejected.other_groups(), Some(groups));
         }
     }
 }

@@ -1,12 +1,12 @@
-//! Snapshots of a replica's own state: when one is taken, and how, a piece in each turn of the event loop while commands are executed. Then the log has it, which
-//! writes it beside all else, and forgets entries when it is durable.
+//! Snapshots of a replica's own state: when one is taken, and how. It is taken one piece in each turn of the event loop
+//! while commands are executed. Then the log writes it in the background, and forgets entries when it is durable.
 
 use std::task::{Context, Waker};
 
 use dunlin_serve::long_work;
 use raft::eraftpb::{ConfState, HardState, Snapshot};
 
-use super::core::Core;
+use super::core::{Claim, Core};
 use super::transfer::{Incoming, Staging};
 use crate::config::NodeError;
 use crate::discard::discard;
@@ -14,10 +14,10 @@ use crate::log::{Batch, LogStore, Room, Urgency};
 use crate::machine::{Piece, StateMachine};
 use crate::state::Replicated;
 
-/// Term and index of the snapshot that the first members of a cluster make alike. With it they all have what no later member has in its log, who
-/// therefore gets a snapshot first, and with it the configuration.
+/// Term and index of the snapshot that is identical for all first members of a cluster. It gives them an entry that no
+/// later member has in its log. So a later member always gets a snapshot first, and with it the configuration.
 pub(super) const FIRST: u64 = 1;
-/// Replicas whose ids differ in the remainder take their snapshots at different entries.
+/// Replicas whose ids differ modulo this number take their snapshots at different entries.
 const PHASES: u64 = 8;
 
 /// The snapshot that is being taken.
@@ -26,47 +26,48 @@ pub(super) struct Snapshots {
     taking: Option<Taking>,
     waker: Option<Waker>,
     pause_max: u64,
-    /// The log cannot get shorter because of this group, which keeps no entries then.
+    /// This group keeps the shared log from getting shorter; its next snapshot keeps no entries.
     holds_log: bool,
 }
 
-/// A snapshot that is not complete.
+/// An incomplete snapshot.
 struct Taking {
-    /// All but the state.
+    /// Everything except the state.
     snapshot: Snapshot,
     state: Vec<u8>,
 }
 
 impl Snapshots {
-    /// Notes the task that takes and restores pieces, which is run now.
+    /// Registers the current task as the one that takes and restores pieces.
     pub fn note_task(&mut self, context: &Context<'_>) {
         if !self.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
             self.waker = Some(context.waker().clone());
         }
     }
 
-    /// Has the task run in the next iteration of the event loop.
+    /// Makes the task run in the next iteration of the event loop.
     pub fn wake(&self) {
         if let Some(waker) = &self.waker {
             waker.wake_by_ref();
         }
     }
 
-    /// Whether one of the own state is being taken.
+    /// Whether a snapshot of the own state is being taken.
     pub fn is_taking(&self) -> bool {
         self.taking.is_some()
     }
 
-    /// The longest time that the event loop was away for one, in nanoseconds.
+    /// Returns the longest pause of the event loop for a snapshot, in nanoseconds.
     pub fn pause_max(&self) -> u64 {
         self.pause_max
     }
 }
 
 impl<M: StateMachine, L: LogStore> Core<M, L> {
-    /// Takes a snapshot if the log has become long.
+    /// Takes a snapshot if the log has grown long.
     pub fn compact_if_due(&mut self) -> Result<(), NodeError> {
-        // Asked after each burst: to find out how large a log is, which only gets larger meanwhile, may take a look at all of it.
+        // This runs after each burst, and finding out the length of a log may take a look at all of it. The log only
+        // grows while a snapshot is being taken.
         if self.is_taking() {
             return Ok(());
         }
@@ -74,42 +75,42 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         if self.is_turn(base) || self.is_large(base) || self.is_full(base) { self.compact() } else { Ok(()) }
     }
 
-    /// The same, if the log takes nothing more.
+    /// Takes a snapshot if the log takes no more entries.
     pub fn compact_if_full(&mut self) -> Result<(), NodeError> {
         let base = self.raft.store().base().get_metadata().index;
         if !self.is_taking() && self.is_full(base) { self.compact() } else { Ok(()) }
     }
 
-    /// Asked by the task whether there is a piece to take or to restore now.
+    /// Tells the task whether there is a piece to take or to restore now.
     pub fn has_pieces(&mut self, context: &Context<'_>) -> bool {
         self.snapshots.note_task(context);
         self.failure.is_none() && (self.snapshots.taking.is_some() || self.is_restoring())
     }
 
     /// Whether a snapshot is under way.
-    fn is_taking(&self) -> bool {
+    pub fn is_taking(&self) -> bool {
         self.own_restoring.is_some()
             || self.snapshots.taking.is_some()
             || self.staging.is_some()
             || self.raft.store().is_compacting()
     }
 
-    /// Whether enough was executed since the snapshot of `base`. Replicas take turns, by their ids.
+    /// Whether enough entries were executed since the snapshot of `base`. Replicas take turns, by their ids.
     fn is_turn(&self, base: u64) -> bool {
         let every = self.config.snapshot_entries;
         let offset = every / PHASES * (self.config.id % PHASES);
         (self.applied + offset) / every > (base + offset) / every
     }
 
-    /// Whether the log has as many bytes as it may, or less by turns, and half of what it may came since the snapshot of `base`: what does not come of that,
-    /// another snapshot would not make less.
+    /// Whether the log has reached its limit in bytes, or its turn's share of it, and half of the limit was added since
+    /// the snapshot of `base`: otherwise another snapshot would not make the log shorter.
     fn is_large(&self, base: u64) -> bool {
         let (log, bytes_max) = (self.raft.store(), self.config.snapshot_log_bytes);
         let earlier = bytes_max / 2 / PHASES * (self.config.id % PHASES);
         log.entry_bytes() >= bytes_max - earlier && log.first_within(self.applied, bytes_max / 2) > base + 1
     }
 
-    /// Whether the log takes nothing more, and a snapshot might make room.
+    /// Whether the log takes no more entries, and a snapshot might make room.
     fn is_full(&self, base: u64) -> bool {
         self.applied > base && self.raft.store().room() == Room::Full
     }
@@ -120,7 +121,11 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             return Ok(());
         }
         if !self.has_memory_for_own() {
-            // A replica that gets on by its log needs none from others. Those that are sent go first while the log has room: they end.
+            self.give_up_copy();
+        }
+        if !self.has_memory_for_own() {
+            // A replica that keeps up by its log needs no snapshot of another. While the log has room, snapshots being
+            // sent finish first.
             self.incoming = None;
             if self.raft.store().room() == Room::Full {
                 let base = self.raft.store().base().data.as_ptr();
@@ -135,7 +140,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let begun = self.now();
         let snapshot = header(self.applied, self.raft.store().term(self.applied)?, self.conf_state());
         self.common.taking.set(Some(self.group));
-        // A machine that offers no pieces copies all of it now.
+        // A machine without support for pieces copies everything now.
         let state = long_work(|| self.state.begin_snapshot());
         self.snapshots.taking = Some(Taking { snapshot, state });
         self.take_piece()?;
@@ -143,14 +148,15 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         Ok(())
     }
 
-    /// Whether the next snapshot of the own state may be taken, which is about as large as the one before. Those two are always allowed.
-    fn has_memory_for_own(&self) -> bool {
+    /// Whether there is memory for the next snapshot of the own state, which is about as large as the one before. These
+    /// two always fit.
+    pub fn has_memory_for_own(&self) -> bool {
         let others = self.memory_of_others().saturating_add(self.memory_of_other_groups());
         let base = self.raft.store().base().data.len() as u64;
         others == 0 || others.saturating_add(2 * base) <= self.config.snapshot_memory_max
     }
 
-    /// Bytes of snapshots on their way: one that comes, and older ones than the log's that are sent.
+    /// Returns the bytes of other snapshots: one being received, and replaced ones that are still sent.
     pub fn memory_of_others(&self) -> u64 {
         let incoming = self.incoming.as_ref().map_or(0, Incoming::total);
         let staged = self.staging.as_ref().map_or(0, Staging::total);
@@ -161,7 +167,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         incoming + staged + sent.iter().filter(|(place, _)| *place != base).map(|(_, bytes)| bytes).sum::<u64>()
     }
 
-    /// Whether another snapshot of so many bytes may come, beside all that are here.
+    /// Whether there is memory to receive another snapshot of this many bytes, besides all others.
     pub fn has_memory_for(&self, bytes: u64) -> bool {
         let taking = self.snapshots.taking.as_ref().map_or(0, |taking| taking.state.capacity() as u64);
         let log = self.raft.store();
@@ -171,12 +177,13 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         here.saturating_add(bytes) <= self.config.snapshot_memory_max
     }
 
-    /// Bytes of snapshots on their way, those that other groups take among them.
+    /// Returns the bytes of the other groups' snapshots, including those being taken.
     fn memory_of_other_groups(&self) -> u64 {
         self.common.snapshot_bytes.get() - self.own_snapshot_bytes
     }
 
-    /// Tells the other groups what memory the snapshots of this one take, and lets the next take one when this has.
+    /// Tells the other groups how much memory this group's snapshots use, and lets the next group take one when this
+    /// one has finished.
     pub fn note_snapshots(&mut self) {
         let is_taking = self.is_taking();
         if !is_taking && self.common.taking.get() == Some(self.group) {
@@ -191,13 +198,19 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.own_snapshot_bytes = bytes;
     }
 
-    /// Gives up a snapshot that has come in part, for one that another group takes.
-    pub fn give_up_incoming(&mut self) {
-        self.incoming = None;
+    /// Whether a snapshot of another group gets memory if this one gives up what it keeps or has in part.
+    pub fn has_memory_to_leave(&self, claim: Claim) -> bool {
+        self.copies.are_made() || self.incoming.as_ref().is_some_and(|incoming| incoming.leaves_memory_to(claim))
+    }
+
+    /// Gives that up.
+    pub fn leave_memory(&mut self, claim: Claim) {
+        self.give_up_copy();
+        self.incoming.take_if(|incoming| incoming.leaves_memory_to(claim));
         self.note_snapshots();
     }
 
-    /// Takes a snapshot now that other groups have given up those that came.
+    /// Takes a snapshot now that other groups have given up the ones they were receiving.
     pub fn compact_after_others(&mut self) {
         if self.failure.is_none()
             && let Err(error) = self.compact()
@@ -206,8 +219,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
     }
 
-    /// Takes a snapshot, since this group keeps the log from getting shorter. If the last one has all that was executed,
-    /// forgets the entries that were kept with it.
+    /// Takes a snapshot, since this group keeps the shared log from getting shorter. If the last snapshot has all
+    /// executed entries, forgets the entries that were kept with it.
     pub fn make_room_in_log(&mut self) {
         if self.failure.is_some() {
             return;
@@ -225,7 +238,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
     }
 
-    /// Goes on with the snapshot that is being taken.
+    /// Continues the snapshot that is being taken.
     pub fn continue_snapshot(&mut self) -> Result<(), NodeError> {
         let begun = self.now();
         self.take_piece()?;
@@ -245,8 +258,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
     }
 
-    /// Gives a snapshot to the log, which then forgets what is before it but for the entries that are kept: so many, unless they are half of what the log may
-    /// have. A log that is full keeps none.
+    /// Gives a snapshot to the log, which then forgets the entries before it, except those that are kept: at most
+    /// `keep_entries`, and at most half of the log's limit in bytes. A full log keeps none.
     fn keep(&mut self, snapshot: Snapshot) -> Result<(), NodeError> {
         let (index, log) = (snapshot.get_metadata().index, self.raft.store());
         let is_cut = log.room() == Room::Full || std::mem::take(&mut self.snapshots.holds_log);
@@ -257,7 +270,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         Ok(self.raft.mut_store().compact(snapshot, keep_from)?)
     }
 
-    /// Gives up the snapshot that is being taken: the state is not what it was.
+    /// Gives up the snapshot that is being taken: the state has been replaced.
     pub fn abandon_snapshot(&mut self) {
         if let Some(taking) = self.snapshots.taking.take() {
             discard(taking.state);
@@ -265,13 +278,13 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.state.machine.abandon_snapshot();
     }
 
-    /// The event loop was away since then, for a snapshot.
+    /// Notes how long the event loop was paused for a snapshot, since `begun`.
     pub fn note_pause(&mut self, begun: u64) {
         self.snapshots.pause_max = self.snapshots.pause_max.max(self.now() - begun);
     }
 }
 
-/// What the first members of a cluster begin with.
+/// Returns the batch that the first members of a cluster begin with.
 pub(super) fn first_batch<M: StateMachine>(state: &Replicated<M>) -> Batch {
     let voters = state.members.keys().copied().collect();
     let header = header(FIRST, FIRST, ConfState { voters, ..ConfState::default() });
@@ -280,7 +293,7 @@ pub(super) fn first_batch<M: StateMachine>(state: &Replicated<M>) -> Batch {
     Batch { snapshot: Some(snapshot), hard_state: Some(hard_state), urgency: Urgency::Urgent, ..Batch::default() }
 }
 
-/// A snapshot without the state.
+/// Returns a snapshot without the state.
 fn header(index: u64, term: u64, conf_state: ConfState) -> Snapshot {
     let mut snapshot = Snapshot::default();
     let metadata = snapshot.mut_metadata();

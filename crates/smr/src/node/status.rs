@@ -1,4 +1,4 @@
-//! How a replica is.
+//! The status of a replica.
 
 use raft::StateRole;
 use raft::eraftpb::ConfState;
@@ -9,7 +9,7 @@ use crate::machine::StateMachine;
 use crate::wire::response::{Role, Status};
 
 impl<M: StateMachine, L: LogStore> Core<M, L> {
-    /// Who belongs to the cluster, in order.
+    /// Returns the membership, in order.
     pub fn conf_state(&self) -> ConfState {
         let conf = self.raft.raft.prs().conf().to_conf_state();
         let sorted = |ids: &[u64]| {
@@ -20,7 +20,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         ConfState { voters: sorted(&conf.voters), learners: sorted(&conf.learners), ..ConfState::default() }
     }
 
-    /// For whoever asks.
+    /// Returns the status, as clients get it.
     pub fn status(&self) -> Status {
         let raft = &self.raft.raft;
         let conf = self.conf_state();
@@ -29,6 +29,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             id: self.config.id,
             cluster: self.cluster(),
             groups: self.common.groups,
+            other_groups: self.rejected.other_groups().filter(|_| self.cluster.is_none()),
             role: match raft.state {
                 StateRole::Follower => Role::Follower,
                 StateRole::Leader => Role::Leader,

@@ -1,6 +1,6 @@
-//! Snapshots on their way: one request for each piece, the next when the one before was taken. Those of all groups for
-//! one process go one after the other, so that they take one of the requests that a session has room for: heartbeats
-//! go beside them.
+//! Sends and receives snapshots: one request for each piece, and the next when the previous one was taken. Snapshots of
+//! all groups for one process are sent one after the other. So they use one of the requests that a session has room
+//! for, and heartbeats are sent beside them.
 
 use std::rc::Weak;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use raft::SnapshotStatus;
 use raft::eraftpb::{Message, MessageType, Snapshot};
 
 use super::WeakNode;
-use super::core::{Core, Job};
+use super::core::{Claim, Core, Job};
 use super::host::Shared;
 use super::link::Queued;
 use super::restore::Restoring;
@@ -26,16 +26,19 @@ use crate::wire::chunk::{Chunk, parse};
 use crate::wire::message::Addressed;
 use crate::wire::{CHUNK, cluster_of};
 
-/// A piece that is not taken for so long ends the attempt.
+/// A piece that is not taken in this time ends the attempt.
 const PIECE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The last one is answered when the snapshot is on the disk of its receiver.
+/// The last piece is answered when the snapshot is on the receiver's disk.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
-/// Times that a session is looked for, a tick apart, before the attempt ends.
+/// Times to look for a session, a tick apart, before the attempt ends.
 const SESSION_TRIES: u32 = 100;
-/// What was received of a snapshot is forgotten when nothing came for so many ticks, or less than a piece of the length that is sent here.
+/// After a failed attempt the next one waits for an election timeout, then for twice as long, and so on, with this many
+/// doublings.
+const DOUBLINGS_MAX: u32 = 4;
+/// A partly received snapshot is dropped after this many ticks without data, or with less than one full piece.
 const PATIENCE_TICKS: u32 = 1000;
 
-/// A snapshot to be sent.
+/// A snapshot to send.
 pub(super) struct Outgoing {
     group: u16,
     to: u64,
@@ -49,37 +52,39 @@ impl Outgoing {
         Outgoing { group, to: message.to, from: message.from, term: message.term, snapshot: message.take_snapshot() }
     }
 
-    /// The group whose state it holds.
+    /// Returns the group whose state it holds.
     pub fn group(&self) -> u16 {
         self.group
     }
 
-    /// For whom it is.
+    /// Returns its receiver.
     pub fn to(&self) -> u64 {
         self.to
     }
 
-    /// Its bytes.
+    /// Returns its bytes.
     pub fn data(&self) -> &Bytes {
         &self.snapshot.data
     }
 
-    /// Whether it goes to a member of the state that it holds. Others do not take it: it is of before they were added.
+    /// Whether the receiver is a member in the state that it holds. Others do not take it: it is older than their
+    /// addition.
     fn has_its_receiver(&self) -> bool {
         let members = self.snapshot.get_metadata().get_conf_state();
         members.voters.contains(&self.to) || members.learners.contains(&self.to)
     }
 }
 
-/// A snapshot that has come, and that the log brings to the disk before the library hears of it: the event loop does not wait for that.
+/// A completely received snapshot, which the log writes to disk before the library hears of it: the event loop does not
+/// wait for that.
 pub(super) struct Staging<M> {
     message: Message,
     /// The member that sent it; `None` if that might be anybody.
     sender: Option<u64>,
-    /// Of which cluster it is.
+    /// The cluster that it is from.
     origin: Origin,
     is_handed_over: bool,
-    /// To its last piece.
+    /// The reply to its last piece.
     reply: Option<DeferredReply>,
     restoring: Restoring<M>,
 }
@@ -89,45 +94,57 @@ impl<M: StateMachine> Staging<M> {
         self.message.get_snapshot().data.len() as u64
     }
 
-    /// The state that is being restored from it.
+    /// Returns the state that is being restored from it.
     pub fn restoring(&mut self) -> &mut Restoring<M> {
         &mut self.restoring
     }
 
-    /// Whether pieces of it are left to be restored.
+    /// Whether it has pieces left to restore.
     pub fn is_being_restored(&self) -> bool {
         self.restoring.is_under_way()
     }
 
-    /// Whether it is too early to tell what comes of it: it is being restored, or waits for the log.
+    /// Whether its outcome is still open: it is being restored, or waits for the log.
     fn is_waiting(&self) -> bool {
         self.is_being_restored() || !self.is_handed_over && !self.restoring.is_wrong()
     }
 
-    /// Gives it up.
+    /// Discards it.
     pub fn discard(mut self) {
         discard(std::mem::take(&mut self.message.mut_snapshot().data));
         self.restoring.discard();
     }
 }
 
-/// What becomes of a piece.
-enum Taken {
-    /// The next is to begin here.
-    Next(u64),
-    /// It was the last: this is answered when the snapshot is installed.
-    Last(Box<Message>, Origin),
+/// Consecutive failed attempts to send a member a snapshot. Without this, a member that takes none would be sent the
+/// first piece of one after each heartbeat.
+pub(super) struct Failures {
+    count: u32,
+    /// Ticks until the next attempt; 0 during one.
+    ticks: u32,
 }
 
-/// A snapshot of which pieces have come.
+/// The result of a piece.
+enum Taken {
+    /// The next piece must begin here.
+    Next(u64),
+    /// It was the last one: this message is answered when the snapshot is installed.
+    Last(Box<Message>, Origin),
+    /// It comes again when other groups have made room: a member sends it.
+    Crowded,
+}
+
+/// A partly received snapshot.
 pub(super) struct Incoming {
+    /// The member that sends it; `None` if that might be anybody.
+    sender: Option<u64>,
     from: u64,
     term: u64,
     index: u64,
     total: u64,
     data: Vec<u8>,
     checksum: u32,
-    /// Ticks since bytes came that are worth patience, and how many came since.
+    /// Ticks since enough data arrived, and the bytes that arrived since then.
     idle: u32,
     fresh: usize,
 }
@@ -146,19 +163,35 @@ impl Drop for Incoming {
 }
 
 impl Incoming {
-    /// A snapshot of which this is the first piece.
-    fn new(chunk: &Chunk<'_>) -> Incoming {
+    /// Begins a snapshot with its first piece.
+    fn new(chunk: &Chunk<'_>, sender: Option<u64>) -> Incoming {
         let Chunk { from, term, index, total, .. } = *chunk;
-        Incoming { from, term, index, total, data: Vec::new(), checksum: 0, idle: 0, fresh: 0 }
+        Incoming { sender, from, term, index, total, data: Vec::new(), checksum: 0, idle: 0, fresh: 0 }
+    }
+
+    /// Whether a piece of this sender may change anything: no other sender speaks for a member, or takes its place.
+    fn gives_way_to(&self, sender: Option<u64>) -> bool {
+        self.sender.is_none() || sender.is_some()
+    }
+
+    /// Whether its memory is to be given to another snapshot.
+    pub fn leaves_memory_to(&self, claim: Claim) -> bool {
+        match claim {
+            Claim::Stranger => false,
+            Claim::Member => self.sender.is_none(),
+            Claim::Own => true,
+        }
     }
 
     /// Whether this is the next piece.
     fn continues_with(&self, chunk: &Chunk<'_>) -> bool {
-        let is_same = (self.from, self.term, self.index, self.total) == (chunk.from, chunk.term, chunk.index, chunk.total);
+        let is_same =
+            (self.from, self.term, self.index, self.total) == (chunk.from, chunk.term, chunk.index, chunk.total);
         is_same && self.data.len() as u64 == chunk.offset
     }
 
-    /// Takes the bytes of the next piece. So many are worth patience: a sender of a few at a time would hold the memory for ever.
+    /// Takes the bytes of the next piece. Only after `worth` bytes does the idle time start over: otherwise a sender of
+    /// a few bytes at a time could hold the memory for ever.
     fn take(&mut self, bytes: &[u8], worth: usize) {
         self.data.extend_from_slice(bytes);
         self.fresh += bytes.len();
@@ -167,13 +200,13 @@ impl Incoming {
         }
     }
 
-    /// Its bytes when it is complete.
+    /// Returns its total length in bytes.
     pub fn total(&self) -> u64 {
         self.total
     }
 }
 
-/// Sends the snapshots that wait for a process, of whichever groups, until none is left.
+/// Sends the snapshots that wait for a process, of all groups, until none is left.
 pub(super) async fn send_all<M: StateMachine + 'static, L: LogStore + 'static>(
     shared: Weak<Shared<M, L>>,
     to: u64,
@@ -186,15 +219,19 @@ pub(super) async fn send_all<M: StateMachine + 'static, L: LogStore + 'static>(
     }
 }
 
-/// Sends a snapshot, and tells the library how that went.
-async fn send<M: StateMachine + 'static, L: LogStore + 'static>(node: WeakNode<M, L>, outgoing: Outgoing, timers: &Timers) {
+/// Sends a snapshot, and reports the result to the library.
+async fn send<M: StateMachine + 'static, L: LogStore + 'static>(
+    node: WeakNode<M, L>,
+    outgoing: Outgoing,
+    timers: &Timers,
+) {
     let is_sent = outgoing.has_its_receiver() && send_pieces(&node, &outgoing, timers).await.is_some();
     if let Some(node) = node.upgrade() {
         node.enter(|core| core.sent_snapshot(&outgoing, is_sent));
     }
 }
 
-/// `None` if a piece was not taken.
+/// Returns `None` if a piece was not taken.
 async fn send_pieces<M: StateMachine + 'static, L: LogStore + 'static>(
     node: &WeakNode<M, L>,
     outgoing: &Outgoing,
@@ -246,7 +283,8 @@ async fn send_pieces<M: StateMachine + 'static, L: LogStore + 'static>(
         let buffer = MsgBuf::written(chunk.encoded_len(), |out| chunk.encode(out)).ok()?;
         let timeout = if end == data.len() { INSTALL_TIMEOUT } else { PIECE_TIMEOUT };
         let reply = session.call_with(CHUNK, buffer, CallOptions::timeout(timeout)).await.ok()?;
-        // The place where the next is to begin. Behind the end, the receiver has all that the snapshot has, whatever was sent of it.
+        // The offset of the next piece. If it is past the end, the receiver already has all that the snapshot has,
+        // however much was sent.
         let next = u64::from_le_bytes(reply.response[..].try_into().ok()?);
         if next == data.len() as u64 {
             return Some(());
@@ -259,47 +297,67 @@ async fn send_pieces<M: StateMachine + 'static, L: LogStore + 'static>(
 }
 
 impl<M: StateMachine, L: LogStore> Core<M, L> {
-    /// Sends a snapshot when those before it for the same process are there.
+    /// Queues a snapshot behind the earlier ones for the same process.
     pub fn send_snapshot(&mut self, outgoing: Outgoing) {
         let (to, data) = (outgoing.to, outgoing.data().clone());
+        if let Some(failures) = self.failures.get_mut(&to) {
+            // The library no longer waits for the previous one.
+            failures.ticks = 0;
+        }
         let queued = self.common.links.borrow_mut().add_snapshot(outgoing);
         match queued {
             Queued::Nowhere => return,
             Queued::First => self.jobs.push(Job::SendSnapshots { to }),
-            Queued::InsteadOf(earlier) => self.forget_sent(&earlier),
+            Queued::InsteadOf(earlier) => self.forget_sent(earlier.data()),
             Queued::Behind => {}
         }
         self.sending.push(data);
     }
 
-    fn forget_sent(&mut self, outgoing: &Outgoing) {
-        if let Some(place) = self.sending.iter().position(|sent| sent.as_ptr() == outgoing.data().as_ptr()) {
+    /// Forgets one transfer of a snapshot.
+    pub fn forget_sent(&mut self, data: &Bytes) {
+        if let Some(place) = self.sending.iter().position(|sent| sent.as_ptr() == data.as_ptr()) {
             self.sending.swap_remove(place);
         }
     }
 
-    /// Whether a snapshot is still to be sent. It gives way to the own one, if the log has no more room; and that of a
-    /// leader that was deposed is of no use.
+    /// Whether to go on sending a snapshot. It gives way to a snapshot of the own state, if the log has no room left;
+    /// and one of a deposed leader is of no use.
     fn goes_on_sending(&self, outgoing: &Outgoing) -> bool {
-        let is_kept = self.sending.iter().any(|sent| sent.as_ptr() == outgoing.data().as_ptr());
-        is_kept && self.is_leader() && self.raft.raft.term == outgoing.term
+        self.is_kept(outgoing.data()) && self.is_leader() && self.raft.raft.term == outgoing.term
     }
 
-    /// Sending a snapshot has come to an end.
+    /// The transfer of a snapshot has ended.
     fn sent_snapshot(&mut self, outgoing: &Outgoing, is_sent: bool) {
-        self.forget_sent(outgoing);
+        self.forget_sent(outgoing.data());
         self.counters.snapshots_sent += u64::from(is_sent);
         if !outgoing.has_its_receiver() {
             return self.snapshot_for(outgoing.to);
         }
-        // It may lead again by now, and send another.
-        if self.raft.raft.term == outgoing.term {
-            let status = if is_sent { SnapshotStatus::Finish } else { SnapshotStatus::Failure };
-            self.raft.report_snapshot(outgoing.to, status);
+        // This replica may lead again by now, and be sending another.
+        if self.raft.raft.term != outgoing.term || !self.is_leader() {
+            return;
+        }
+        if is_sent {
+            self.failures.remove(&outgoing.to);
+            return self.raft.report_snapshot(outgoing.to, SnapshotStatus::Finish);
+        }
+        let failures = self.failures.entry(outgoing.to).or_insert(Failures { count: 0, ticks: 0 });
+        failures.ticks = self.config.election_ticks << failures.count.min(DOUBLINGS_MAX);
+        failures.count += 1;
+    }
+
+    /// A tick has passed: has the library retry snapshots whose last attempt failed some time ago.
+    pub fn resend_snapshots(&mut self) {
+        for (to, failures) in self.failures.iter_mut().filter(|(_, failures)| failures.ticks > 0) {
+            failures.ticks -= 1;
+            if failures.ticks == 0 {
+                self.raft.report_snapshot(*to, SnapshotStatus::Failure);
+            }
         }
     }
 
-    /// Takes a snapshot of now, for a member that was added after the last one. The library asks for it again.
+    /// Takes a current snapshot, for a member that was added after the last one. The library asks for it again.
     fn snapshot_for(&mut self, to: u64) {
         if self.failure.is_none()
             && let Err(error) = self.compact()
@@ -309,25 +367,29 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         self.raft.report_snapshot(to, SnapshotStatus::Failure);
     }
 
-    /// A piece of a snapshot, which is answered with where the next is to begin.
-    pub fn on_piece(&mut self, burst: &mut RequestBurst<'_>, i: usize) {
+    /// A piece of a snapshot, which is answered with where the next is to begin; says whether it is to come again when
+    /// other groups have made room.
+    pub fn on_piece(&mut self, burst: &mut RequestBurst<'_>, i: usize) -> bool {
         let peer = burst.context(i).peer().cloned();
         match self.on_chunk(burst.payload(i), peer.as_ref()) {
-            // Unanswered, the sender learns that it failed.
+            // Without an answer, the sender learns that the attempt failed.
             None => {}
+            Some(Taken::Crowded) => return true,
             Some(Taken::Next(next)) => burst.respond(i, &next.to_le_bytes()),
             Some(Taken::Last(message, origin)) => {
                 let reply = burst.defer_reply(i).ok();
                 let restoring = Restoring::new(message.get_snapshot().data.clone(), self.state.fresh());
                 let sender = self.sender_at(message.from, peer.as_ref());
-                self.staging = Some(Staging { message: *message, sender, origin, is_handed_over: false, reply, restoring });
+                self.staging =
+                    Some(Staging { message: *message, sender, origin, is_handed_over: false, reply, restoring });
                 self.snapshots.wake();
             }
         }
+        false
     }
 
-    /// Hands a snapshot from a leader to the log, when that has no other, and to the library, when it is durable and a
-    /// state was restored from it.
+    /// Hands a leader's snapshot to the log, once that has no other in progress, and to the library, once it is durable
+    /// and a state was restored from it.
     pub fn install_staged(&mut self) -> Result<(), NodeError> {
         self.hand_over_staged()?;
         let is_on_its_way = |staging: &Staging<M>| staging.is_handed_over && !self.raft.store().is_staged();
@@ -342,8 +404,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             Err(error) => {
                 self.reject(sender, &message, &error);
                 discard(message.snapshot.unwrap_or_default().data);
-                // Without an answer its sender learns that it failed. Before the next one comes, it is the turn of the
-                // own.
+                // Without an answer, the sender learns that the attempt failed. The own snapshot has its turn before
+                // the next one is received.
                 return self.compact_if_due();
             }
         }
@@ -355,9 +417,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         Ok(())
     }
 
-    /// Hands a snapshot from a leader to the log. One of the state here that is being taken gives way to one that a
-    /// state was restored from, and to no other:
-    /// whoever sends wrong ones would keep this replica from ever having its own.
+    /// Hands a snapshot from a leader to the log. A snapshot of the own state that is being taken gives way to it only
+    /// if a state was restored from it: otherwise a sender of invalid ones could keep this replica from ever having its
+    /// own.
     fn hand_over_staged(&mut self) -> Result<(), NodeError> {
         let is_compacting = self.raft.store().is_compacting();
         let Some(staging) = self.staging.as_mut().filter(|staging| !staging.is_handed_over) else { return Ok(()) };
@@ -371,12 +433,12 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         Ok(())
     }
 
-    /// Hands a snapshot to the library, and keeps the state of it until the library says that it is this replica's.
+    /// Hands a snapshot to the library, and keeps its state until the library has accepted it.
     fn install(&mut self, message: Message, origin: Origin, state: Replicated<M>) {
         let (data, metadata) = (message.get_snapshot().data.clone(), message.get_snapshot().get_metadata());
         let position = (metadata.index, metadata.term);
         let before = self.common.cluster.get();
-        // Another group may have joined another cluster since this one came.
+        // Another group may have joined another cluster since this one was received.
         let is_ours = self.takes_snapshots_of(origin.cluster);
         let joins = is_ours && self.join(origin);
         if is_ours && position.0 > self.raft.raft.raft_log.committed {
@@ -387,8 +449,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             self.restored = Some(state);
             return;
         }
-        // It came too late: entries of another leader have brought this replica further, or it is of no cluster that
-        // this process is of.
+        // It came too late: entries of another leader have brought this replica further, or it belongs to a cluster
+        // that this process is not in.
         self.raft.mut_store().unstage();
         discard(data);
         state.discard();
@@ -411,23 +473,38 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         }
         self.wake();
         if chunk.index <= self.raft.raft.raft_log.committed {
-            // Its sender did not get the answer to the last piece, or is late. The file of this snapshot may be the log's own.
+            // Its sender did not get the answer to the last piece, or is late. The file of this snapshot may be the
+            // log's own.
             return Some(Taken::Next(chunk.total));
         }
+        let sender = self.sender_at(chunk.from, peer);
+        self.forget_deposed();
+        if !self.incoming.as_ref().is_none_or(|incoming| incoming.gives_way_to(sender)) {
+            self.counters.bad += 1;
+            return None;
+        }
         if chunk.offset == 0 {
-            self.incoming = None;
-            if self.is_too_early(self.sender_at(chunk.from, peer)) {
+            let is_misfit = Origin::of_snapshot(chunk.bytes).is_ok_and(|origin| self.is_misfit(&origin));
+            if is_misfit || self.is_too_early(sender) {
                 return None;
             }
+            self.incoming = None;
             if !self.has_memory_for(chunk.total) {
+                self.give_up_copy();
+            }
+            if !self.has_memory_for(chunk.total) {
+                // The host has the other groups make room, and its sender tries again.
+                self.common.crowded.set(Some(sender.map_or(Claim::Stranger, |_| Claim::Member)));
                 tracing::warn!(
                     id = self.config.id,
                     total = chunk.total,
                     "a snapshot is refused until others are gone: see snapshot_memory_max"
                 );
-                return None;
+                return sender.map(|_| Taken::Crowded);
             }
-            self.incoming = Some(Incoming::new(&chunk));
+            self.incoming = Some(Incoming::new(&chunk, sender));
+            // Now, since pieces for other groups may come in the same burst.
+            self.note_snapshots();
         }
         let incoming = self.incoming.as_mut()?;
         if !incoming.continues_with(&chunk) {
@@ -450,13 +527,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             self.incoming = None;
             return None;
         };
-        if let Err(other) = origin.check_groups(self.common.groups) {
+        if self.is_misfit(&origin) {
             self.incoming = None;
-            // It cannot join. Of its own cluster, a process that has joined knows better.
-            match self.common.cluster.get() {
-                None => self.fail(other),
-                Some(_) => self.counters.bad += 1,
-            }
             return None;
         }
         let mut snapshot = chunk.header();
@@ -467,7 +539,26 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         Some(Taken::Last(Box::new(message), origin))
     }
 
-    /// Whether a piece can be of a snapshot for this replica.
+    /// Forgets what was received from a leader of an earlier term: it sends no more. The next leader may have been
+    /// added or moved after the state here, so it may not be known as a member.
+    fn forget_deposed(&mut self) {
+        let term = self.raft.raft.term;
+        self.incoming.take_if(|incoming| incoming.term < term);
+    }
+
+    /// Whether a snapshot is from a cluster with another number of groups. A process that waits to be added cannot join
+    /// that cluster; but anybody may send such a snapshot, so it keeps waiting.
+    fn is_misfit(&mut self, origin: &Origin) -> bool {
+        let Err(why) = origin.check_groups(self.common.groups) else { return false };
+        self.counters.bad += 1;
+        // A process that has joined knows its own cluster's number of groups better.
+        if self.common.cluster.get().is_none() {
+            self.rejected.note_groups(self.config.id, origin.groups, &why);
+        }
+        true
+    }
+
+    /// Whether a piece can belong to a snapshot for this replica.
     fn takes_piece(&self, chunk: &Chunk<'_>) -> bool {
         let own = self.config.id;
         self.failure.is_none()
@@ -480,7 +571,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             && chunk.total <= self.config.snapshot_bytes_max
     }
 
-    /// Forgets what was received of a snapshot whose sender says no more, or too little.
+    /// Drops a partly received snapshot whose sender sends nothing more, or too little.
     pub fn expire_incoming(&mut self) {
         self.rejected.tick();
         if let Some(incoming) = &mut self.incoming {

@@ -1,7 +1,7 @@
-//! Group commit: all that is submitted while one flush is under way goes to the disk together with the next. The pieces of a snapshot take turns with
-//! these groups, so that nobody waits for more than one piece, and for few of them ([`Pacing`]).
+//! Group commit: batches submitted during one flush are flushed together by the next. The pieces of a snapshot
+//! alternate with these groups, so that no batch waits for more than one piece, and few wait at all ([`Pacing`]).
 //!
-//! On a real disk a thread writes and flushes. In virtual time the same turns are done by a [`Stepper`], when their time has come.
+//! On a real disk a thread writes and flushes. In virtual time a [`Stepper`] does the same turns, when they are due.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,37 +19,37 @@ use super::pacing::Pacing;
 use super::work::Work;
 use super::writer::Writer;
 
-/// What the log and its writer share.
+/// State shared by the log and its writer.
 #[derive(Debug, Default)]
 pub struct Shared {
     queue: Mutex<Queue>,
-    /// There is work, or an end.
+    /// There is work, or the writer is to end.
     wanted: Condvar,
-    /// More is durable, or nothing ever will be.
+    /// More is durable, or never will be.
     advanced: Condvar,
-    /// The last frame that is on the disk.
+    /// The last durable frame.
     durable: AtomicU64,
     flushes: AtomicU64,
-    /// Turns that began or ended: odd while one is under way.
+    /// Begins and ends of turns, counted: odd during a turn.
     turns: AtomicU64,
-    /// Snapshots that were handed over and are on the disk.
+    /// Number of snapshots handed over that are durable.
     snapshots: AtomicU64,
-    /// The log takes nothing more before a snapshot makes room.
+    /// The log accepts nothing more until a snapshot makes room.
     is_full: AtomicBool,
     failure: OnceLock<Failure>,
     waker: Mutex<Option<Waker>>,
-    /// Who does the writer's steps, if it is no thread.
+    /// Wakes the driver of the steps, if there is no thread.
     stepper: Mutex<Option<Waker>>,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     work: Work,
-    /// Snapshots that the writer did not begin yet: one of each group at most.
+    /// Snapshots that the writer has not begun: at most one of each group.
     snapshots: VecDeque<Source>,
-    /// Snapshots to which no record refers, nor will: they are removed before the next one is written.
+    /// Snapshots that no record refers to, now or later: they are removed before the next one is written.
     orphans: Vec<String>,
-    /// Bytes that the writer took and that are not durable.
+    /// Bytes that the writer has taken and that are not durable.
     in_flight: usize,
     /// Whether the writer's thread sleeps: waking it is a system call.
     is_asleep: bool,
@@ -57,7 +57,7 @@ struct Queue {
 }
 
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What they protect is valid between any two statements that may panic.
+    // The protected data is valid between any two statements that may panic.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -67,7 +67,7 @@ impl Shared {
     }
 
     pub fn durable(&self) -> u64 {
-        // What was written before is seen by whoever sees the number.
+        // A reader that sees the number also sees all earlier writes.
         self.durable.load(Ordering::Acquire)
     }
 
@@ -75,13 +75,13 @@ impl Shared {
         self.flushes.load(Ordering::Relaxed)
     }
 
-    /// The number of the turn that is under way, if one is.
+    /// Returns the number of the current turn, if there is one.
     pub fn under_way(&self) -> Option<u64> {
         let turns = self.turns.load(Ordering::Relaxed);
         (turns % 2 == 1).then_some(turns)
     }
 
-    /// A turn begins, or ends. Only the writer says so.
+    /// A turn begins or ends. Only the writer calls this.
     fn turn(&self) {
         self.turns.fetch_add(1, Ordering::Relaxed);
     }
@@ -94,14 +94,17 @@ impl Shared {
         *lock(&self.waker) = waker;
     }
 
-    /// Snapshots that were handed over and are on the disk.
+    /// Returns the number of snapshots handed over that are durable.
     pub fn snapshots(&self) -> u64 {
         self.snapshots.load(Ordering::Acquire)
     }
 
-    /// Whether the log is as long as it may be: then snapshots go first.
+    /// Records whether the log is at its length limit: then snapshots have priority.
     pub fn note_full(&self, is_full: bool) {
-        self.is_full.store(is_full, Ordering::Relaxed);
+        if self.is_full.swap(is_full, Ordering::Relaxed) != is_full && is_full {
+            // The writer may be sleeping until the snapshot's turn.
+            self.wake(lock(&self.queue));
+        }
     }
 
     /// Adds work.
@@ -111,14 +114,14 @@ impl Shared {
         self.wake(queue);
     }
 
-    /// Hands over a snapshot, which is written when those before it are on the disk.
+    /// Hands over a snapshot, which is written after the earlier ones are durable.
     pub fn add_snapshot(&self, source: Source) {
         let mut queue = lock(&self.queue);
         queue.snapshots.push_back(source);
         self.wake(queue);
     }
 
-    /// Has a snapshot removed to which nothing refers.
+    /// Has an unreferenced snapshot removed.
     pub fn add_orphan(&self, name: String) {
         lock(&self.queue).orphans.push(name);
     }
@@ -135,7 +138,7 @@ impl Shared {
         }
     }
 
-    /// Bytes that wait for the disk.
+    /// Returns the bytes that wait for the disk.
     pub fn unflushed(&self) -> usize {
         let queue = lock(&self.queue);
         queue.work.bytes.len() + queue.in_flight
@@ -156,13 +159,13 @@ impl Shared {
     }
 
     fn fail(&self, failure: Failure) {
-        // The first is the cause of the others.
+        // The first failure is the cause of the others.
         let _ = self.failure.set(failure);
         self.notify();
     }
 
     fn notify(&self) {
-        // With the lock, so that nobody looked before and sleeps after it.
+        // Taking the lock ensures that no waiter has checked already and is about to sleep.
         drop(lock(&self.queue));
         self.advanced.notify_all();
         let waker = lock(&self.waker).clone();
@@ -171,7 +174,7 @@ impl Shared {
         }
     }
 
-    /// Sleeps until something is done that is told by [`Shared::notify`].
+    /// Sleeps until `is_done`; [`Shared::notify`] announces every change.
     pub fn wait(&self, is_done: impl Fn(&Shared) -> bool) -> Result<(), Failure> {
         let mut queue = lock(&self.queue);
         loop {
@@ -191,27 +194,27 @@ impl Shared {
     }
 }
 
-/// What ends with one flush.
+/// The unit of work of one flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Turn {
-    /// All frames that wait.
+    /// All waiting frames.
     Group,
     /// A piece of a snapshot.
     Snapshot,
 }
 
-/// What is to be done next.
+/// What to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
-    /// What was taken.
+    /// The turn that was taken.
     Turn,
-    /// Nothing before this time, unless something is submitted.
+    /// Nothing before this time, unless work is submitted.
     NotBefore(u64),
-    /// Nothing, unless something is submitted.
+    /// Nothing, unless work is submitted.
     Nothing,
 }
 
-/// What is written, turn by turn. Times are nanoseconds from any beginning.
+/// The turns of writing. Times are nanoseconds from any origin.
 #[derive(Debug)]
 struct Turns<D: Disk> {
     shared: Arc<Shared>,
@@ -220,7 +223,7 @@ struct Turns<D: Disk> {
     snapshot: Option<Job<D>>,
     pacing: Pacing,
     orphans: Vec<String>,
-    /// The one under way, or the last.
+    /// The current turn, or the last one.
     turn: Turn,
 }
 
@@ -237,13 +240,12 @@ impl<D: Disk> Turns<D> {
         }
     }
 
-    /// Takes what is to be written next.
+    /// Takes the next turn's work.
     fn take(&mut self, queue: &mut Queue, now: u64) -> Next {
         self.orphans.append(&mut queue.orphans);
         if self.snapshot.is_none() {
             let source = queue.snapshots.pop_front();
             self.snapshot = source.map(|source| Job::new(self.writer.disk().clone(), source));
-            self.pacing = Pacing::default();
         }
         let is_first = self.shared.is_full.load(Ordering::Relaxed);
         let is_due = self.snapshot.is_some() && (is_first || now >= self.pacing.next_piece());
@@ -262,7 +264,7 @@ impl<D: Disk> Turns<D> {
         Next::Turn
     }
 
-    /// Writes what was taken.
+    /// Writes it.
     fn begin(&mut self) -> Result<(), Failure> {
         self.writer.remove_all(std::mem::take(&mut self.orphans))?;
         match (self.turn, &mut self.snapshot) {
@@ -271,7 +273,7 @@ impl<D: Disk> Turns<D> {
         }
     }
 
-    /// Flushes it, and tells that it is on the disk. The time is that when this has returned.
+    /// Flushes it, and announces that it is durable. `now` is called after the flush.
     fn finish(&mut self, now: impl FnOnce() -> u64) -> Result<(), Failure> {
         if self.turn == Turn::Snapshot {
             self.finish_piece()?;
@@ -293,7 +295,7 @@ impl<D: Disk> Turns<D> {
         Ok(())
     }
 
-    /// What the thread does.
+    /// The body of the thread.
     fn run(mut self) {
         let shared = self.shared.clone();
         let _panicking = FailOnPanic { shared: &shared, path: self.writer.disk().place("") };
@@ -302,7 +304,7 @@ impl<D: Disk> Turns<D> {
         loop {
             let mut queue = lock(&shared.queue);
             loop {
-                // Nobody would say that a snapshot is there, so the rest of it is for nothing.
+                // No record would refer to the snapshot, so finishing it is useless.
                 if queue.is_ending && queue.work.is_empty() {
                     return;
                 }
@@ -330,7 +332,7 @@ impl<D: Disk> Turns<D> {
     }
 }
 
-/// Lets nobody wait for ever for a thread that is no more.
+/// Fails the log if its thread panics, so that nobody waits for it for ever.
 struct FailOnPanic<'a> {
     shared: &'a Shared,
     path: PathBuf,
@@ -365,13 +367,13 @@ impl Drop for Threaded {
     fn drop(&mut self) {
         self.shared.end();
         if let Some(thread) = self.thread.take() {
-            // It reports its failures itself, and does not panic.
+            // The thread reports its own failures, and does not panic.
             let _ = thread.join();
         }
     }
 }
 
-/// Writes and flushes in virtual time, for a log without a thread. Clones do the same.
+/// Writes and flushes in virtual time, for a log without a thread. Clones drive the same writer.
 #[derive(Debug, Clone)]
 pub struct Stepper<D: Disk>(Arc<Mutex<Stepped<D>>>);
 
@@ -380,12 +382,21 @@ impl<D: Disk> Stepper<D> {
         Stepper(Arc::new(Mutex::new(Stepped { turns: Turns::new(shared, writer), due: None })))
     }
 
-    /// Does what is due at this time, in nanoseconds, and says when there is more to do; `None` if that is when something is submitted.
+    /// Does the work that is due at this time, in nanoseconds, and returns when there is more; `None` if not before
+    /// more is submitted.
     pub fn step(&self, now: u64) -> Option<u64> {
         lock(&self.0).step(now)
     }
 
-    /// Who is woken when something is submitted while there is nothing to do.
+    /// Does all the work, regardless of the time.
+    pub(super) fn step_to_the_end(&self) {
+        let mut stepped = lock(&self.0);
+        stepped.step(u64::MAX);
+        // These turns took no virtual time, so they say nothing about when the next piece may be written.
+        stepped.turns.pacing = Pacing::default();
+    }
+
+    /// Sets the waker to wake when work is submitted while there is none.
     pub fn set_waker(&self, waker: Option<Waker>) {
         let shared = lock(&self.0).turns.shared.clone();
         *lock(&shared.stepper) = waker;
@@ -395,12 +406,12 @@ impl<D: Disk> Stepper<D> {
 #[derive(Debug)]
 struct Stepped<D: Disk> {
     turns: Turns<D>,
-    /// When the flush under way is over, in nanoseconds.
+    /// When the current flush ends, in nanoseconds.
     due: Option<u64>,
 }
 
 impl<D: Disk> Stepped<D> {
-    /// When a flush ends that was to end at `due`.
+    /// Returns when a flush ends that was due at `due`.
     fn ends(&self, due: u64) -> u64 {
         due.max(self.turns.writer.disk().hangs_until())
     }

@@ -3,28 +3,29 @@
 use super::error::WalError;
 use super::format::{ALIGNMENT, SEGMENT_BYTES_MAX};
 
-/// The least that a segment may be.
+/// The smallest size of a segment.
 pub const SEGMENT_BYTES_MIN: u32 = 1 << 10;
 
-/// Settings of a log. Those with a size may differ from one opening to the next.
+/// Settings of a log. The sizes may change from one opening to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WalConfig {
-    /// The node whose log it is: another node refuses to open it.
+    /// The node that owns the log: another node refuses to open it.
     pub owner: u64,
-    /// Bytes of a segment, a multiple of 8 from [`SEGMENT_BYTES_MIN`] to [`SEGMENT_BYTES_MAX`]. A frame that is longer gets a segment of its own
-    /// size. 64 MiB by default.
+    /// Bytes of a segment, a multiple of 8 from [`SEGMENT_BYTES_MIN`] to [`SEGMENT_BYTES_MAX`]. A frame that is longer
+    /// gets a segment of its own size. 64 MiB by default.
     pub segment_bytes: u32,
-    /// With more bytes than this waiting for the disk the log takes no entries. 32 MiB by default; one batch may go beyond it, and a replica's entries that came in
-    /// one burst ([`super::Wal::append_admitted`]).
+    /// If more bytes than this wait for the disk, the log accepts no entries. 32 MiB by default. One batch may exceed
+    /// it, and so may a replica's entries that came in one burst ([`super::Wal::append_admitted`]).
     pub unflushed_bytes_max: usize,
-    /// With more bytes than this in all segments the log takes no entries. 16 GiB by default.
+    /// If all segments together have more bytes than this, the log accepts no entries. 16 GiB by default.
     pub log_bytes_max: u64,
-    /// Bytes of a snapshot that are written and flushed between two flushes of the log ([`super::Wal::write_snapshot`]). 1 MiB by default.
+    /// Bytes of a snapshot that are written and flushed between two flushes of the log
+    /// ([`super::Wal::write_snapshot`]). 1 MiB by default.
     pub snapshot_piece_bytes: usize,
 }
 
 impl WalConfig {
-    /// The defaults.
+    /// Returns the defaults.
     pub fn new(owner: u64) -> WalConfig {
         WalConfig {
             owner,

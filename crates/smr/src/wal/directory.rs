@@ -12,11 +12,11 @@ use thiserror::Error;
 
 use super::disk::{Disk, DiskFile};
 
-/// Rights of files: what a node keeps is the business of nobody but its user.
+/// Permissions of files: only the node's user may read them.
 const FILE_MODE: u32 = 0o600;
-/// Rights of the directory, if it is made.
+/// Permissions of the directory, if it is created.
 const DIRECTORY_MODE: u32 = 0o700;
-/// The file that is locked while a process uses the directory, and stays there.
+/// The file that is locked while a process uses the directory; it is never removed.
 pub const LOCK_NAME: &str = "lock";
 
 /// Why a directory cannot be used.
@@ -29,19 +29,19 @@ pub enum DirectoryError {
         /// The directory.
         path: PathBuf,
     },
-    /// The file system refuses something.
+    /// A file system operation failed.
     #[error("cannot {what} {}", path.display())]
     Io {
-        /// What was to be done.
+        /// The operation.
         what: &'static str,
-        /// To what.
+        /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// A directory that nobody else uses until the last handle and the last file of it are gone.
+/// A directory in exclusive use, until its last handle and its last file are dropped.
 #[derive(Debug, Clone)]
 pub struct Directory {
     inner: Arc<Inner>,
@@ -52,12 +52,12 @@ struct Inner {
     path: PathBuf,
     /// The directory itself, to flush it.
     handle: File,
-    /// Locked for as long as it is open.
+    /// Holds the lock while it is open.
     _lock: File,
 }
 
 impl Directory {
-    /// Locks a directory for this process, and makes it if it is not there; its parent must be.
+    /// Locks a directory for this process, and creates it if it does not exist; its parent must exist.
     ///
     /// # Errors
     /// [`DirectoryError`].
@@ -69,7 +69,7 @@ impl Directory {
             Err(source) => return Err(io("make the directory", path, source)),
         }
         if is_blank(path).map_err(|source| io("list", path, source))? {
-            // Also if it was there: who made it may have ended before its name was flushed.
+            // Also if it existed: the process that created it may have ended before the name was flushed.
             let parent = match path.parent() {
                 Some(parent) if parent != Path::new("") => parent,
                 _ => Path::new("."),
@@ -93,7 +93,7 @@ impl Directory {
     }
 }
 
-/// Whether nothing was kept in a directory yet.
+/// Whether a directory has never been used.
 fn is_blank(path: &Path) -> io::Result<bool> {
     for entry in fs::read_dir(path)? {
         if entry?.file_name() != LOCK_NAME {
@@ -115,7 +115,7 @@ impl Disk for Directory {
     fn list(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.inner.path)? {
-            // A name that is no UTF-8 is none of ours.
+            // A name that is not UTF-8 was not created here.
             if let Ok(name) = entry?.file_name().into_string()
                 && name != LOCK_NAME
             {
@@ -130,7 +130,8 @@ impl Disk for Directory {
         if len > 0 {
             match fallocate(&file.file, FallocateFlags::empty(), 0, len) {
                 Ok(()) => {}
-                // A file system that cannot reserve space is found to be full later, which ends the node in order, too.
+                // If the file system cannot reserve space, a full disk is found later, which stops the node cleanly,
+                // too.
                 Err(Errno::OPNOTSUPP) => file.file.set_len(len)?,
                 Err(error) => return Err(error.into()),
             }

@@ -1,4 +1,4 @@
-//! What the log asks of a disk: few files in one directory, and two kinds of flush.
+//! The operations that the log needs of a disk: a few files in one directory, and two kinds of flush.
 
 use std::fmt::Debug;
 use std::io;
@@ -7,92 +7,94 @@ use std::time::Duration;
 
 /// The directory of one node. Clones are handles of the same directory, for other threads.
 ///
-/// What a crash leaves is what was flushed: the bytes and the length of a file by [`DiskFile::flush`], its name by
-/// [`Disk::flush_directory`]. Of everything else any part may be there or not.
+/// A crash preserves what was flushed: a file's bytes and length by [`DiskFile::flush`], its name by
+/// [`Disk::flush_directory`]. Any part of the rest may survive or not.
 pub trait Disk: Clone + Debug + Send + 'static {
     /// An open file.
     type File: DiskFile;
 
-    /// The names of all files.
+    /// Returns the names of all files.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     fn list(&self) -> io::Result<Vec<String>>;
 
-    /// Makes a file of so many bytes, all zero, whose space is reserved. One that has the name is replaced.
+    /// Creates a file of this many zero bytes, with its space reserved. Replaces an existing file of this name.
     ///
     /// # Errors
-    /// Those of the file system; [`io::ErrorKind::StorageFull`] if there is no space for it.
+    /// Errors of the file system; [`io::ErrorKind::StorageFull`] if there is no space.
     fn create(&self, name: &str, len: u64) -> io::Result<Self::File>;
 
-    /// Opens a file to read and write.
+    /// Opens a file for reading and writing.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     fn open(&self, name: &str) -> io::Result<Self::File>;
 
-    /// Gives a file another name, at once: whoever had that name is gone.
+    /// Renames a file atomically, replacing any file of the new name.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
     /// Removes a file.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// Brings the names of files to the disk.
+    /// Flushes the names of files.
     ///
     /// # Errors
-    /// Those of the disk. After one nobody knows what is on it.
+    /// Errors of the disk. After one, the contents of the disk are unknown.
     fn flush_directory(&self) -> io::Result<()>;
 
-    /// What a file is called in messages.
+    /// Returns how messages call a file.
     fn place(&self, name: &str) -> PathBuf;
 
-    /// A random number, by which a new log is told from others.
+    /// Returns a random number, which identifies a new log.
     ///
     /// # Errors
-    /// The system has none.
+    /// If the system cannot provide one.
     fn random(&self) -> io::Result<u64>;
 
-    /// How long the next flush of a file takes in virtual time. Real disks take the time itself.
+    /// Returns how long the next flush of a file takes in virtual time. Real disks take real time.
     fn flush_time(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// No flush ends before this virtual time, in nanoseconds: the disk hangs until then. Real disks take the time itself.
+    /// Returns the virtual time, in nanoseconds, before which no flush ends: the disk hangs until then. Real disks take
+    /// real time.
     fn hangs_until(&self) -> u64 {
         0
     }
 }
 
-/// A file of a [`Disk`]. Several may be open for the same file, by several threads.
+/// A file of a [`Disk`]. It may be open several times, by several threads.
 #[allow(clippy::len_without_is_empty, reason = "the length of a file is asked of the file system, and may fail")]
 pub trait DiskFile: Debug + Send + 'static {
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     fn len(&self) -> io::Result<u64>;
 
-    /// Reads as many bytes as there are from `offset` on, up to those that are asked for, and gives their number.
+    /// Reads the bytes from `offset` on, as many as exist, up to the length of `bytes`, and returns their number.
     ///
     /// # Errors
-    /// Those of the disk.
+    /// Errors of the disk.
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<usize>;
 
-    /// Writes all bytes; the file becomes longer if they end behind it.
+    /// Writes all bytes; extends the file if they end past its end.
     ///
     /// # Errors
-    /// Those of the disk. Some of the bytes may have been written.
+    /// Errors of the disk. Some of the bytes may have been written.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Brings all that was written to the disk, and the length.
+    /// Flushes all written bytes, and the length.
     ///
     /// # Errors
-    /// Those of the disk. After one nobody knows what is on it, and another flush that succeeds does not change that.
+    /// Errors of the disk. After one, the contents of the disk are unknown, and a later successful flush does not
+    /// change that.
     fn flush(&self) -> io::Result<()>;
 }

@@ -1,4 +1,4 @@
-//! What may be wrong with a log.
+//! Errors of a log.
 
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
@@ -11,91 +11,91 @@ const WAY_OUT: &str = "This node must not go on with it: it may have promised wh
     remove this member from the group, and add another with an id that was never used and a directory of its own; only if no majority is left, restore the \
     directory from a copy, and what came after the copy is lost";
 
-/// Why a log was not opened, or something of it not read. Offsets are bytes from the start of the file.
+/// Why a log could not be opened, or a part of it not read. Offsets are bytes from the start of the file.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum WalError {
-    /// The file system or the disk refuses something.
+    /// An operation of the file system or the disk failed.
     #[error("cannot {what} {}", path.display())]
     Io {
-        /// What was to be done.
+        /// The operation.
         what: &'static str,
-        /// To which file.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// Bytes that were on the disk are not what was written.
+    /// Bytes on the disk are not what was written.
     #[error("{}, at byte {offset}: {what}. {WAY_OUT}", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Where in it.
+        /// The offset in it.
         offset: u64,
-        /// What is wrong there.
+        /// The kind of damage.
         what: &'static str,
     },
-    /// A file that there must be is not there.
+    /// A required file is missing.
     #[error("{} is missing. {WAY_OUT}", path.display())]
     Missing {
         /// The file.
         path: PathBuf,
     },
-    /// Another version of the format.
+    /// The format has an unsupported version.
     #[error("{}, at byte {offset}: version {found} of the format, which this program does not read: use the program that wrote it", path.display())]
     Version {
         /// The file.
         path: PathBuf,
-        /// Where it says so.
+        /// The offset of the version.
         offset: u64,
-        /// Which version.
+        /// The version.
         found: u32,
     },
-    /// The log of another node.
+    /// The log belongs to another node.
     #[error("{} is the log of node {found}, not of node {owner}: give each node its own directory", path.display())]
     Owner {
         /// A segment of it.
         path: PathBuf,
-        /// Whose log it is.
+        /// The owner of the log.
         found: u64,
-        /// Who wants to open it.
+        /// The node that tries to open it.
         owner: u64,
     },
-    /// A setting that makes no sense.
+    /// An invalid setting.
     #[error("{0}")]
     Config(&'static str),
-    /// The thread that writes cannot be started.
+    /// The writer thread cannot be started.
     #[error("cannot start the thread that writes the log")]
     Thread(#[source] io::Error),
-    /// What is asked for is not in the log: compacted, truncated or never appended.
+    /// The requested entry is not in the log: compacted, truncated or never appended.
     #[error("the log has no entry {index}")]
     NoEntry {
-        /// Which entry.
+        /// The entry.
         index: u64,
     },
-    /// An entry that is not written yet, and so cannot be read from the disk.
+    /// The entry is not written yet, so it cannot be read from the disk.
     #[error("entry {index} is not written yet")]
     NotWritten {
-        /// Which entry.
+        /// The entry.
         index: u64,
     },
 }
 
-/// The write or flush that failed, and with it the log, for good: nobody knows what is on the disk now, so nothing may be reported as
-/// durable any more. The node ends, and finds out when it opens the log again.
+/// The failed write or flush, which ends the log for good: the contents of the disk are now unknown, so nothing more
+/// may be reported as durable. The node ends, and finds out when it opens the log again.
 #[derive(Debug, Clone, Error)]
 #[error("cannot {what} {}: the log takes nothing more. End this node, {}, and start it again", path.display(), cure(source))]
 pub struct Failure {
-    /// What was to be done.
+    /// The operation.
     pub what: &'static str,
-    /// To which file.
+    /// The file.
     pub path: PathBuf,
-    /// Why not.
+    /// The cause.
     #[source]
     pub source: Arc<io::Error>,
 }
 
-/// What to do about a write or flush that failed.
+/// Returns what to do about a failed write or flush.
 fn cure(source: &io::Error) -> &'static str {
     match source.kind() {
         ErrorKind::StorageFull => "make room on the disk",
@@ -104,37 +104,37 @@ fn cure(source: &io::Error) -> &'static str {
     }
 }
 
-/// Why the log took nothing. It is as it was before.
+/// Why the log rejected a change. The log is unchanged.
 #[derive(Debug, Clone, Error)]
 #[non_exhaustive]
 pub enum AppendError {
-    /// It failed before.
+    /// The log failed earlier.
     #[error(transparent)]
     Failed(#[from] Failure),
-    /// Too much waits for the disk: come back when more is durable.
+    /// Too much waits for the disk: retry when more is durable.
     #[error("{bytes} bytes wait for the disk, which is too much to take more")]
     Behind {
-        /// How much.
+        /// The bytes that wait.
         bytes: usize,
     },
-    /// The log is as long as it may be: take a snapshot and compact it.
+    /// The log is at its length limit: take a snapshot and compact it.
     #[error("the log has {bytes} bytes, which is all it may have: take a snapshot")]
     Full {
-        /// How long it is.
+        /// Its length.
         bytes: u64,
     },
-    /// An entry is longer than entries may be.
+    /// An entry is too long.
     #[error("an entry of {bytes} bytes is longer than entries may be")]
     TooLong {
-        /// Its payload.
+        /// The length of its payload.
         bytes: usize,
     },
-    /// It does not fit what is there.
+    /// It does not fit the log.
     #[error("{0}")]
     Misplaced(#[from] Misplaced),
 }
 
-/// A record that does not fit the log as it is. It means a mistake in the program, or in one that wrote the log.
+/// A record that does not fit the log's state: a bug in this program, or in the one that wrote the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub struct Misplaced(pub(super) &'static str);

@@ -1,16 +1,17 @@
-//! What stands where in a segment: its header and the headers of frames. All numbers are little-endian. See `docs/log-format.md`.
+//! The layout of a segment: its header and the headers of frames. All numbers are little-endian. See
+//! `docs/log-format.md`.
 
-/// The version of the format that is written. Version 1, whose records are all of group 0, is read as well.
+/// The version that is written. Version 1, whose records all belong to group 0, can also be read.
 pub const VERSION: u32 = 2;
 /// The first version: records had no groups.
 pub const VERSION_WITHOUT_GROUPS: u32 = 1;
 /// The version of snapshots.
 pub const SNAPSHOT_VERSION: u32 = 1;
-/// Most bytes of records in a frame.
+/// Maximum bytes of records in a frame.
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
-/// Most bytes of an entry's payload.
+/// Maximum bytes of an entry's payload.
 pub const ENTRY_BYTES_MAX: usize = 8 << 20;
-/// Most bytes that a segment may have.
+/// Maximum bytes of a segment.
 pub const SEGMENT_BYTES_MAX: u32 = 1 << 30;
 
 pub const MAGIC: [u8; 8] = *b"\x89DNLLOG\n";
@@ -19,7 +20,7 @@ pub const FRAME_HEADER_BYTES: usize = 40;
 /// Frames begin at multiples of this.
 pub const ALIGNMENT: usize = 8;
 pub const FRAME_TAG: [u8; 4] = *b"FRAM";
-/// Where the version stands.
+/// The offset of the version.
 pub const VERSION_AT: u64 = 8;
 
 pub fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -34,32 +35,32 @@ pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(number)
 }
 
-/// Bytes of a frame on the disk whose records have so many.
+/// Returns the bytes on the disk of a frame with this many bytes of records.
 pub fn frame_bytes(payload: usize) -> usize {
     FRAME_HEADER_BYTES + payload.next_multiple_of(ALIGNMENT)
 }
 
-/// The first bytes of a segment.
+/// The header of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentHeader {
     /// A random number that all segments of a log share.
     pub log: u64,
-    /// The node whose log it is.
+    /// The node that owns the log.
     pub owner: u64,
-    /// The segments of a log are numbered from 1.
+    /// The segment's number; segments of a log are numbered from 1.
     pub number: u64,
-    /// The sequence number of the first frame.
+    /// The sequence number of its first frame.
     pub sequence: u64,
     /// The length of the file.
     pub file_bytes: u32,
-    /// [`VERSION`], or an older one that is read.
+    /// [`VERSION`], or an older one that can be read.
     pub version: u32,
 }
 
-/// What is wrong with the first bytes of a segment.
+/// Why the header of a segment is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeaderError {
-    /// They are not what was written.
+    /// It is corrupt.
     Damaged(&'static str),
     /// Another version.
     Version(u32),
@@ -84,7 +85,8 @@ impl SegmentHeader {
         if bytes[..8] != MAGIC {
             return Err(HeaderError::Damaged("this is no segment of a log of Dunlin"));
         }
-        // The checksum of another version may stand elsewhere, but a damaged version is not another one.
+        // Another version may have its checksum elsewhere, but a corrupt version number must not pass for another
+        // version.
         let is_whole = crc32c::crc32c(&bytes[..60]) == u32_at(bytes, 60);
         let version = u32_at(bytes, VERSION_AT as usize);
         if version != VERSION && version != VERSION_WITHOUT_GROUPS {
@@ -107,27 +109,28 @@ impl SegmentHeader {
     }
 }
 
-/// What stands in front of the records of a frame.
+/// The header before the records of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// Bytes of the records.
+    /// The length of the records.
     pub payload_bytes: u32,
     /// The checksum of the records.
     pub payload_checksum: u32,
-    /// Frames are numbered from 1 through all segments.
+    /// The frame's number; frames are numbered from 1 through all segments.
     pub sequence: u64,
-    /// The flush that brought it to the disk. Nothing of the next group is written before it succeeded.
+    /// The number of the flush that made it durable. Nothing of the next group is written before that flush succeeded.
     pub group: u64,
-    /// Where in the segment the first frame of the group begins.
+    /// The offset in the segment at which the first frame of the group begins.
     pub group_start: u32,
 }
 
 impl FrameHeader {
-    /// Where the sequence number stands in the header.
+    /// The offset of the sequence number in the header.
     const SEQUENCE_AT: usize = 12;
     const CHECKSUM_AT: usize = FRAME_HEADER_BYTES - 4;
 
-    /// The checksum is that of a place as well: bytes that were written elsewhere, as a payload or in another log, are no frame here.
+    /// Encodes the header. Its checksum covers the place as well: bytes that were written elsewhere, as a payload or in
+    /// another log, are not a frame here.
     pub fn to_bytes(self, place: Place) -> [u8; FRAME_HEADER_BYTES] {
         let mut bytes = [0; FRAME_HEADER_BYTES];
         bytes[..4].copy_from_slice(&FRAME_TAG);
@@ -141,7 +144,7 @@ impl FrameHeader {
         bytes
     }
 
-    /// The header in these bytes, if they were written as one to this place.
+    /// Parses a header, if these bytes were written as one for this place.
     pub fn parse(bytes: &[u8], place: Place) -> Option<FrameHeader> {
         if bytes.len() < FRAME_HEADER_BYTES
             || bytes[..4] != FRAME_TAG
@@ -163,14 +166,14 @@ impl FrameHeader {
     }
 }
 
-/// Where a frame stands.
+/// The place of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// The log, [`SegmentHeader::log`].
     pub log: u64,
-    /// Number of the segment.
+    /// The number of the segment.
     pub segment: u64,
-    /// Bytes from its start.
+    /// The offset from its start.
     pub offset: u32,
 }
 

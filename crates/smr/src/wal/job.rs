@@ -1,4 +1,5 @@
-//! A snapshot on its way to the disk, piece by piece. Each is flushed before the next is written: what a flush of the log has to wait for is one piece.
+//! Writes a snapshot to the disk, piece by piece. Each piece is flushed before the next is written, so a flush of the
+//! log waits for at most one piece.
 
 use bytes::Bytes;
 
@@ -8,25 +9,25 @@ use super::part::Part;
 use super::record::Position;
 use super::snapshot::SnapshotWriter;
 
-/// A snapshot that is to be written.
+/// A snapshot to write.
 #[derive(Debug)]
 pub struct Source {
-    /// Whose it is.
+    /// The part of the log that it belongs to.
     pub part: Part,
     pub position: Position,
     pub about: Vec<u8>,
     pub data: Bytes,
-    /// Bytes of a piece.
+    /// The bytes of a piece.
     pub piece_bytes: usize,
 }
 
-/// One that is being written.
+/// A snapshot being written.
 #[derive(Debug)]
 pub struct Job<D: Disk> {
     disk: D,
     source: Source,
     writer: Option<SnapshotWriter<D>>,
-    /// Bytes that were written.
+    /// Bytes written so far.
     at: usize,
 }
 
@@ -48,7 +49,7 @@ impl<D: Disk> Job<D> {
         Ok(())
     }
 
-    /// Flushes the piece. Gives nothing when it was the last: then the snapshot has its name.
+    /// Flushes the piece. Returns `None` if it was the last: then the snapshot has its name.
     pub fn flush_piece(mut self) -> Result<Option<Job<D>>, Failure> {
         let is_last = self.at == self.source.data.len();
         match self.writer.take() {

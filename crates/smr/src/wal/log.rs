@@ -1,4 +1,4 @@
-//! The log as its owner uses it.
+//! The log's interface for its owner.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -20,21 +20,23 @@ use super::snapshot::snapshot_name;
 use super::state::{LogState, Slot};
 use super::work::Task;
 
-/// Names what was submitted: when [`Wal::durable`] is no less, it is on the disk.
+/// Identifies a submitted batch: when [`Wal::durable`] has reached it, the batch is durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Ticket(pub(super) u64);
 
 impl Ticket {
-    /// It as a number, which rises with each batch, not always by one.
+    /// Returns it as a number, which rises with each batch, not always by one.
     pub fn number(self) -> u64 {
         self.0
     }
 }
 
-/// One group's part of the log of a node; of a log that is not shared, all of it. Changes are collected, and become a batch by [`Wal::submit`]; a crash
-/// leaves whole batches, in order. Groups of one log ([`Wal::of_group`]) collect together: what one of them submits goes with what the others have changed.
+/// One group's part of a node's log, or all of a log that is not shared. Changes are collected, and [`Wal::submit`]
+/// turns them into a batch; a crash preserves whole batches, in order. Groups that share a log ([`Wal::of_group`])
+/// collect together: one group's submit includes the changes of the others.
 ///
-/// It belongs to one thread. What it holds ([`Wal::last`], [`Wal::hard_state`] and so on) is what was appended, durable or not.
+/// It belongs to one thread. Its accessors ([`Wal::last`], [`Wal::hard_state`] and so on) return the appended state,
+/// durable or not.
 #[derive(Debug)]
 pub struct Wal<D: Disk> {
     pub(super) group: u16,
@@ -43,44 +45,44 @@ pub struct Wal<D: Disk> {
     pub(super) config: WalConfig,
     disk: D,
     log: u64,
-    /// The snapshot of this group that the writer has.
+    /// This group's snapshot that the writer has.
     pub(super) snapshot: Option<Handed>,
 }
 
-/// What all groups of a log share.
+/// State shared by all groups of a log.
 #[derive(Debug)]
 pub(super) struct Inner<D: Disk> {
     config: WalConfig,
     log: u64,
     pub(super) groups: BTreeMap<u16, GroupState>,
-    /// The frame that is being collected: space for its header, then records. Empty if there are none.
+    /// The frame being collected: space for its header, then records. Empty if there are none.
     frame: Vec<u8>,
-    /// The groups that have records in it, once or more.
+    /// The groups with records in it, possibly repeated.
     changed: Vec<u16>,
-    /// Files that are not needed when the frame is durable.
+    /// Files that are obsolete once the frame is durable.
     obsolete: Vec<String>,
-    /// Whether entries went that may have been the last of a segment.
+    /// Whether entries were removed that may have been the last of a segment.
     is_cut: bool,
     segments: Segments,
     /// The sequence number of the last frame.
     pub(super) sequence: u64,
-    /// Snapshots that were handed to the writer, of all groups.
+    /// Number of snapshots handed to the writer, of all groups.
     snapshots: u64,
     shared: Arc<Shared>,
     pub(super) driver: Driver<D>,
     reader: Reader<D>,
 }
 
-/// Who writes.
+/// What drives the writer.
 #[derive(Debug)]
 pub(super) enum Driver<D: Disk> {
-    /// A thread, which lives as long as this.
+    /// A thread, which lives as long as this value.
     Threaded { _thread: Threaded },
-    /// Whoever has the stepper.
+    /// The owner of the stepper.
     Stepped(Stepper<D>),
 }
 
-/// What a log is made of when it is opened.
+/// The parts that an opened log consists of.
 #[derive(Debug)]
 pub(super) struct Parts<D: Disk> {
     pub config: WalConfig,
@@ -94,7 +96,7 @@ pub(super) struct Parts<D: Disk> {
 }
 
 impl<D: Disk> Wal<D> {
-    /// The handle of group 0.
+    /// Returns the handle of group 0.
     pub(super) fn new(parts: Parts<D>) -> Wal<D> {
         let Parts { config, disk, log, groups, segments, sequence, shared, driver } = parts;
         let inner = Inner {
@@ -115,7 +117,7 @@ impl<D: Disk> Wal<D> {
         Wal { group: 0, inner: Arc::new(Mutex::new(inner)), shared, config, disk, log, snapshot: None }
     }
 
-    /// The handle of a group of the same log.
+    /// Returns the handle of another group of the same log.
     pub(super) fn handle(&self, group: u16) -> Wal<D> {
         Wal {
             group,
@@ -128,12 +130,12 @@ impl<D: Disk> Wal<D> {
         }
     }
 
-    /// What all groups share. They belong to one thread, which never waits for this.
+    /// Locks the shared state. All groups belong to one thread, so this never blocks.
     pub(super) fn inner(&self) -> MutexGuard<'_, Inner<D>> {
         lock(&self.inner)
     }
 
-    /// What this group has.
+    /// Looks at this group's state.
     fn state<R>(&self, look: impl FnOnce(&LogState) -> R) -> R {
         match self.inner().groups.get(&self.group) {
             Some(group) => look(&group.state),
@@ -141,12 +143,13 @@ impl<D: Disk> Wal<D> {
         }
     }
 
-    /// Adds an entry behind the last.
+    /// Appends an entry.
     ///
-    /// A batch that would have more than [`FRAME_BYTES_MAX`] is submitted first, and another begins: a crash may leave the first and not the second.
+    /// If the batch would exceed [`FRAME_BYTES_MAX`], it is submitted first, and another begins: a crash may preserve
+    /// the first and not the second.
     ///
     /// # Errors
-    /// [`AppendError`]; nothing was changed.
+    /// [`AppendError`]; nothing has changed.
     pub fn append(&mut self, entry: Entry<'_>) -> Result<(), AppendError> {
         let unflushed = self.unflushed();
         if self.inner().frame.is_empty() && unflushed > self.config.unflushed_bytes_max {
@@ -158,11 +161,11 @@ impl<D: Disk> Wal<D> {
         self.append_admitted(entry)
     }
 
-    /// As [`Wal::append`], for an entry that its owner let in while there was room ([`Wal::has_room`], [`Wal::is_full`]) and cannot take back: the limits
-    /// are the owner's to keep.
+    /// As [`Wal::append`], for an entry that the owner admitted while there was room ([`Wal::has_room`],
+    /// [`Wal::is_full`]) and cannot take back: the owner is responsible for the limits.
     ///
     /// # Errors
-    /// [`AppendError`], but neither `Behind` nor `Full`; nothing was changed.
+    /// [`AppendError`], but neither `Behind` nor `Full`; nothing has changed.
     pub fn append_admitted(&mut self, entry: Entry<'_>) -> Result<(), AppendError> {
         self.inner().append(self.group, entry)
     }
@@ -170,7 +173,7 @@ impl<D: Disk> Wal<D> {
     /// Sets the hard state.
     ///
     /// # Errors
-    /// [`AppendError`]; nothing was changed.
+    /// [`AppendError`]; nothing has changed.
     pub fn set_hard_state(&mut self, hard_state: HardState) -> Result<(), AppendError> {
         let mut inner = self.inner();
         inner.record(self.group, &Record::HardState(hard_state))?;
@@ -178,107 +181,109 @@ impl<D: Disk> Wal<D> {
         Ok(())
     }
 
-    /// Drops the entries from `from` on, for others to come in their place.
+    /// Removes the entries from `from` on, so that others can replace them.
     ///
     /// # Errors
-    /// [`AppendError`]; nothing was changed.
+    /// [`AppendError`]; nothing has changed.
     pub fn truncate(&mut self, from: u64) -> Result<(), AppendError> {
         self.inner().truncate(self.group, from)
     }
 
-    /// Drops the entries up to `up_to`, which are in the snapshot that ends with `snapshot`. That snapshot must be on the disk
-    /// ([`Wal::take_written_snapshot`], [`super::SnapshotWriter::finish`]). Segments and snapshots that are needed no more are removed when the record of this is durable.
+    /// Removes the entries up to `up_to`, which the snapshot ending at `snapshot` covers. That snapshot must be durable
+    /// ([`Wal::take_written_snapshot`], [`super::SnapshotWriter::finish`]). Obsolete segments and snapshots are removed
+    /// when the record of this is durable.
     ///
     /// # Errors
-    /// [`AppendError`]; nothing was changed.
+    /// [`AppendError`]; nothing has changed.
     pub fn compact(&mut self, snapshot: Position, up_to: u64) -> Result<(), AppendError> {
         self.inner().compact(self.group, snapshot, up_to)
     }
 
-    /// Drops all entries: the log goes on behind the entry with which `snapshot` ends. That snapshot, which came from another node, must be on the
-    /// disk ([`Wal::take_written_snapshot`], [`super::SnapshotWriter::finish`]).
+    /// Removes all entries: the log continues after the last entry of `snapshot`. That snapshot, which came from
+    /// another node, must be durable ([`Wal::take_written_snapshot`], [`super::SnapshotWriter::finish`]).
     ///
     /// # Errors
-    /// [`AppendError`]; nothing was changed.
+    /// [`AppendError`]; nothing has changed.
     pub fn reset(&mut self, snapshot: Position) -> Result<(), AppendError> {
         self.inner().reset(self.group, snapshot)
     }
 
-    /// Makes a batch of all changes since the last time, those of other groups among them, and hands it to the writer. Gives the ticket of the last batch, if
-    /// there was nothing.
+    /// Turns all changes since the last call, including those of other groups, into a batch, and hands it to the
+    /// writer. Returns the ticket of the last batch if there were none.
     pub fn submit(&mut self) -> Ticket {
         let mut inner = self.inner();
         inner.submit();
         Ticket(inner.sequence)
     }
 
-    /// Brings all to the disk, and a mark that all was there, so that the next opening can tell damage in the last batches from a crash.
+    /// Makes everything durable, and marks the log as cleanly closed, so that the next opening can tell damage in the
+    /// last batches from a crash.
     ///
     /// # Errors
-    /// [`Failure`] if it could not.
+    /// [`Failure`] if that is not possible.
     pub fn close(mut self) -> Result<(), Failure> {
         self.seal()
     }
 
-    /// The same for a log that cannot be given away. What is appended later is behind the mark.
+    /// As [`Wal::close`], for a log that cannot be moved. Later appends come after the mark.
     ///
     /// # Errors
-    /// [`Failure`] if it could not.
+    /// [`Failure`] if that is not possible.
     pub fn seal(&mut self) -> Result<(), Failure> {
         self.submit();
         self.wait()?;
-        // A group of its own, since what was before is flushed.
+        // A separate group, since everything before is flushed.
         self.inner().send_empty();
         self.wait()
     }
 
-    /// The directory.
+    /// Returns the directory.
     pub fn disk(&self) -> &D {
         &self.disk
     }
 
-    /// The identity of the log, a random number.
+    /// Returns the log's identity, a random number.
     pub fn log(&self) -> u64 {
         self.log
     }
 
-    /// As it was set last.
+    /// Returns the hard state as last set.
     pub fn hard_state(&self) -> HardState {
         self.state(|state| state.base().hard_state)
     }
 
-    /// What is in a snapshot, and what is gone.
+    /// Returns what a snapshot covers, and what is removed.
     pub fn compaction(&self) -> Compaction {
         self.state(|state| state.base().compaction)
     }
 
-    /// The last entry; or that of the snapshot, if there is none behind it.
+    /// Returns the last entry, or the snapshot's if there is none after it.
     pub fn last(&self) -> Position {
         self.state(|state| state.base().last)
     }
 
-    /// The first entry that was not compacted, or that would come next.
+    /// Returns the first entry that was not compacted, or the next one to come.
     pub fn first_index(&self) -> u64 {
         self.state(LogState::first_index)
     }
 
-    /// The term of an entry that is there, or of the last one in the snapshot or compacted.
+    /// Returns the term of an existing entry, or of the last one in the snapshot or compacted.
     pub fn term(&self, index: u64) -> Option<u64> {
         self.state(|state| state.term(index))
     }
 
-    /// Length of all segments, in bytes, whichever groups they hold.
+    /// Returns the length of all segments, in bytes, including all groups.
     pub fn bytes(&self) -> u64 {
         self.inner().segments.bytes
     }
 
-    /// How many segments there are.
+    /// Returns the number of segments.
     pub fn segments(&self) -> usize {
         self.inner().segments.all.len()
     }
 
-    /// The group that keeps the oldest segment from being removed, if segments have more than half of the bytes that they may: a snapshot of that
-    /// group makes room for all.
+    /// Returns the group that keeps the oldest segment from being removed, if the segments exceed half of their limit:
+    /// a snapshot of that group makes room for all.
     pub fn held_by(&self) -> Option<u16> {
         let inner = self.inner();
         if inner.segments.bytes <= self.config.log_bytes_max / 2 {
@@ -288,15 +293,15 @@ impl<D: Disk> Wal<D> {
         (first.0 < inner.segments.current().0).then_some(first.1)
     }
 
-    /// Flushes of segments since the log was opened, but for those of new segments.
+    /// Returns the number of flushes of segments since the log was opened, except those of new segments.
     pub fn flushes(&self) -> u64 {
         self.shared.flushes()
     }
 
-    /// Reads a durable entry from the disk. Gives its term and kind; its payload replaces what is in `payload`.
+    /// Reads a durable entry from the disk. Returns its term and kind; its payload replaces the contents of `payload`.
     ///
     /// # Errors
-    /// [`WalError::NoEntry`], [`WalError::NotWritten`] if it is not durable yet, or what is wrong with the disk.
+    /// [`WalError::NoEntry`], [`WalError::NotWritten`] if it is not durable yet, or an error of the disk.
     pub fn read(&self, index: u64, payload: &mut Vec<u8>) -> Result<(u64, u8), WalError> {
         let slot = self.state(|state| state.slot(index).copied()).ok_or(WalError::NoEntry { index })?;
         self.inner().reader.read(index, &slot, payload)?;
@@ -305,7 +310,7 @@ impl<D: Disk> Wal<D> {
 }
 
 impl<D: Disk> Inner<D> {
-    /// The number of the snapshot that is handed over next.
+    /// Returns the number of the next snapshot to hand over.
     pub fn next_snapshot(&mut self) -> u64 {
         self.snapshots += 1;
         self.snapshots
@@ -397,7 +402,7 @@ impl<D: Disk> Inner<D> {
         }
     }
 
-    /// Makes place in the frame, or begins one.
+    /// Makes room in the frame, or begins one.
     fn start(&mut self, bytes: usize) -> Result<(), AppendError> {
         if let Some(failure) = self.shared.failure() {
             return Err(failure.clone().into());
@@ -423,7 +428,7 @@ impl<D: Disk> Inner<D> {
         self.send();
     }
 
-    /// Gives the frame its place, in a new segment if the last one is full.
+    /// Places the frame, in a new segment if the last one is full.
     fn send(&mut self) {
         let mut frame = std::mem::take(&mut self.frame);
         let len = frame_bytes(frame.len() - FRAME_HEADER_BYTES);
@@ -451,7 +456,8 @@ impl<D: Disk> Inner<D> {
         self.remove_obsolete();
     }
 
-    /// Begins a new segment, with the state of all groups before the next frame, if the last one has no place for one of this length.
+    /// Begins a new segment, with the state of all groups before the next frame, if the last one has no room for one of
+    /// this length.
     fn roll_before(&mut self, len: usize) -> Option<(SegmentHeader, Vec<u8>)> {
         let (number, bytes) = self.segments.current();
         if self.segments.end as usize + len <= bytes as usize {
@@ -474,7 +480,7 @@ impl<D: Disk> Inner<D> {
         Some((header, bases))
     }
 
-    /// Tells the writer what it may remove when all that was submitted is durable.
+    /// Tells the writer what to remove when everything submitted is durable.
     fn remove_obsolete(&mut self) {
         if std::mem::take(&mut self.is_cut) {
             let last = self.segments.current().0;
@@ -495,7 +501,7 @@ impl<D: Disk> Inner<D> {
     }
 }
 
-/// A frame with one record of group 0.
+/// Returns a frame with one record of group 0.
 pub(super) fn frame_of(record: &Record<'_>) -> Vec<u8> {
     let mut frame = vec![0; FRAME_HEADER_BYTES];
     record.write(0, &mut frame);

@@ -1,43 +1,46 @@
-//! The log of a node on its disk: entries in order, the hard state, and snapshots in place of old entries. It knows nothing of Raft but these
-//! words. The bytes are described in `docs/log-format.md`.
+//! The log of a node on its disk: entries in order, the hard state, and snapshots that replace old entries. It knows
+//! nothing else of Raft. `docs/log-format.md` describes the format.
 //!
-//! **What is promised.** When [`Wal::durable`] says that a batch is on the disk, it is there after any crash, of the process or the machine, and so
-//! are all before it. What was not said to be durable may be there or not, but in order, and in whole batches. A log that is not as it was
-//! written is not opened; the error says where, and what to do.
+//! **Guarantees.** When [`Wal::durable`] reports a batch, the batch and all earlier ones survive any crash of the
+//! process or the machine. Batches not reported may survive or not, but whole and in order. A corrupt log is not
+//! opened; the error says where the damage is, and what to do.
 //!
-//! **A failed flush ends the log.** After it nobody knows what is on the disk: the system takes for clean what it could not write, and a second flush
-//! that succeeds proves nothing ([Rebello et al., ATC 2020](https://www.usenix.org/conference/atc20/presentation/rebello)). So the first failure stays
-//! ([`Wal::failure`]), and the node ends. When it opens the log again, the batches whose flush is not proven are written again before
-//! anything rests on them.
+//! **A failed flush ends the log.** After it, the contents of the disk are unknown: the system marks pages clean that
+//! it could not write, and a second, successful flush proves nothing ([Rebello et al., ATC
+//! 2020](https://www.usenix.org/conference/atc20/presentation/rebello)). So the first failure is permanent
+//! ([`Wal::failure`]), and the node ends. When it opens the log again, it rewrites the batches whose flush is unproven
+//! before anything depends on them.
 //!
-//! **Group commit.** A thread writes and flushes ([`open`]). What is submitted while a flush is under way waits in memory, at most
-//! [`WalConfig::unflushed_bytes_max`], and goes to the disk with the next: one flush for many batches. In virtual time the same code runs without a
-//! thread ([`open_stepped`]).
+//! **Group commit.** A thread writes and flushes ([`open`]). Batches submitted during a flush wait in memory, at most
+//! [`WalConfig::unflushed_bytes_max`], and are written with the next: one flush for many batches. In virtual time the
+//! same code runs without a thread ([`open_stepped`]).
 //!
-//! **Groups.** Several groups share one log: each has its handle ([`Wal::of_group`]), its entries and its snapshots; directory, writer and flushes are those of all.
+//! **Groups.** Several groups share one log: each has its handle ([`Wal::of_group`]), its entries and its snapshots;
+//! they share the directory, the writer and the flushes.
 //!
-//! **Snapshots** are written by the same thread ([`Wal::write_snapshot`]), in pieces that take turns with these flushes. The log refers to one only when it is on the
-//! disk ([`Wal::take_written_snapshot`], then [`Wal::compact`]).
+//! **Snapshots** are written by the same thread ([`Wal::write_snapshot`]), in pieces that alternate with these flushes.
+//! The log refers to a snapshot only when it is durable ([`Wal::take_written_snapshot`], then [`Wal::compact`]).
 //!
-//! **Assumed of disks**: a sector of 512 bytes is written whole or not at all, and a flush that succeeds keeps its promise.
+//! **Assumptions about disks**: a sector of 512 bytes is written entirely or not at all, and a successful flush keeps
+//! its promise.
 //!
 //! | File | What it holds |
 //! |---|---|
-//! | `disk`, `directory`, `sim` | what is asked of a disk; a real one; one in memory that crashes and fails as it is told |
-//! | `format`, `record` | what stands where in a segment; the changes of a log as bytes |
-//! | `state` | what the changes make |
-//! | `part` | what one group has of a log that several share |
-//! | `log`, `progress`, `read` | the log as its owner uses it; how far the writer is; entries from the disk |
-//! | `work`, `writer`, `commit`, `pacing` | what waits for the disk; writing it; when; how snapshots give way |
+//! | `disk`, `directory`, `sim` | the interface of a disk; a real one; one in memory with injected crashes and faults |
+//! | `format`, `record` | the layout of a segment; the changes of a log as bytes |
+//! | `state` | the state that the changes result in |
+//! | `part` | one group's part of a shared log |
+//! | `log`, `progress`, `read` | the interface for the owner; the writer's progress; entries from the disk |
+//! | `work`, `writer`, `commit`, `pacing` | what waits for the disk; writing it; when; how snapshots share the disk |
 //! | `segment`, `segments`, `window`, `recover`, `open` | from files to a log |
-//! | `snapshot`, `job` | snapshots as files; one on its way to the disk |
+//! | `snapshot`, `job` | snapshots as files; writing one in pieces |
 
 mod commit;
 mod config;
 mod directory;
 mod disk;
 mod error;
-mod format;
+pub(crate) mod format;
 mod job;
 mod log;
 mod open;

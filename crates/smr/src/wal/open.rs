@@ -1,4 +1,4 @@
-//! Opening a log, or making one.
+//! Opens a log, or creates one.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,7 +7,9 @@ use super::commit::{Shared, Stepper, Threaded};
 use super::config::WalConfig;
 use super::disk::{Disk, DiskFile};
 use super::error::{Failure, WalError};
-use super::format::{FRAME_HEADER_BYTES, FrameHeader, Place, SEGMENT_HEADER_BYTES, SegmentHeader, VERSION, frame_bytes};
+use super::format::{
+    FRAME_HEADER_BYTES, FrameHeader, Place, SEGMENT_HEADER_BYTES, SegmentHeader, VERSION, frame_bytes,
+};
 use super::log::{Driver, Parts, Wal, frame_of};
 use super::part::Part;
 use super::record::{BASE_BYTES, Base, Record};
@@ -18,21 +20,21 @@ use super::snapshot::{SnapshotReader, is_snapshot_name, snapshot_name};
 use super::work::put_header;
 use super::writer::{Writer, create_segment};
 
-/// What was found when a log was opened.
+/// Findings of an opening.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Opening {
-    /// Whether there was none before.
+    /// Whether the log was created now.
     pub is_new: bool,
-    /// What a crash left unfinished at the end, which was cut off. Nothing that was durable is lost by that, unless the disk damaged just the
-    /// batches that were flushed last, which cannot be told apart.
+    /// The part left unfinished by a crash, which was cut off at the end. No durable data is lost by that, unless the
+    /// disk damaged exactly the batches that were flushed last, which cannot be told apart.
     pub torn: Option<Torn>,
-    /// Files that were left over, and removed.
+    /// Files that were left over, and are now removed.
     pub removed: Vec<String>,
 }
 
-/// Opens the log in a directory, with a thread that writes. Makes one if there is none.
+/// Opens the log in a directory, with a writer thread. Creates one if there is none.
 ///
-/// Reads all segments once; memory is needed for the longest frame and for 32 bytes of each entry.
+/// Reads all segments once; needs memory for the longest frame and 32 bytes for each entry.
 ///
 /// # Errors
 /// [`WalError`]. The message says which file is wrong, where, and what to do.
@@ -40,7 +42,7 @@ pub fn open<D: Disk>(disk: D, config: WalConfig) -> Result<(Wal<D>, Opening), Wa
     open_with(disk, config, |shared, writer| Ok(Driver::Threaded { _thread: Threaded::start(shared, writer)? }))
 }
 
-/// Opens the log in a directory, without a thread: [`Wal::stepper`] does what it would do, in virtual time.
+/// Opens the log in a directory, without a thread: [`Wal::stepper`] does the thread's work, in virtual time.
 ///
 /// # Errors
 /// As [`open`].
@@ -59,17 +61,18 @@ fn open_with<D: Disk>(
     names.sort_unstable();
     let mut numbers: Vec<u64> = names.iter().filter_map(|name| segment_number(name)).collect();
     numbers.sort_unstable();
-    // A crash may have removed some of those that were not needed any more, and not others.
+    // A crash may have removed some of the obsolete ones, and not others.
     let first = (1..numbers.len()).rev().find(|at| numbers[at - 1] + 1 != numbers[*at]).unwrap_or(0);
     let needed = &numbers[first..];
 
     let mut opening = Opening { is_new: needed.is_empty(), ..Opening::default() };
     if needed.is_empty() {
         if names.iter().any(|name| is_snapshot_name(name)) {
-            // The log that it belonged to is gone, and with it whatever was promised behind the snapshot.
+            // The log that the snapshot belonged to is gone, and with it everything acknowledged after the snapshot.
             return Err(WalError::Missing { path: disk.place(&segment_name(1)) });
         }
-        // What an attempt before has left goes first: then nothing of it is taken for a part of this one, whatever a crash leaves of both.
+        // Remains of an earlier attempt are removed first: so they cannot be mistaken for a part of this one, whatever
+        // a crash leaves of both.
         for name in names.extract_if(.., |name| is_unfinished(name)) {
             disk.remove(&name).map_err(|source| io("remove", &name, source))?;
             opening.removed.push(name);
@@ -83,7 +86,7 @@ fn open_with<D: Disk>(
     let recovered = recover(&disk, config.owner, needed)?;
     opening.torn = recovered.torn;
 
-    // Those that the log refers to.
+    // The snapshots that the log refers to.
     let mut kept = BTreeSet::new();
     for (group, of) in &recovered.groups {
         let snapshot = of.state.base().compaction.snapshot;
@@ -93,7 +96,7 @@ fn open_with<D: Disk>(
             kept.insert(name);
         }
     }
-    // What is left over of removals, of segments and snapshots that were not finished, and of snapshots that the log does not know.
+    // Leftovers of removals, unfinished segments and snapshots, and snapshots that the log does not refer to.
     for name in names {
         let is_left_over = is_unfinished(&name)
             || segment_number(&name).is_some_and(|number| !needed.contains(&number))
@@ -103,20 +106,23 @@ fn open_with<D: Disk>(
             opening.removed.push(name);
         }
     }
-    // The names as well: the process before may have ended before it flushed them.
+    // The names as well: the previous process may have ended before it flushed them.
     disk.flush_directory().map_err(|source| io("flush", "", source))?;
     Ok((start(disk, config, recovered, drive)?, opening))
 }
 
-/// Whether a file is a segment or a snapshot that was not finished.
+/// Whether a file is an unfinished segment or snapshot.
 fn is_unfinished(name: &str) -> bool {
     name.strip_suffix(UNFINISHED).is_some_and(|name| segment_number(name).is_some() || is_snapshot_name(name))
 }
 
-/// Makes the first segment of a new log.
+/// Creates the first segment of a new log.
 fn create<D: Disk>(disk: &D, config: &WalConfig) -> Result<(), WalError> {
-    let log =
-        disk.random().map_err(|source| WalError::Io { what: "find a random number for", path: disk.place(""), source })?;
+    let log = disk.random().map_err(|source| WalError::Io {
+        what: "find a random number for",
+        path: disk.place(""),
+        source,
+    })?;
     let header = SegmentHeader {
         log,
         owner: config.owner,
@@ -159,7 +165,7 @@ fn start<D: Disk>(
     let driver = drive(shared.clone(), Writer::new(disk.clone(), file, log, last, group))?;
     let segments = Segments {
         bytes: segments.iter().map(|(_, bytes)| u64::from(*bytes)).sum(),
-        // A segment of an older version gets no frames of this one: the next begins another.
+        // A segment of an older version gets no frames of this one: the next frame begins another segment.
         end: if version == VERSION { end } else { segments.last().map_or(end, |(_, bytes)| *bytes) },
         all: segments.into(),
     };

@@ -1,4 +1,4 @@
-//! Reading entries that are on the disk.
+//! Reads entries from the disk.
 
 use std::cell::RefCell;
 
@@ -7,7 +7,7 @@ use super::error::WalError;
 use super::segment::segment_name;
 use super::state::Slot;
 
-/// Reads entries where they stand. Keeps the file open that it read from last.
+/// Reads entries at their places. Keeps the last file that it read from open.
 #[derive(Debug)]
 pub struct Reader<D: Disk> {
     disk: D,
@@ -19,7 +19,7 @@ impl<D: Disk> Reader<D> {
         Reader { disk, open: RefCell::new(None) }
     }
 
-    /// The segment is removed.
+    /// A segment was removed.
     pub fn forget(&mut self, segment: u64) {
         self.open.get_mut().take_if(|(open, _)| *open == segment);
     }
@@ -35,8 +35,10 @@ impl<D: Disk> Reader<D> {
             Some((segment, file)) if segment == slot.segment => file,
             _ => match self.disk.open(&name) {
                 Ok(file) => file,
-                // Its segment is still to be made.
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(WalError::NotWritten { index }),
+                // Its segment has not been created yet.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                    return Err(WalError::NotWritten { index });
+                }
                 Err(source) => return Err(io("open", source)),
             },
         };

@@ -9,34 +9,34 @@ const COMPACT: u8 = 4;
 const RESET: u8 = 5;
 const BASE: u8 = 6;
 
-/// Bytes of an entry in front of its payload.
+/// Bytes of an entry before its payload.
 pub const ENTRY_HEADER_BYTES: usize = 24;
 const HARD_STATE_BYTES: usize = 32;
 const TRUNCATE_BYTES: usize = 24;
 const COMPACT_BYTES: usize = 40;
 const RESET_BYTES: usize = 24;
-/// Bytes of what a segment begins with.
+/// Bytes of the record that a segment begins with.
 pub const BASE_BYTES: usize = 80;
 
 /// An entry of the replicated log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// Entries are numbered from 1 without gaps.
+    /// Its number; entries are numbered from 1 without gaps.
     pub index: u64,
-    /// The term of the leader that made it, at least 1, and never less than that of the entry before.
+    /// The term of the leader that created it: at least 1, and at least that of the entry before.
     pub term: u64,
-    /// A number of the user's own, which says what the payload is.
+    /// A number for the user, which says what the payload is.
     pub kind: u8,
-    /// Up to [`ENTRY_BYTES_MAX`] bytes.
+    /// The payload, up to [`ENTRY_BYTES_MAX`] bytes.
     pub payload: &'a [u8],
 }
 
-/// What a node must remember beside its entries.
+/// The state that a node must remember besides its entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HardState {
     /// The latest term that it knows.
     pub term: u64,
-    /// Whom it gave its vote in that term; 0 for nobody.
+    /// The node that it voted for in that term; 0 for none.
     pub vote: u64,
     /// The last entry that it knows to be committed.
     pub commit: u64,
@@ -51,21 +51,21 @@ pub struct Position {
     pub term: u64,
 }
 
-/// What of the log is gone, and what stands for it.
+/// What of the log is removed, and the snapshot that replaces it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Compaction {
-    /// The last entry in the snapshot; index 0 if there is no snapshot.
+    /// The last entry in the snapshot; index 0 if there is none.
     pub snapshot: Position,
-    /// The last entry that is gone: at most that of the snapshot.
+    /// The last removed entry: at most that of the snapshot.
     pub compacted: Position,
 }
 
 /// The state of a log at the start of a segment, so that the segments before it can be removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Base {
-    /// As it was set last.
+    /// As last set.
     pub hard_state: HardState,
-    /// As it was set last.
+    /// As last set.
     pub compaction: Compaction,
     /// The last entry.
     pub last: Position,
@@ -74,22 +74,22 @@ pub struct Base {
 /// One change of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Record<'a> {
-    /// An entry behind the last.
+    /// Appends an entry.
     Entry(Entry<'a>),
     /// A new hard state.
     HardState(HardState),
-    /// The entries behind this one are no more.
+    /// Removes the entries after this one.
     Truncate(Position),
-    /// Entries are in a snapshot.
+    /// Entries are covered by a snapshot.
     Compact(Compaction),
-    /// All entries are no more: the log goes on behind a snapshot that came from elsewhere.
+    /// Removes all entries: the log continues after a snapshot that came from elsewhere.
     Reset(Position),
-    /// How a segment begins.
+    /// The start of a segment.
     Base(Base),
 }
 
 impl Record<'_> {
-    /// Bytes that it takes.
+    /// Returns its length in bytes.
     pub fn bytes(&self) -> usize {
         match self {
             Record::Entry(entry) => ENTRY_HEADER_BYTES + entry.payload.len(),
@@ -101,7 +101,7 @@ impl Record<'_> {
         }
     }
 
-    /// Appends it to a frame, as one of this group's.
+    /// Appends it to a frame, as a record of this group.
     pub fn write(&self, group: u16, to: &mut Vec<u8>) {
         let [low, high] = group.to_le_bytes();
         let mut start = |kind, second, len: usize| {
@@ -139,7 +139,7 @@ impl Record<'_> {
         }
     }
 
-    /// The record at the start of some bytes, whose group's it is, and how many bytes it takes.
+    /// Parses the record at the start of `bytes`: returns its group, the record, and its length.
     pub fn parse(bytes: &[u8]) -> Result<(u16, Record<'_>, usize), &'static str> {
         const CUT: &str = "a record is longer than its frame";
         let (header, rest) = bytes.split_at_checked(8).ok_or(CUT)?;

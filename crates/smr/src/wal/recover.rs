@@ -1,7 +1,8 @@
-//! From files to the state of a log: reads all segments in order, and says what is wrong with them.
+//! Recovers the state of a log from files: reads all segments in order, and reports damage.
 //!
-//! What may be wrong after a crash is the end of what was written last: frames of the group that was not flushed yet, torn anyhow. They are cut
-//! off, which loses nothing that anybody was told to be durable. Anything else that is not as it was written is damage, and the log is not opened.
+//! A crash can damage only the end of the last write: frames of the group that was not flushed yet, torn in any way.
+//! They are cut off, which loses nothing that was reported as durable. Any other deviation is damage, and the log is
+//! not opened.
 
 use std::collections::BTreeMap;
 
@@ -13,17 +14,17 @@ use super::record::{Base, ENTRY_HEADER_BYTES, Record};
 use super::segment::{Found, Segment, segment_name};
 use super::state::Slot;
 
-/// Frames and groups are never so many that their numbers end.
+/// Numbers of frames and groups never reach the end of this range.
 const NUMBERS: std::ops::Range<u64> = 1..1 << 63;
 
 /// Where a crash cut the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Torn {
-    /// Number of the segment.
+    /// The number of the segment.
     pub segment: u64,
-    /// Where in it the last whole frame ends.
+    /// The offset in it at which the last whole frame ends.
     pub offset: u32,
-    /// Bytes behind that, which are gone.
+    /// The bytes after that, which are lost.
     pub bytes: u32,
 }
 
@@ -32,18 +33,18 @@ pub struct Torn {
 pub struct Recovered {
     pub groups: BTreeMap<u16, GroupState>,
     pub log: u64,
-    /// Of the last segment.
+    /// The version of the last segment.
     pub version: u32,
     /// Numbers and lengths of the segments, without gaps.
     pub segments: Vec<(u64, u32)>,
-    /// Where the next frame goes in the last of them.
+    /// The offset of the next frame in the last of them.
     pub end: u32,
     pub sequence: u64,
     pub group: u64,
     pub torn: Option<Torn>,
 }
 
-/// Reads the segments with these numbers, which ascend without gaps, and puts the end of the last one right.
+/// Reads the segments with these numbers, which ascend without gaps, and repairs the end of the last one.
 pub fn recover<D: Disk>(disk: &D, owner: u64, numbers: &[u64]) -> Result<Recovered, WalError> {
     let mut found: Option<Recovered> = None;
     for (at, number) in numbers.iter().enumerate() {
@@ -92,14 +93,14 @@ pub fn recover<D: Disk>(disk: &D, owner: u64, numbers: &[u64]) -> Result<Recover
     Ok(recovered)
 }
 
-/// What a segment says about the ones before it.
+/// What a segment says about the earlier ones.
 struct First {
     bases: BTreeMap<u16, Base>,
     offset: u64,
     group: u64,
 }
 
-/// The state that a segment begins with, which was flushed before it got its name.
+/// Returns the state that a segment begins with, which was flushed before the segment got its name.
 fn first_record<F: DiskFile>(segment: &mut Segment<F>) -> Result<First, WalError> {
     let start = SEGMENT_HEADER_BYTES as u32;
     let offset = u64::from(start);
@@ -108,7 +109,9 @@ fn first_record<F: DiskFile>(segment: &mut Segment<F>) -> Result<First, WalError
         Found::End => return Err(segment.damaged(offset, "the segment has no first frame")),
         Found::Broken(what) => return Err(segment.damaged(offset, what)),
     };
-    if header.sequence != segment.header.sequence || !NUMBERS.contains(&header.sequence) || !NUMBERS.contains(&header.group)
+    if header.sequence != segment.header.sequence
+        || !NUMBERS.contains(&header.sequence)
+        || !NUMBERS.contains(&header.group)
     {
         return Err(segment.damaged(offset, "the first frame has a wrong number"));
     }
@@ -118,7 +121,7 @@ fn first_record<F: DiskFile>(segment: &mut Segment<F>) -> Result<First, WalError
     }
 }
 
-/// The states of groups in a segment's first frame, one of each, and nothing else.
+/// Parses the groups' states in a segment's first frame: one of each, and nothing else.
 fn bases(mut records: &[u8]) -> Option<BTreeMap<u16, Base>> {
     let mut bases = BTreeMap::new();
     while !records.is_empty() {
@@ -137,14 +140,20 @@ fn groups_of(bases: &BTreeMap<u16, Base>) -> Result<BTreeMap<u16, GroupState>, M
 }
 
 impl Recovered {
-    /// Whether all groups are as a segment says that begins here. It may name groups to which nothing was written before.
+    /// Whether all groups have the state that a segment beginning here claims. It may name groups that were never
+    /// written to.
     fn is_at(&self, bases: &BTreeMap<u16, Base>) -> bool {
         let found = |group: &u16| self.groups.get(group).map_or_else(Base::default, |of| of.state.base());
-        self.groups.keys().all(|group| bases.contains_key(group)) && bases.iter().all(|(group, base)| found(group) == *base)
+        self.groups.keys().all(|group| bases.contains_key(group))
+            && bases.iter().all(|(group, base)| found(group) == *base)
     }
 }
 
-fn read_frames<F: DiskFile>(segment: &mut Segment<F>, recovered: &mut Recovered, is_last: bool) -> Result<(), WalError> {
+fn read_frames<F: DiskFile>(
+    segment: &mut Segment<F>,
+    recovered: &mut Recovered,
+    is_last: bool,
+) -> Result<(), WalError> {
     let mut offset = SEGMENT_HEADER_BYTES as u32;
     let mut group_start = offset;
     loop {
@@ -227,7 +236,7 @@ fn apply<F: DiskFile>(
     Ok(())
 }
 
-/// Puts zeros where a crash left parts of frames, so that nobody takes them for what will be written there.
+/// Overwrites partial frames left by a crash with zeros, so that they cannot be mistaken for later frames.
 fn cut<F: DiskFile>(segment: &mut Segment<F>, offset: u32) -> Result<Option<Torn>, WalError> {
     static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
     let Some(last) = segment.last_nonzero_from(offset)? else { return Ok(None) };
@@ -241,14 +250,16 @@ fn cut<F: DiskFile>(segment: &mut Segment<F>, offset: u32) -> Result<Option<Torn
     Ok(Some(Torn { segment: segment.header.number, offset, bytes: last + 1 - offset }))
 }
 
-/// Writes the last group again as it is, and flushes it. It was read, but that does not mean that it is on the disk: the process may have ended before
-/// its flush, or because the flush failed, after which the system takes for clean what it could not write. All groups before it were flushed.
+/// Rewrites the last group unchanged, and flushes it. That it can be read does not mean that it is durable: the process
+/// may have ended before its flush, or because the flush failed, after which the system marks pages clean that it could
+/// not write. All earlier groups were flushed.
 fn write_again<F: DiskFile>(segment: &mut Segment<F>, start: u32, end: u32) -> Result<(), WalError> {
     let mut at = start;
     let mut bytes = vec![0; (64 << 10).min((end - start) as usize)];
     while at < end {
         let len = bytes.len().min((end - at) as usize);
-        let read = segment.file.read_at(u64::from(at), &mut bytes[..len]).map_err(|source| segment.io("read", source))?;
+        let read =
+            segment.file.read_at(u64::from(at), &mut bytes[..len]).map_err(|source| segment.io("read", source))?;
         if read < len {
             return Err(segment.damaged(u64::from(at) + read as u64, "the segment was truncated"));
         }

@@ -1,4 +1,4 @@
-//! One segment as a file: its name, its frames one after the other, and where they end.
+//! A segment as a file: its name, its frames in order, and where they end.
 
 use std::path::PathBuf;
 
@@ -12,32 +12,32 @@ use super::window::Window;
 use crate::mutation::{Mutation, is_planted};
 
 const NAME_START: &str = "log-";
-/// Behind the names of files that are not complete.
+/// The suffix of incomplete files.
 pub const UNFINISHED: &str = ".tmp";
 
-/// The name of a segment.
+/// Returns the name of a segment.
 pub fn segment_name(number: u64) -> String {
     format!("{NAME_START}{number:016x}")
 }
 
-/// The number of the segment that has this name.
+/// Returns the number of the segment with this name.
 pub fn segment_number(name: &str) -> Option<u64> {
     let number = u64::from_str_radix(name.strip_prefix(NAME_START)?, 16).ok()?;
     (segment_name(number) == name).then_some(number)
 }
 
-/// What stands at a place in a segment.
+/// What is at an offset of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
-    /// A frame, with this header; its records are whole.
+    /// A frame with this header; its records are intact.
     Frame(FrameHeader),
-    /// Nothing, to the end of the file.
+    /// Only zeros, to the end of the file.
     End,
-    /// Something that is no frame as it was written.
+    /// Something that is not an intact frame.
     Broken(&'static str),
 }
 
-/// A segment that is read.
+/// A segment being read.
 #[derive(Debug)]
 pub struct Segment<F> {
     pub file: F,
@@ -47,7 +47,7 @@ pub struct Segment<F> {
 }
 
 impl<F: DiskFile> Segment<F> {
-    /// Opens a segment and checks its header, but not whose it is.
+    /// Opens a segment and checks its header, but not its owner.
     pub fn open<D: Disk<File = F>>(disk: &D, number: u64) -> Result<Segment<F>, WalError> {
         let name = segment_name(number);
         let path = disk.place(&name);
@@ -96,7 +96,7 @@ impl<F: DiskFile> Segment<F> {
         }
     }
 
-    /// What stands at a multiple of [`ALIGNMENT`].
+    /// Returns what is at an offset, which is a multiple of [`ALIGNMENT`].
     pub fn found_at(&mut self, offset: u32) -> Result<Found, WalError> {
         if offset as usize + FRAME_HEADER_BYTES > self.header.file_bytes as usize {
             return Ok(if self.is_zero_from(offset)? { Found::End } else { Found::Broken("these bytes are no frame") });
@@ -119,7 +119,7 @@ impl<F: DiskFile> Segment<F> {
         Ok(Found::Frame(header))
     }
 
-    /// The records of the frame that was found at `offset`.
+    /// Returns the records of the frame found at `offset`.
     pub fn records(&mut self, offset: u32, header: &FrameHeader) -> Result<&[u8], WalError> {
         self.bytes(offset + FRAME_HEADER_BYTES as u32, header.payload_bytes as usize)
     }
@@ -129,7 +129,7 @@ impl<F: DiskFile> Segment<F> {
         Ok(self.last_nonzero_from(offset)?.is_none())
     }
 
-    /// Where the last byte is from `offset` on that is not zero.
+    /// Returns the offset of the last non-zero byte from `offset` on.
     pub fn last_nonzero_from(&mut self, offset: u32) -> Result<Option<u32>, WalError> {
         const PIECE_BYTES: usize = 64 << 10;
         let (mut at, mut last) = (offset, None);
@@ -146,8 +146,8 @@ impl<F: DiskFile> Segment<F> {
         Ok(last)
     }
 
-    /// Whether what stands at `offset` was on the disk before, so that a crash cannot have torn it: a later frame says that its group began
-    /// behind it, and a group is not begun before the one before it was flushed.
+    /// Whether the bytes at `offset` were flushed earlier, so that a crash cannot have torn them: a later frame says
+    /// that its group began after them, and a group is begun only after the previous one was flushed.
     pub fn was_flushed(&mut self, offset: u32) -> Result<bool, WalError> {
         let mut at = offset;
         while at as usize + FRAME_HEADER_BYTES <= self.header.file_bytes as usize {

@@ -1,28 +1,28 @@
-//! The segments of a log, and where in the last of them the next frame goes.
+//! The segments of a log, and the place of the next frame in the last of them.
 
 use std::collections::VecDeque;
 
 use super::format::SEGMENT_HEADER_BYTES;
 
-/// Where the next frame goes, and the segments that there are.
+/// The existing segments, and the place of the next frame.
 #[derive(Debug)]
 pub struct Segments {
     /// Numbers and lengths, oldest first; frames go to the last.
     pub all: VecDeque<(u64, u32)>,
-    /// Where the last one is free.
+    /// The offset of the free space in the last one.
     pub end: u32,
-    /// Length of them all.
+    /// The length of all of them.
     pub bytes: u64,
 }
 
 impl Segments {
-    /// Number and length of the last one.
+    /// Returns number and length of the last one.
     pub fn current(&self) -> (u64, u32) {
         // There is one from the start, and the last one is never removed.
         self.all.back().copied().unwrap_or_default()
     }
 
-    /// A new segment is the last one. Its first frame, with the state that it begins with, takes so many bytes.
+    /// Adds a new last segment. Its first frame, which contains the initial state, has this many bytes.
     pub fn roll(&mut self, number: u64, bytes: u32, first_frame: u32) {
         self.all.push_back((number, bytes));
         self.bytes += u64::from(bytes);

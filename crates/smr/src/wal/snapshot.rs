@@ -1,6 +1,7 @@
-//! Snapshots of a state machine as files beside the log: `docs/log-format.md` says what stands where in them.
+//! Snapshots of a state machine as files beside the log: `docs/log-format.md` describes their format.
 //!
-//! A snapshot is written under another name, flushed, renamed, and the directory flushed; only then the log may say that entries are in it.
+//! A snapshot is written under a temporary name, flushed and renamed, and the directory is flushed; only then may the
+//! log refer to it.
 
 use std::path::PathBuf;
 
@@ -11,9 +12,9 @@ use super::part::Part;
 use super::record::Position;
 use super::segment::UNFINISHED;
 
-/// Most bytes of a block.
+/// Maximum bytes of a block.
 pub const SNAPSHOT_BLOCK_BYTES: usize = 256 << 10;
-/// Most bytes of what is said about a snapshot.
+/// Maximum bytes of the description of a snapshot.
 pub const SNAPSHOT_ABOUT_BYTES_MAX: usize = 64 << 10;
 
 const NAME_START: &str = "snapshot-";
@@ -21,7 +22,8 @@ const MAGIC: [u8; 8] = *b"\x89DNLRSN\n";
 const HEADER_BYTES: usize = 48;
 const BLOCK_HEADER_BYTES: usize = 16;
 
-/// The name of a group's snapshot that ends with this entry. That of group 0 has no number of a group, as when there were none.
+/// Returns the name of a group's snapshot that ends with this entry. For group 0 it contains no group number, as before
+/// there were groups.
 pub fn snapshot_name(group: u16, position: Position) -> String {
     let Position { index, term } = position;
     match group {
@@ -41,9 +43,10 @@ pub fn is_snapshot_name(name: &str) -> bool {
     u16::try_from(group).is_ok_and(|group| snapshot_name(group, Position { index, term }) == name)
 }
 
-/// Writes a snapshot. One that is dropped before it is finished leaves a file that the next opening of the log removes.
+/// Writes a snapshot. If it is dropped before it is finished, it leaves a file that the next opening of the log
+/// removes.
 ///
-/// It may be used by any thread.
+/// It may be used on any thread.
 #[derive(Debug)]
 pub struct SnapshotWriter<D: Disk> {
     disk: D,
@@ -56,15 +59,21 @@ pub struct SnapshotWriter<D: Disk> {
 }
 
 impl<D: Disk> SnapshotWriter<D> {
-    /// Begins the snapshot that ends with the entry at `position`, of this part of a log ([`super::Wal::part`]; the identity of a log stands for that of group 0). `about` is for the user: who
-    /// the members are, say. Only one may be written at a time for a position.
+    /// Begins the snapshot that ends with the entry at `position`, of this part of a log ([`super::Wal::part`]; for
+    /// group 0, the log's identity will do). `about` is for the user, for example the members. Only one may be written
+    /// at a time for a position.
     ///
     /// # Errors
-    /// [`Failure`]: the disk is full or broken. The log is not concerned.
+    /// [`Failure`]: the disk is full or broken. The log is not affected.
     ///
     /// # Panics
-    /// If `about` has more than [`SNAPSHOT_ABOUT_BYTES_MAX`].
-    pub fn create(disk: D, part: impl Into<Part>, position: Position, about: &[u8]) -> Result<SnapshotWriter<D>, Failure> {
+    /// If `about` is longer than [`SNAPSHOT_ABOUT_BYTES_MAX`].
+    pub fn create(
+        disk: D,
+        part: impl Into<Part>,
+        position: Position,
+        about: &[u8],
+    ) -> Result<SnapshotWriter<D>, Failure> {
         let part: Part = part.into();
         assert!(about.len() <= SNAPSHOT_ABOUT_BYTES_MAX, "what is said about a snapshot is short");
         let mut header = Vec::with_capacity(HEADER_BYTES + about.len());
@@ -85,7 +94,7 @@ impl<D: Disk> SnapshotWriter<D> {
         Ok(SnapshotWriter { disk, file, group, position, block: Vec::new(), at: header.len() as u64, blocks: 0 })
     }
 
-    /// Adds bytes.
+    /// Appends bytes.
     ///
     /// # Errors
     /// [`Failure`]: the disk is full or broken.
@@ -105,7 +114,7 @@ impl<D: Disk> SnapshotWriter<D> {
         Ok(())
     }
 
-    /// Writes the block, which may have no bytes: then it is the last.
+    /// Writes the block; an empty block marks the end.
     fn write_block(&mut self) -> Result<(), Failure> {
         self.block.resize(self.block.len().max(BLOCK_HEADER_BYTES), 0);
         let len = (self.block.len() - BLOCK_HEADER_BYTES) as u32;
@@ -123,7 +132,7 @@ impl<D: Disk> SnapshotWriter<D> {
         Ok(())
     }
 
-    /// Brings what was written of whole blocks to the disk, so that there is less to flush at the end.
+    /// Flushes the whole blocks written so far, so that there is less to flush at the end.
     ///
     /// # Errors
     /// [`Failure`]: the disk is broken.
@@ -131,10 +140,11 @@ impl<D: Disk> SnapshotWriter<D> {
         self.file.flush().map_err(|source| failure(&self.disk, self.group, self.position, "flush", source))
     }
 
-    /// Brings it to the disk, and gives it its name: from now on [`super::Wal::compact`] and [`super::Wal::reset`] may refer to it.
+    /// Flushes the snapshot and gives it its name: from now on [`super::Wal::compact`] and [`super::Wal::reset`] may
+    /// refer to it.
     ///
     /// # Errors
-    /// [`Failure`]: the disk is full or broken; there is no snapshot then.
+    /// [`Failure`]: the disk is full or broken; the snapshot does not exist then.
     pub fn finish(mut self) -> Result<Position, Failure> {
         if !self.block.is_empty() {
             self.write_block()?;
@@ -153,7 +163,8 @@ fn failure<D: Disk>(disk: &D, group: u16, position: Position, what: &'static str
     Failure { what, path: disk.place(&snapshot_name(group, position)), source: std::sync::Arc::new(source) }
 }
 
-/// The checksum of a block's header is that of its place as well, so that a block of another snapshot is none here.
+/// Returns a block's checksum. It covers the block's place as well, so that a block of another snapshot is not valid
+/// here.
 fn block_checksum(position: Position, offset: u64, bytes: &[u8]) -> u32 {
     let mut seed = [0; 24];
     seed[..8].copy_from_slice(&position.index.to_le_bytes());
@@ -176,10 +187,11 @@ pub struct SnapshotReader<F> {
 }
 
 impl<F: DiskFile> SnapshotReader<F> {
-    /// Opens the snapshot that ends with the entry at `position`, of this part of a log. Checks how it begins, not what is in it.
+    /// Opens the snapshot that ends with the entry at `position`, of this part of a log. Checks its header, not its
+    /// contents.
     ///
     /// # Errors
-    /// [`WalError`], with the place of the damage.
+    /// [`WalError`], with the location of the damage.
     pub fn open<D: Disk<File = F>>(
         disk: &D,
         part: impl Into<Part>,
@@ -229,15 +241,15 @@ impl<F: DiskFile> SnapshotReader<F> {
         Ok(SnapshotReader { file, path, position, about, block: Vec::new(), at, blocks: 0, is_over: false })
     }
 
-    /// What was said about it.
+    /// Returns its description.
     pub fn about(&self) -> &[u8] {
         &self.about
     }
 
-    /// The next bytes; `None` if that was all.
+    /// Returns the next bytes; `None` at the end.
     ///
     /// # Errors
-    /// [`WalError`], with the place of the damage. What was given before it is as it was written.
+    /// [`WalError`], with the location of the damage. The bytes returned before are intact.
     pub fn next_block(&mut self) -> Result<Option<&[u8]>, WalError> {
         if self.is_over {
             return Ok(None);

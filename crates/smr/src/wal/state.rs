@@ -1,24 +1,24 @@
-//! What a log holds: the state that its records make, and where its entries stand. The log itself and its recovery apply records by the same
-//! rules, so that nothing is written that would not be read.
+//! The contents of a log: the state that its records result in, and the places of its entries. The log itself and its
+//! recovery apply records by the same rules, so that nothing is written that would not be read.
 
 use std::collections::VecDeque;
 
 use super::error::Misplaced;
 use super::record::{Base, Compaction, HardState, Position};
 
-/// No entry has a higher number, so that there is one behind it.
+/// The highest entry number, so that there is always one after it.
 const INDEX_MAX: u64 = u64::MAX - 1;
 
-/// Where an entry stands.
+/// The place of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slot {
     pub term: u64,
-    /// The segment; [`Slot::STAGED`] until it has a place.
+    /// The segment; [`Slot::STAGED`] until the entry has a place.
     pub segment: u64,
-    /// Where its payload begins in the segment, or in the frame while it has no place.
+    /// The offset of its payload in the segment, or in the frame while it has no place.
     pub offset: u32,
     pub payload_bytes: u32,
-    /// The checksum of the payload, so that a later read finds damage.
+    /// The checksum of the payload, so that a later read detects damage.
     pub checksum: u32,
     pub kind: u8,
 }
@@ -32,14 +32,14 @@ impl Slot {
 #[derive(Debug, Default)]
 pub struct LogState {
     base: Base,
-    /// The entries that are there: those behind what was compacted, and not before the first segment.
+    /// The existing entries: those that are not compacted, and not before the first segment.
     slots: VecDeque<Slot>,
-    /// Entries before this are not known, since their segments are gone. They must prove to be compacted.
+    /// Entries before this one are unknown, since their segments are removed. They must turn out to be compacted.
     known_from: u64,
 }
 
 impl LogState {
-    /// The state at the start of a segment, before which nothing is known.
+    /// Creates the state at the start of a segment; nothing before that is known.
     pub fn new(base: Base) -> Result<LogState, Misplaced> {
         let Compaction { snapshot, compacted } = base.compaction;
         if compacted.index > snapshot.index || snapshot.index > base.last.index || base.last.index > INDEX_MAX {
@@ -48,12 +48,12 @@ impl LogState {
         Ok(LogState { base, slots: VecDeque::new(), known_from: base.last.index + 1 })
     }
 
-    /// All but the entries.
+    /// Returns everything but the entries.
     pub fn base(&self) -> Base {
         self.base
     }
 
-    /// The first entry that is there, or would be.
+    /// Returns the first existing entry, or the first that would exist.
     pub fn first_index(&self) -> u64 {
         self.base.last.index + 1 - self.slots.len() as u64
     }
@@ -63,13 +63,13 @@ impl LogState {
         self.known_from <= self.base.compaction.compacted.index + 1
     }
 
-    /// Where an entry stands.
+    /// Returns the place of an entry.
     pub fn slot(&self, index: u64) -> Option<&Slot> {
         let at = index.checked_sub(self.first_index())?;
         self.slots.get(usize::try_from(at).ok()?)
     }
 
-    /// The term of an entry that is there, or of the last one that was compacted.
+    /// Returns the term of an existing entry, or of the last compacted one.
     pub fn term(&self, index: u64) -> Option<u64> {
         let Base { compaction: Compaction { compacted, snapshot }, last, .. } = self.base;
         match self.slot(index) {
@@ -78,7 +78,7 @@ impl LogState {
         }
     }
 
-    /// The segment that holds the first entry, if there is one.
+    /// Returns the segment that holds the first entry, if there is one.
     pub fn first_segment(&self) -> Option<u64> {
         self.slots.front().map(|slot| slot.segment)
     }
@@ -87,7 +87,7 @@ impl LogState {
         self.base.hard_state = hard_state;
     }
 
-    /// Whether [`LogState::append`] would take an entry.
+    /// Whether [`LogState::append`] would accept an entry.
     pub fn check_entry(&self, index: u64, term: u64) -> Result<(), Misplaced> {
         let last = self.base.last;
         if index != last.index + 1 || index > INDEX_MAX {
@@ -106,7 +106,7 @@ impl LogState {
         Ok(())
     }
 
-    /// Whether [`LogState::truncate`] would do it.
+    /// Whether [`LogState::truncate`] would succeed.
     pub fn check_truncate(&self, last: Position) -> Result<(), Misplaced> {
         if last.index >= self.base.last.index {
             return Err(Misplaced("there is nothing to truncate"));
@@ -130,7 +130,7 @@ impl LogState {
         Ok(())
     }
 
-    /// Whether [`LogState::compact`] would do it.
+    /// Whether [`LogState::compact`] would succeed.
     pub fn check_compact(&self, Compaction { snapshot, compacted }: Compaction) -> Result<(), Misplaced> {
         let before = self.base.compaction;
         if snapshot.index > self.base.last.index {
@@ -157,7 +157,7 @@ impl LogState {
         Ok(())
     }
 
-    /// Whether [`LogState::reset`] would do it.
+    /// Whether [`LogState::reset`] would succeed.
     pub fn check_reset(&self, snapshot: Position) -> Result<(), Misplaced> {
         if snapshot.index < self.base.compaction.snapshot.index {
             return Err(Misplaced("a snapshot is older than the one before it"));
@@ -177,7 +177,7 @@ impl LogState {
         Ok(())
     }
 
-    /// Gives the entries from `index` on, which have none yet, their places in a segment.
+    /// Assigns the entries from `index` on, which have no place yet, their places in a segment.
     pub fn place(&mut self, index: u64, segment: u64, payload_start: u32) {
         let at = index.saturating_sub(self.first_index()) as usize;
         for slot in self.slots.iter_mut().skip(at) {

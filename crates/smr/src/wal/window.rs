@@ -1,13 +1,13 @@
-//! Reading a file from its start to its end with few reads and bounded memory.
+//! Reads a file sequentially with few reads and bounded memory.
 
 use std::io;
 
 use super::disk::DiskFile;
 
-/// Bytes that are read at once, if not more are asked for.
+/// Bytes per read, unless more are asked for.
 const WINDOW_BYTES: usize = 256 << 10;
 
-/// The part of a file that was read last.
+/// The part of a file that was last read.
 #[derive(Debug, Default)]
 pub struct Window {
     bytes: Vec<u8>,
@@ -15,7 +15,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// The bytes of the file from `offset` on, `len` of them or fewer if it ends before.
+    /// Returns the `len` bytes of the file from `offset` on, or fewer if the file ends earlier.
     pub fn get(&mut self, file: &impl DiskFile, offset: u64, len: usize) -> io::Result<&[u8]> {
         let at = offset.wrapping_sub(self.start) as usize;
         let is_here = offset >= self.start && at.saturating_add(len) <= self.bytes.len();

@@ -1,13 +1,13 @@
-//! What waits to be written: frames one after the other in memory, and what is to be done between them.
+//! Work that waits to be written: consecutive frames in memory, and what to do between them.
 
 use super::format::{FRAME_HEADER_BYTES, FrameHeader, Place, SegmentHeader};
 
-/// Something to do, in order.
+/// A step to do, in order.
 #[derive(Debug)]
 pub enum Task {
-    /// A frame goes to a place in the current segment.
+    /// Write a frame to a place in the current segment.
     Frame {
-        /// Where its space for the header begins in [`Work::bytes`].
+        /// The offset of its header space in [`Work::bytes`].
         start: usize,
         /// Its place in the segment.
         offset: u32,
@@ -15,16 +15,16 @@ pub enum Task {
         payload_bytes: u32,
         payload_checksum: u32,
     },
-    /// A new segment becomes the current one. The next task is its first frame.
+    /// Make a new segment the current one. The next task is its first frame.
     Roll(SegmentHeader),
-    /// When all before is flushed, these files are needed no more.
+    /// Remove these files, when everything before is flushed.
     Remove(Vec<String>),
 }
 
 /// Frames and tasks.
 #[derive(Debug, Default)]
 pub struct Work {
-    /// The frames, each with space for its header, and padded.
+    /// The frames, each with space for its header, and padding.
     pub bytes: Vec<u8>,
     pub tasks: Vec<Task>,
     /// The sequence number of the last frame.
@@ -52,7 +52,7 @@ impl Work {
     }
 }
 
-/// Writes the header of a frame, now that it is known with which others it is flushed.
+/// Writes the header of a frame, once the frames that share its flush are known.
 pub fn put_header(bytes: &mut [u8], header: &FrameHeader, place: Place) {
     bytes[..FRAME_HEADER_BYTES].copy_from_slice(&header.to_bytes(place));
 }

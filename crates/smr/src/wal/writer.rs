@@ -1,4 +1,4 @@
-//! Writing: a group of frames, then one flush. What drives it, a thread or virtual time, is in `commit`.
+//! Writes a group of frames, then flushes once. A thread or virtual time drives it; see `commit`.
 
 use std::io;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::format::{FrameHeader, Place, SEGMENT_HEADER_BYTES, SegmentHeader, fra
 use super::segment::{UNFINISHED, segment_name};
 use super::work::{Task, Work, put_header};
 
-/// Where frames go.
+/// Writes frames.
 #[derive(Debug)]
 pub struct Writer<D: Disk> {
     disk: D,
@@ -18,14 +18,14 @@ pub struct Writer<D: Disk> {
     segment: u64,
     /// The number of the last group.
     group: u64,
-    /// Whether something was written to the file since it was flushed.
+    /// Whether the file was written to since its last flush.
     is_dirty: bool,
     removals: Vec<String>,
     flushes: u64,
 }
 
 impl<D: Disk> Writer<D> {
-    /// Goes on behind the group with this number, in a segment that has place.
+    /// Continues after the group with this number, in a segment that has room.
     pub fn new(disk: D, file: D::File, log: u64, segment: u64, group: u64) -> Writer<D> {
         Writer { disk, file, log, segment, group, is_dirty: false, removals: Vec::new(), flushes: 0 }
     }
@@ -34,7 +34,7 @@ impl<D: Disk> Writer<D> {
         &self.disk
     }
 
-    /// Flushes of segments so far.
+    /// Returns the number of flushes of segments so far.
     pub fn flushes(&self) -> u64 {
         self.flushes
     }
@@ -43,7 +43,7 @@ impl<D: Disk> Writer<D> {
         Failure { what, path: self.disk.place(name), source: Arc::new(source) }
     }
 
-    /// Writes all frames. Those of the last segment are not flushed yet: that is for [`Writer::finish`].
+    /// Writes all frames. [`Writer::finish`] flushes those of the last segment.
     pub fn begin(&mut self, work: &mut Work) -> Result<(), Failure> {
         let Work { bytes, tasks, .. } = work;
         let mut tasks = tasks.drain(..).peekable();
@@ -68,12 +68,18 @@ impl<D: Disk> Writer<D> {
                 Task::Roll(header) => {
                     self.write(&mut frames, bytes)?;
                     self.flush()?;
-                    let Some(Task::Frame { start, offset, sequence, payload_bytes, payload_checksum }) = tasks.next() else {
+                    let Some(Task::Frame { start, offset, sequence, payload_bytes, payload_checksum }) = tasks.next()
+                    else {
                         unreachable!("a segment begins with a frame: the log puts one behind each roll")
                     };
                     self.group += 1;
-                    let first =
-                        FrameHeader { payload_bytes, payload_checksum, sequence, group: self.group, group_start: offset };
+                    let first = FrameHeader {
+                        payload_bytes,
+                        payload_checksum,
+                        sequence,
+                        group: self.group,
+                        group_start: offset,
+                    };
                     put_header(&mut bytes[start..], &first, Place { log: self.log, segment: header.number, offset });
                     self.file =
                         create_segment(&self.disk, header, &bytes[start..start + frame_bytes(payload_bytes as usize)])?;
@@ -104,12 +110,12 @@ impl<D: Disk> Writer<D> {
         Ok(())
     }
 
-    /// Flushes what [`Writer::begin`] wrote.
+    /// Flushes the frames that [`Writer::begin`] wrote.
     pub fn finish(&mut self) -> Result<(), Failure> {
         self.flush()
     }
 
-    /// Removes what is needed no more. What a crash leaves of it is removed when the log is opened.
+    /// Removes obsolete files. If a crash interrupts this, the next opening removes the rest.
     pub fn remove(&mut self) -> Result<(), Failure> {
         let removals = std::mem::take(&mut self.removals);
         self.remove_all(removals)
@@ -119,7 +125,7 @@ impl<D: Disk> Writer<D> {
     pub fn remove_all(&self, names: Vec<String>) -> Result<(), Failure> {
         for name in names {
             match self.disk.remove(&name) {
-                // A snapshot that came again, and was removed as the one before it.
+                // A snapshot that was received twice: the previous removal deleted its file.
                 Err(source) if source.kind() == std::io::ErrorKind::NotFound => {}
                 removed => removed.map_err(|source| self.failure("remove", &name, source))?,
             }
@@ -128,7 +134,7 @@ impl<D: Disk> Writer<D> {
     }
 }
 
-/// Frames that stand behind each other in memory and in the segment.
+/// Frames that are consecutive in memory and in the segment.
 #[derive(Debug, Default)]
 struct Run {
     start: usize,
@@ -142,7 +148,8 @@ impl Run {
     }
 }
 
-/// Makes a segment with its first frame. It gets its name when all of that is on the disk, so that a segment never lacks it.
+/// Creates a segment with its first frame. It gets its name when all of that is durable, so that a named segment always
+/// has its first frame.
 pub fn create_segment<D: Disk>(disk: &D, header: SegmentHeader, first: &[u8]) -> Result<D::File, Failure> {
     let name = segment_name(header.number);
     let unfinished = name.clone() + UNFINISHED;

@@ -1,4 +1,4 @@
-//! Reading and writing in order.
+//! Sequential reading and writing of fields.
 
 use super::WireError;
 
@@ -14,12 +14,12 @@ impl<'a> Reader<'a> {
         Reader { all, at: 0 }
     }
 
-    /// Bytes read so far.
+    /// Returns the number of bytes read so far.
     pub fn position(&self) -> usize {
         self.at
     }
 
-    /// Bytes not read yet.
+    /// Returns the number of bytes not read yet.
     pub fn left(&self) -> usize {
         self.all.len() - self.at
     }
@@ -61,19 +61,19 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// Bytes behind their length in 32 bits.
+    /// Reads a length of 32 bits, and that many bytes.
     pub fn counted(&mut self) -> Result<&'a [u8], WireError> {
         let len = self.u32()?;
         self.take(len as usize)
     }
 
-    /// All bytes that are left.
+    /// Returns all remaining bytes.
     pub fn rest(self) -> &'a [u8] {
         &self.all[self.at..]
     }
 
     /// # Errors
-    /// [`WireError::Long`] if bytes are left.
+    /// [`WireError::Long`] if bytes remain.
     pub fn end(self) -> Result<(), WireError> {
         if self.left() == 0 { Ok(()) } else { Err(WireError::Long) }
     }
@@ -82,7 +82,7 @@ impl<'a> Reader<'a> {
 /// Writes fields one after the other into memory of the right length.
 ///
 /// # Panics
-/// If it is too short: whoever encodes has computed the length first.
+/// If the memory is too short: the caller has computed the length first.
 pub(crate) struct Writer<'a> {
     out: &'a mut [u8],
     at: usize,
@@ -93,7 +93,7 @@ impl<'a> Writer<'a> {
         Writer { out, at: 0 }
     }
 
-    /// Bytes written so far.
+    /// Returns the number of bytes written so far.
     pub fn len(&self) -> usize {
         self.at
     }
@@ -124,13 +124,13 @@ impl<'a> Writer<'a> {
         self.bytes(&value.to_le_bytes());
     }
 
-    /// Bytes behind their length. They are shorter than 4 GiB, as all messages are.
+    /// Writes a length and the bytes. They are shorter than 4 GiB, as all messages are.
     pub fn counted(&mut self, bytes: &[u8]) {
         self.u32(bytes.len() as u32);
         self.bytes(bytes);
     }
 
-    /// Whether the memory is full, as it must be in the end.
+    /// Whether the memory is full, as it must be at the end.
     pub fn is_full(&self) -> bool {
         self.at == self.out.len()
     }

@@ -1,53 +1,54 @@
-//! Pieces of a snapshot. They are sent in order, each when the one before was taken; a snapshot of any size is sent in messages of limited size.
+//! Pieces of a snapshot, sent in order, each when the previous one was taken: so a snapshot of any size is sent in
+//! messages of limited size.
 
 use raft::eraftpb::{ConfState, Snapshot};
 
 use super::bytes::{Reader, Writer};
 use super::{VERSION, WireError, cluster_of};
 
-/// Most replicas that a configuration names.
+/// Maximum number of replicas in a configuration.
 const IDS_MAX: usize = 64;
-/// No entry has a later index: there must be some behind it.
+/// The highest index of an entry, so that there is room for more after it.
 const INDEX_MAX: u64 = 1 << 62;
 
-/// What each piece says before its bytes.
+/// A piece: its header, then its bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Chunk<'a> {
-    /// The group whose state it is.
+    /// The group whose state it contains.
     pub group: u16,
-    /// Of all replicas.
+    /// The cluster of all replicas involved.
     pub cluster: u64,
-    /// Who sends it.
+    /// The sender.
     pub from: u64,
-    /// For whom.
+    /// The receiver.
     pub to: u64,
     /// The sender's term.
     pub term: u64,
-    /// Last entry of the log that is in the snapshot.
+    /// The last log entry that the snapshot covers.
     pub index: u64,
     /// The term of that entry.
     pub index_term: u64,
-    /// Replicas with a vote, as of that entry.
+    /// Voting replicas, as of that entry.
     pub voters: Vec<u64>,
-    /// Those without.
+    /// Learners.
     pub learners: Vec<u64>,
-    /// Bytes of the whole snapshot.
+    /// The length of the whole snapshot.
     pub total: u64,
-    /// Where this piece begins.
+    /// The offset of this piece.
     pub offset: u64,
     /// CRC-32C of the snapshot up to the end of this piece.
     pub checksum: u32,
-    /// The piece: one byte or more.
+    /// The piece's bytes: at least one.
     pub bytes: &'a [u8],
 }
 
 impl Chunk<'_> {
-    /// Bytes that it takes.
+    /// Returns its length in bytes.
     pub fn encoded_len(&self) -> usize {
         8 + 8 * 8 + 8 + 8 * (self.voters.len() + self.learners.len()) + self.bytes.len()
     }
 
-    /// Writes it, and gives its bytes.
+    /// Encodes it, and returns the number of bytes.
     pub fn encode(&self, out: &mut [u8]) -> usize {
         let mut writer = Writer::new(out);
         writer.u8(VERSION);
@@ -64,7 +65,7 @@ impl Chunk<'_> {
         writer.len()
     }
 
-    /// The snapshot that it is of, without its data.
+    /// Returns the snapshot that it belongs to, without its data.
     pub fn header(&self) -> Snapshot {
         let mut snapshot = Snapshot::default();
         let metadata = snapshot.mut_metadata();
@@ -79,10 +80,10 @@ impl Chunk<'_> {
     }
 }
 
-/// Reads a piece.
+/// Parses a piece.
 ///
 /// # Errors
-/// If it is none, or of another cluster.
+/// If it is malformed, or of another cluster.
 pub(crate) fn parse(bytes: &[u8], cluster: u64) -> Result<Chunk<'_>, WireError> {
     let theirs = cluster_of(bytes)?;
     if theirs != cluster {
@@ -110,7 +111,7 @@ pub(crate) fn parse(bytes: &[u8], cluster: u64) -> Result<Chunk<'_>, WireError> 
     if index == 0 || index > INDEX_MAX {
         return Err(WireError::Unknown { field: "index", value: index });
     }
-    // The library takes term 0 for that of an entry that it does not have.
+    // The library uses term 0 for entries that it does not have.
     if index_term == 0 || index_term > term {
         return Err(WireError::Unknown { field: "term of the index", value: index_term });
     }
@@ -124,7 +125,7 @@ pub(crate) fn parse(bytes: &[u8], cluster: u64) -> Result<Chunk<'_>, WireError> 
     Ok(Chunk { group, cluster, from, to, term, index, index_term, voters, learners, total, offset, checksum, bytes })
 }
 
-/// Checks members for what the library would not survive: no voters, and ids that are 0 or stand there twice.
+/// Checks members for what the library could not handle: no voters, and ids that are 0 or repeated.
 fn check_members(voters: &[u64], learners: &[u64]) -> Result<(), WireError> {
     if voters.is_empty() {
         return Err(WireError::Unknown { field: "number of voters", value: 0 });

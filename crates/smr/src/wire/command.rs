@@ -1,53 +1,53 @@
-//! What stands in an entry of the log: 40 bytes of header, then the command's own bytes. A client sends the same bytes; its leader writes the
-//! time in them and appends them.
+//! The content of a log entry: 40 bytes of header, then the command's own bytes. A client sends the same bytes; its
+//! leader writes the time into them and appends them.
 
 use super::WireError;
 use super::bytes::{Reader, Writer};
 
-/// Bytes in front of a command.
+/// Bytes of the header before a command.
 pub const COMMAND_BYTES: usize = 40;
 
-/// What an entry asks for.
+/// The kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
     /// A command for the state machine.
     Apply = 1,
-    /// A new session.
+    /// Opens a session.
     OpenSession = 2,
-    /// The end of a session.
+    /// Ends a session.
     CloseSession = 3,
-    /// A session is still in use.
+    /// Reports that a session is still in use.
     KeepAlive = 4,
 }
 
 /// An entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Command<'a> {
-    /// What it asks for.
+    /// Its kind.
     pub kind: Kind,
-    /// The time of the cluster, in nanoseconds: of its leader's clock, continued from the leader before.
+    /// The cluster's time, in nanoseconds: by its leader's clock, which continues the previous leader's.
     pub time: u64,
     /// The session that it belongs to; 0 for none, and then it may be executed more than once.
     pub session: u64,
     /// Its number in the session.
     pub sequence: u64,
-    /// The client waits for no answer to commands with a lower number, and never asks for one again.
+    /// The client waits for no reply to commands with a lower number, and never asks for one again.
     pub waits_from: u64,
     /// The command.
     pub body: &'a [u8],
 }
 
 impl<'a> Command<'a> {
-    /// Bytes that it takes.
+    /// Returns its length in bytes.
     pub fn encoded_len(&self) -> usize {
         COMMAND_BYTES + self.body.len()
     }
 
-    /// Writes it, and gives its bytes.
+    /// Encodes it, and returns the number of bytes.
     ///
     /// # Panics
-    /// If `out` is not of its length.
+    /// If `out` does not have its length.
     pub fn encode(&self, out: &mut [u8]) -> usize {
         let mut writer = Writer::new(out);
         writer.u8(self.kind as u8);
@@ -58,10 +58,10 @@ impl<'a> Command<'a> {
         writer.len()
     }
 
-    /// Reads it.
+    /// Parses it.
     ///
     /// # Errors
-    /// If it is none.
+    /// If it is malformed.
     pub fn parse(bytes: &'a [u8]) -> Result<Command<'a>, WireError> {
         let mut reader = Reader::new(bytes);
         let kind = Kind::parse(reader.u8()?)?;
@@ -79,7 +79,7 @@ impl Kind {
     }
 }
 
-/// Writes the time into a command that was sent with another.
+/// Overwrites the time in an encoded command.
 pub(crate) fn set_time(command: &mut [u8], time: u64) {
     command[8..16].copy_from_slice(&time.to_le_bytes());
 }

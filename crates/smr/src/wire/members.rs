@@ -1,4 +1,4 @@
-//! Who the replicas are and where they are reached.
+//! The replicas and their addresses.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use super::bytes::{Reader, Writer};
 
 /// Longest address, in bytes.
 pub(crate) const ADDRESS_BYTES_MAX: usize = 1024;
-/// Most replicas of a cluster, learners among them.
+/// Maximum number of replicas in a cluster, including learners.
 pub(crate) const MEMBERS_MAX: usize = 64;
 
 /// Addresses by the id of a replica.
 pub(crate) type Members = BTreeMap<u64, String>;
 
-/// Bytes that they take.
+/// Returns their length in bytes.
 pub(crate) fn encoded_len(members: &Members) -> usize {
     4 + members.values().map(|address| 12 + address.len()).sum::<usize>()
 }
 
-/// Writes them.
+/// Encodes them.
 pub(crate) fn encode(writer: &mut Writer<'_>, members: &Members) {
     writer.u32(members.len() as u32);
     for (id, address) in members {
@@ -27,7 +27,7 @@ pub(crate) fn encode(writer: &mut Writer<'_>, members: &Members) {
     }
 }
 
-/// Reads them.
+/// Parses them.
 pub(crate) fn parse(reader: &mut Reader<'_>) -> Result<Members, WireError> {
     let count = reader.u32()? as usize;
     if count > MEMBERS_MAX {
@@ -36,7 +36,7 @@ pub(crate) fn parse(reader: &mut Reader<'_>) -> Result<Members, WireError> {
     (0..count).map(|_| Ok((reader.u64()?, parse_address(reader.counted()?)?))).collect()
 }
 
-/// Reads an address.
+/// Parses an address.
 pub(crate) fn parse_address(bytes: &[u8]) -> Result<String, WireError> {
     let unknown = WireError::Unknown { field: "address", value: bytes.len() as u64 };
     if bytes.len() > ADDRESS_BYTES_MAX {

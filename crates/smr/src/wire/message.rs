@@ -1,8 +1,8 @@
-//! Raft's messages: an envelope of 24 bytes with any number of messages, of any groups, each a header of 80 bytes, its context, and its entries with
-//! 24 bytes of header each. An envelope without messages says that its sender is there.
+//! Raft messages: an envelope of 24 bytes with any number of messages, of any groups, each a header of 80 bytes, its
+//! context, and its entries with 24 bytes of header each. An envelope without messages is a sign of life of its sender.
 //!
-//! Entries are kept in the memory that the envelope was copied to when it was received: no entry is copied by itself. Snapshots travel in
-//! pieces of their own (`chunk`).
+//! Entries stay in the memory that the envelope was copied to on receipt: no entry is copied individually. Snapshots
+//! travel in separate pieces (`chunk`).
 
 use bytes::Bytes;
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
@@ -17,7 +17,7 @@ const MESSAGE_BYTES: usize = 80;
 const ENTRY_BYTES: usize = 24;
 const FLAG_REJECT: u8 = 1;
 const FLAG_REST: u8 = 2;
-/// Messages in an envelope.
+/// Maximum number of messages in an envelope.
 pub(crate) const MESSAGES_MAX: usize = 1024;
 
 /// A message between replicas of a group.
@@ -25,32 +25,32 @@ pub(crate) const MESSAGES_MAX: usize = 1024;
 pub(crate) struct Addressed {
     /// The number of the group.
     pub group: u16,
-    /// Whether a leader that has nothing to do asks its follower to rest.
+    /// Whether an idle leader asks its follower to rest.
     pub asks_to_rest: bool,
     pub message: Message,
 }
 
-/// What stands before the messages of an envelope.
+/// The header before the messages of an envelope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sender {
-    /// Of all replicas.
+    /// The cluster of all replicas.
     pub cluster: u64,
-    /// The id of all replicas of the process that sends it.
+    /// The id of all replicas of the sending process.
     pub id: u64,
 }
 
-/// Bytes that messages take in an envelope, together with that.
+/// Returns the length of an envelope with these messages.
 pub(crate) fn envelope_len(messages: &[Addressed]) -> usize {
     ENVELOPE_BYTES + messages.iter().map(|addressed| encoded_len(&addressed.message)).sum::<usize>()
 }
 
-/// Bytes that a message takes in an envelope.
+/// Returns the length of a message in an envelope.
 pub(crate) fn encoded_len(message: &Message) -> usize {
     let entries = message.get_entries().iter().map(|entry| ENTRY_BYTES + entry.data.len() + entry.context.len());
     MESSAGE_BYTES + message.context.len() + entries.sum::<usize>()
 }
 
-/// Writes an envelope of the length that it takes ([`envelope_len`]).
+/// Encodes an envelope into memory of exactly its length ([`envelope_len`]).
 pub(crate) fn encode(out: &mut [u8], sender: Sender, messages: &[Addressed]) -> usize {
     let mut writer = Writer::new(out);
     writer.u8(VERSION);
@@ -84,7 +84,7 @@ fn encode_message(writer: &mut Writer<'_>, Addressed { group, asks_to_rest, mess
     words.into_iter().for_each(|word| writer.u64(word));
     writer.bytes(&message.context);
     for entry in message.get_entries() {
-        // The kinds of entries fit two bits; the length of an entry fits 30.
+        // The kind of an entry fits two bits; its length fits 30.
         writer.u32(entry.data.len() as u32);
         writer.u16(entry.context.len() as u16);
         writer.u16(entry.get_entry_type() as u16);
@@ -95,10 +95,10 @@ fn encode_message(writer: &mut Writer<'_>, Addressed { group, asks_to_rest, mess
     }
 }
 
-/// The id of the sender of an envelope, and its messages.
+/// Returns the id of an envelope's sender, and its messages.
 ///
 /// # Errors
-/// If it is none, or of another cluster.
+/// If it is malformed, or of another cluster.
 pub(crate) fn parse(bytes: &[u8], cluster: u64) -> Result<(u64, Vec<Addressed>), WireError> {
     let theirs = cluster_of(bytes)?;
     if theirs != cluster && !is_planted(Mutation::ForeignBelieved) {
@@ -113,7 +113,7 @@ pub(crate) fn parse(bytes: &[u8], cluster: u64) -> Result<(u64, Vec<Addressed>),
         return Err(WireError::Unknown { field: "number of messages", value: count as u64 });
     }
     let mut kept = Kept { bytes, copy: None };
-    // Each takes so many bytes at least: a number that is a lie reserves nothing.
+    // Each message has at least this many bytes: a false count reserves nothing.
     let mut messages = Vec::with_capacity(count.min(reader.left() / MESSAGE_BYTES));
     for _ in 0..count {
         messages.push(parse_message(&mut reader, &mut kept)?);
@@ -122,14 +122,14 @@ pub(crate) fn parse(bytes: &[u8], cluster: u64) -> Result<(u64, Vec<Addressed>),
     Ok((from, messages))
 }
 
-/// Who sent an envelope, of any cluster, if it is one.
+/// Returns the sender of an envelope of any cluster, if the bytes are an envelope.
 pub(crate) fn sender_of(bytes: &[u8]) -> Option<u64> {
     let mut reader = Reader::new(bytes);
     reader.take(16).ok()?;
     reader.u64().ok().filter(|id| *id != 0)
 }
 
-/// The envelope, copied when something of it is to be kept.
+/// The envelope, copied only if a part of it has to be kept.
 struct Kept<'a> {
     bytes: &'a [u8],
     copy: Option<Bytes>,
@@ -171,7 +171,8 @@ fn parse_message(reader: &mut Reader<'_>, kept: &mut Kept<'_>) -> Result<Address
     let mut entries = Vec::with_capacity(count as usize);
     for number in 0..count {
         let entry = parse_entry(reader, kept)?;
-        // The library takes entries to follow each other, and the message they follow; so it is checked before it sees them.
+        // The library assumes that entries are consecutive, after the entry that the message names; so this is checked
+        // before it sees them.
         if message.index.checked_add(number + 1) != Some(entry.index) {
             return Err(WireError::Unknown { field: "index of an entry", value: entry.index });
         }
@@ -197,7 +198,8 @@ fn parse_entry(reader: &mut Reader<'_>, kept: &mut Kept<'_>) -> Result<Entry, Wi
     Ok(entry)
 }
 
-/// Messages that replicas send each other. Others are for the library itself, travel otherwise, or are what clients ask leaders for.
+/// Returns the type of a message that replicas send each other. Other types are internal to the library, travel
+/// differently, or are what clients ask leaders for.
 fn message_type(value: u8) -> Result<MessageType, WireError> {
     use MessageType::*;
     const TYPES: [MessageType; 9] = [
@@ -216,7 +218,7 @@ fn message_type(value: u8) -> Result<MessageType, WireError> {
 }
 
 fn entry_type(value: u16) -> Result<EntryType, WireError> {
-    // No replica proposes several changes of members at once.
+    // No replica proposes several membership changes at once.
     const TYPES: [EntryType; 2] = [EntryType::EntryNormal, EntryType::EntryConfChange];
     let found = TYPES.into_iter().find(|kind| *kind as u16 == value);
     found.ok_or(WireError::Unknown { field: "entry type", value: value.into() })
@@ -261,7 +263,8 @@ mod tests {
     fn message() -> impl Strategy<Value = Addressed> {
         let kinds: Vec<u8> = (0..=30).filter(|value| message_type(*value).is_ok()).collect();
         assert_eq!(kinds.len(), 9);
-        let fields = (prop::sample::select(kinds), any::<[u64; 7]>(), any::<bool>(), vec(any::<u8>(), 0..20), entries(101));
+        let fields =
+            (prop::sample::select(kinds), any::<[u64; 7]>(), any::<bool>(), vec(any::<u8>(), 0..20), entries(101));
         (any::<u16>(), fields).prop_map(|(group, (kind, words, reject, context, entries))| {
             let [to, from, term, log_term, commit, commit_term, reject_hint] = words;
             let message = Message {

@@ -1,25 +1,27 @@
-//! What travels: fixed layouts, little-endian, read by parsers that take any bytes and panic for none.
+//! The wire format: fixed layouts, little-endian; the parsers accept any bytes and never panic.
 //!
 //! | File | What it holds |
 //! |---|---|
 //! | `bytes` | reading and writing numbers and lengths |
-//! | `message` | Raft's messages between replicas, several in an envelope |
-//! | `chunk` | pieces of snapshots |
-//! | `command` | what stands in entries of the log |
-//! | `request`, `response` | what clients ask and are answered |
-//! | `members` | addresses of replicas, and what they are |
+//! | `message` | Raft messages between replicas, several in an envelope |
+//! | `chunk` | pieces of snapshots between replicas |
+//! | `piece` | pieces of the state for backups |
+//! | `command` | the content of log entries |
+//! | `request`, `response` | requests of clients, and the responses |
+//! | `members` | the replicas and their addresses |
 
 pub(crate) mod bytes;
 pub(crate) mod chunk;
 pub mod command;
 pub(crate) mod members;
 pub(crate) mod message;
+pub(crate) mod piece;
 pub mod request;
 pub mod response;
 
 use std::ops::Range;
 
-/// Request type of Raft's messages.
+/// Request type of Raft messages.
 pub const PEER: u8 = 0x40;
 /// Request type of pieces of snapshots.
 pub const CHUNK: u8 = 0x41;
@@ -28,10 +30,10 @@ pub const CLIENT: u8 = 0x42;
 /// The version of all layouts here.
 pub const VERSION: u8 = 3;
 
-/// The number of the cluster that a message between replicas is of: 0 for none.
+/// Returns the cluster that a message between replicas belongs to: 0 for none.
 ///
 /// # Errors
-/// If it is no message of this version.
+/// If it is not a message of this version.
 pub(crate) fn cluster_of(message: &[u8]) -> Result<u64, WireError> {
     let mut reader = bytes::Reader::new(message);
     let version = reader.u8()?;
@@ -42,25 +44,25 @@ pub(crate) fn cluster_of(message: &[u8]) -> Result<u64, WireError> {
     reader.u64()
 }
 
-/// Where a request says which group is asked: that of a client, and a piece of a snapshot.
+/// The field with the group, in requests of clients and in pieces of snapshots.
 const GROUP: Range<usize> = 2..4;
 
-/// The group that a request is for.
+/// Returns the group that a request is for.
 pub(crate) fn group_of(request: &[u8]) -> Option<u16> {
     request.get(GROUP)?.try_into().ok().map(u16::from_le_bytes)
 }
 
-/// Bytes that are no message.
+/// Why bytes are not a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
-    /// They end before the message does.
+    /// The bytes end before the message does.
     #[error("the message is cut off")]
     Short,
-    /// More bytes follow than belong to it.
+    /// Bytes follow after the message.
     #[error("bytes follow the message")]
     Long,
-    /// A field has a value that none has.
+    /// A field has an invalid value.
     #[error("{field} has the unknown value {value}")]
     Unknown {
         /// The field.
@@ -68,12 +70,12 @@ pub enum WireError {
         /// Its value.
         value: u64,
     },
-    /// It is of another cluster.
+    /// The message is of another cluster.
     #[error("the message is of cluster {theirs:016x}, and this replica of cluster {ours:016x}")]
     OtherCluster {
-        /// The sender's.
+        /// The sender's cluster.
         theirs: u64,
-        /// This replica's.
+        /// This replica's cluster.
         ours: u64,
     },
 }

@@ -1,88 +1,91 @@
-//! What clients ask a replica. The first byte says what: one of [`Kind`] begins a [`Command`], the rest stand here. Bytes 2 and 3 of all of them say which group is asked, and bytes 4 to 7 which
-//! cluster, 0 if its client knows no number yet: then it is told one, and nothing is done.
+//! Requests of clients to a replica. The first byte is the kind: a [`Kind`] begins a [`Command`]; the others are
+//! defined here. In all of them, bytes 2 and 3 are the group, and bytes 4 to 7 the cluster, or 0 if the client knows no
+//! number yet: then the replica tells it the number, and does nothing else.
 
 use std::ops::Range;
 
 use super::bytes::{Reader, Writer};
 use super::command::{Command, Kind};
-use super::members::{Members, encode as encode_members, encoded_len as members_len, parse as parse_members, parse_address};
+use super::members::{
+    Members, encode as encode_members, encoded_len as members_len, parse as parse_members, parse_address,
+};
 use super::{GROUP, WireError};
 use crate::cluster_id::ClusterId;
 
 const READ: u8 = 16;
 const INDEX: u8 = 17;
 const PIECE: u8 = 18;
-/// Of a read: whoever is asked is to answer.
+/// Flag of a read: this replica is to answer, leader or not.
 const HERE: u8 = 1;
 const STATUS: u8 = 32;
 const CHANGE: u8 = 33;
 const TRANSFER: u8 = 34;
 const FOUNDED: u8 = 35;
 
-/// Something that is asked.
+/// A request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request<'a> {
-    /// To append a command to the log and execute it when it is committed.
+    /// Append the command to the log, and execute it when it is committed.
     Command(Command<'a>),
-    /// To answer a question as of now.
+    /// Answer a query as of now.
     Read(&'a [u8]),
-    /// The same, of this replica whether it leads or not: one that follows asks its leader how much is committed, and answers
-    /// when it has executed so much.
+    /// The same, of this replica whether it leads or not: a follower asks its leader for the commit index, and answers
+    /// when it has executed that entry.
     ReadHere(&'a [u8]),
-    /// The last entry that is committed as of now, of a leader.
+    /// Ask a leader for the current commit index.
     Index,
-    /// A piece of a snapshot of the state of this replica.
+    /// Get a piece of a snapshot of this replica's state.
     Piece {
-        /// The state has the effects of this entry, at least.
+        /// The state must have the effects of at least this entry.
         least: u64,
-        /// The last entry in the snapshot of which the pieces before were; 0 for the first piece.
+        /// The last entry in the snapshot that the earlier pieces are from; 0 for the first piece.
         index: u64,
-        /// Where the piece begins.
+        /// The offset of the piece.
         offset: u64,
     },
-    /// How this replica is. It says so to everybody, whichever cluster is asked.
+    /// Get this replica's status, which it tells to everybody, whichever cluster the request names.
     Status,
-    /// To change who belongs to the cluster.
+    /// Change the membership of the cluster.
     Change(Change),
-    /// To make another replica leader.
+    /// Make another replica leader.
     Transfer {
         /// Its id.
         to: u64,
     },
-    /// The number of the cluster that these have founded: one of them asks, which has none yet.
+    /// Get the number of the cluster that these members have founded. A first member that has none yet asks for it.
     Founded {
         /// All first members, with their addresses.
         founders: Members,
-        /// How many groups it has.
+        /// The number of groups.
         groups: u16,
     },
 }
 
-/// A change of the cluster. One at a time: the next is refused until the one before is applied.
+/// A membership change. One at a time: the next is refused until the previous one is applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// A replica without a vote is added: it gets the log, and is not counted.
+    /// Add a replica without a vote: it gets the log, but does not count towards a majority.
     AddLearner {
         /// Its id, never used before.
         id: u64,
-        /// Where it is reached, as [`dunlin_net::Addr`] reads it.
+        /// Its address, in the syntax of [`dunlin_net::Addr`].
         address: String,
     },
-    /// A learner gets a vote.
+    /// Give a learner a vote.
     Promote {
         /// Its id.
         id: u64,
     },
-    /// A replica leaves.
+    /// Remove a replica.
     Remove {
         /// Its id.
         id: u64,
     },
-    /// A replica that is not heard of where it was, and comes back with its log, is reached elsewhere.
+    /// Change the address of a replica that is no longer heard at its old one, and returns with its log.
     Move {
         /// Its id.
         id: u64,
-        /// Where it is reached from now on.
+        /// Its new address.
         address: String,
     },
 }
@@ -99,7 +102,7 @@ impl Change {
 }
 
 impl<'a> Request<'a> {
-    /// Bytes that it takes.
+    /// Returns its length in bytes.
     pub fn encoded_len(&self) -> usize {
         match self {
             Request::Command(command) => command.encoded_len(),
@@ -112,10 +115,10 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Writes it, and gives its bytes.
+    /// Encodes it, and returns the number of bytes.
     ///
     /// # Panics
-    /// If `out` is not of its length.
+    /// If `out` does not have its length.
     pub fn encode(&self, out: &mut [u8]) -> usize {
         let mut writer = match self {
             Request::Command(command) => return command.encode(out),
@@ -134,7 +137,9 @@ impl<'a> Request<'a> {
         writer.bytes(&[op, detail, 0, 0, 0, 0, 0, 0]);
         match self {
             Request::Read(query) | Request::ReadHere(query) => writer.bytes(query),
-            Request::Piece { least, index, offset } => [least, index, offset].into_iter().for_each(|word| writer.u64(*word)),
+            Request::Piece { least, index, offset } => {
+                [least, index, offset].into_iter().for_each(|word| writer.u64(*word))
+            }
             Request::Change(change) => {
                 let (_, id, address) = change.words();
                 writer.u64(id);
@@ -151,10 +156,10 @@ impl<'a> Request<'a> {
         writer.len()
     }
 
-    /// Reads it.
+    /// Parses it.
     ///
     /// # Errors
-    /// If it is none.
+    /// If it is malformed.
     pub fn parse(bytes: &'a [u8]) -> Result<Request<'a>, WireError> {
         let mut reader = Reader::new(bytes);
         let op = reader.u8()?;
@@ -183,8 +188,8 @@ impl<'a> Request<'a> {
             TRANSFER => Request::Transfer { to: reader.u64()? },
             FOUNDED => {
                 let groups = reader.u64()?;
-                let groups =
-                    u16::try_from(groups).map_err(|_| WireError::Unknown { field: "number of groups", value: groups })?;
+                let groups = u16::try_from(groups)
+                    .map_err(|_| WireError::Unknown { field: "number of groups", value: groups })?;
                 Request::Founded { founders: parse_members(&mut reader)?, groups }
             }
             _ => return Err(WireError::Unknown { field: "request", value: op.into() }),
@@ -194,20 +199,20 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Where a request says which cluster is asked.
+/// The field with the cluster in a request.
 const CLUSTER: Range<usize> = 4..8;
 
-/// Writes into a request which cluster is asked.
+/// Sets the cluster in an encoded request.
 pub fn set_cluster(request: &mut [u8], cluster: ClusterId) {
     request[CLUSTER].copy_from_slice(&cluster.short().to_le_bytes());
 }
 
-/// Writes into a request which group is asked; without it, that is group 0.
+/// Sets the group in an encoded request; without this it is group 0.
 pub fn set_group(request: &mut [u8], group: u16) {
     request[GROUP].copy_from_slice(&group.to_le_bytes());
 }
 
-/// Whether a request that was parsed is for this cluster.
+/// Whether a parsed request is for this cluster.
 pub(crate) fn is_for(request: &[u8], cluster: ClusterId) -> bool {
     request[CLUSTER] == cluster.short().to_le_bytes()
 }

@@ -1,12 +1,14 @@
-//! What clients are answered: 8 bytes, of which the first says how it went, then what belongs to that.
+//! Responses to clients: 8 bytes, the first of which is the result, then data that depends on it.
 
 use super::WireError;
 use super::bytes::{Reader, Writer};
 use crate::cluster_id::{ClusterId, bits};
 
-use super::members::{Members, encode as encode_members, encoded_len as members_len, parse as parse_members, parse_address};
+use super::members::{
+    Members, encode as encode_members, encoded_len as members_len, parse as parse_members, parse_address,
+};
 
-/// Bytes in front of a reply.
+/// Bytes of the header before a reply.
 pub const RESPONSE_BYTES: usize = 8;
 const OK: u8 = 0;
 const NOT_LEADER: u8 = 1;
@@ -21,66 +23,66 @@ const DEPOSED: u8 = 9;
 const OTHER_CLUSTER: u8 = 10;
 const NO_GROUP: u8 = 11;
 
-/// An answer.
+/// A response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Response<'a> {
-    /// It was done: the reply.
+    /// The request was done; this is the reply.
     Ok(&'a [u8]),
     /// This replica does not lead. Nothing was done.
     NotLeader {
-        /// Who does, as far as this replica knows.
+        /// The leader, as far as this replica knows.
         leader: Option<(u64, String)>,
     },
-    /// This replica led when it was asked, and does no longer. A command may have been committed nevertheless, or be yet.
+    /// This replica led when the request came, but no longer leads. A command may have been committed nevertheless, or
+    /// may be yet.
     Deposed {
-        /// Who leads, as far as this replica knows.
+        /// The leader, as far as this replica knows.
         leader: Option<(u64, String)>,
     },
-    /// Too much waits already. Nothing was done.
+    /// A queue is full. Nothing was done.
     Busy,
-    /// The session is over, or never was. The command was not executed for this request.
+    /// The session has ended, or never existed. The command was not executed for this request.
     NoSession,
-    /// The client said before that it waits no longer for this command. It was not executed for this request.
+    /// The client has said that it no longer waits for this command. It was not executed for this request.
     Old,
-    /// It cannot be done; why. Nothing was changed.
+    /// The request cannot be done, for this reason. Nothing was changed.
     Refused(String),
-    /// This replica has failed and does nothing any more.
+    /// This replica has failed, and does nothing any more.
     Failed,
-    /// It was no request.
+    /// The request is malformed.
     Bad,
-    /// It was for another cluster. Nothing was done.
+    /// The request is for another cluster. Nothing was done.
     OtherCluster {
-        /// That of this replica.
+        /// This replica's cluster.
         ours: ClusterId,
     },
     /// The command is longer than allowed. Nothing was done.
     TooLarge,
-    /// It was for a group that this process does not have. Nothing was done.
+    /// The request is for a group that this process does not have. Nothing was done.
     NoGroup {
-        /// So many it has, numbered from 0.
+        /// The number of groups; they are numbered from 0.
         groups: u32,
     },
 }
 
 impl<'a> Response<'a> {
-    /// Bytes that it takes.
+    /// Returns its length in bytes.
     pub fn encoded_len(&self) -> usize {
         RESPONSE_BYTES
             + match self {
                 Response::Ok(reply) => reply.len(),
-                Response::NotLeader { leader: Some((_, address)) } | Response::Deposed { leader: Some((_, address)) } => {
-                    8 + address.len()
-                }
+                Response::NotLeader { leader: Some((_, address)) }
+                | Response::Deposed { leader: Some((_, address)) } => 8 + address.len(),
                 Response::Refused(why) => why.len(),
                 Response::OtherCluster { .. } | Response::NoGroup { .. } => 8,
                 _ => 0,
             }
     }
 
-    /// Writes it, and gives its bytes.
+    /// Encodes it, and returns the number of bytes.
     ///
     /// # Panics
-    /// If `out` is not of its length.
+    /// If `out` does not have its length.
     pub fn encode(&self, out: &mut [u8]) -> usize {
         let mut writer = Writer::new(out);
         let status = match self {
@@ -113,10 +115,10 @@ impl<'a> Response<'a> {
         writer.len()
     }
 
-    /// Reads it.
+    /// Parses it.
     ///
     /// # Errors
-    /// If it is none.
+    /// If it is malformed.
     pub fn parse(bytes: &'a [u8]) -> Result<Response<'a>, WireError> {
         let mut reader = Reader::new(bytes);
         let status = reader.u8()?;
@@ -156,73 +158,76 @@ fn parse_leader(reader: &mut Reader<'_>) -> Result<Option<(u64, String)>, WireEr
     Ok(Some((reader.u64()?, parse_address(reader.take(reader.left())?)?)))
 }
 
-/// What a replica does.
+/// The role of a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Role {
     /// It follows a leader, or waits for one.
     Follower = 0,
-    /// It asks the others whether they would vote for it, or for their votes.
+    /// It asks the others for pre-votes or votes.
     Candidate = 1,
     /// It leads.
     Leader = 2,
 }
 
-/// A replica of another cluster that has reached this one, or that this one has reached.
+/// A replica of another cluster that contacted this one, or that this one contacted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Foreign {
-    /// Its id there.
+    /// Its id in its cluster.
     pub id: u64,
-    /// Which cluster it is of.
+    /// Its cluster.
     pub cluster: ClusterId,
 }
 
-/// How a replica is.
+/// The status of a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     /// Its id.
     pub id: u64,
-    /// The number of its cluster; `None` while it waits to be told, and takes part in nothing.
+    /// The number of its cluster; `None` while it waits to learn it, and takes part in nothing.
     pub cluster: Option<ClusterId>,
-    /// So many groups its process has, numbered from 0; 0 if it is of a version without groups, which has one.
+    /// The number of groups of its process, numbered from 0; 0 if its version has no groups, which amounts to one.
     pub groups: u16,
-    /// What it does.
+    /// For a process that waits to be added: the group count of a cluster that it cannot join, since its own differs.
+    /// Start it with that count.
+    pub other_groups: Option<u16>,
+    /// Its role.
     pub role: Role,
     /// Whether its disk hangs: a write or flush takes longer than [`crate::NodeConfig::flush_elections_max`] allows.
     pub disk_hangs: bool,
     /// Its term.
     pub term: u64,
-    /// Who leads, as far as it knows.
+    /// The leader, as far as it knows.
     pub leader: Option<u64>,
-    /// First entry that it still has.
+    /// The first entry that it still has.
     pub first: u64,
-    /// Last entry that it has.
+    /// The last entry that it has.
     pub last: u64,
-    /// Last entry that it knows is committed.
+    /// Its commit index.
     pub committed: u64,
-    /// Last entry that it has executed.
+    /// The last entry that it has executed.
     pub applied: u64,
-    /// Sessions of clients.
+    /// The number of clients' sessions.
     pub sessions: u64,
-    /// The longest time that it did nothing else for a snapshot of its state, since it was started, in nanoseconds.
+    /// The longest pause of its other work for a snapshot of its state, since it was started, in nanoseconds.
     pub snapshot_pause_max: u64,
-    /// Replicas with a vote.
+    /// Voting replicas.
     pub voters: Vec<u64>,
-    /// Replicas without.
+    /// Learners.
     pub learners: Vec<u64>,
-    /// Of a leader, the last entry that each replica is known to have, in the order of voters and learners.
+    /// For a leader, the last entry that each replica is known to have, in the order of voters and learners.
     pub matched: Vec<u64>,
-    /// Replicas of other clusters with which it has to do by mistake: one of the lists of addresses is wrong.
+    /// Replicas of other clusters that it has contact with by mistake: one of the lists of addresses is wrong.
     pub foreign: Vec<Foreign>,
-    /// Where each is reached.
+    /// The address of each replica.
     pub addresses: Members,
 }
 
-/// Foreign replicas in a status. Each takes 16 bytes.
+/// Maximum number of foreign replicas in a status. Each takes 16 bytes.
 pub(crate) const FOREIGN_MAX: usize = 16;
 
 impl Status {
-    /// Its bytes.
+    /// Returns its bytes.
     pub fn encode(&self) -> Vec<u8> {
         let ids = [&self.voters, &self.learners, &self.matched];
         let lists = ids.iter().map(|ids| 4 + 8 * ids.len()).sum::<usize>() + 4 + 16 * self.foreign.len();
@@ -232,7 +237,8 @@ impl Status {
         writer.u8(self.role as u8);
         writer.u8(self.disk_hangs.into());
         writer.u16(self.groups);
-        writer.u32(0);
+        writer.u16(self.other_groups.unwrap_or(0));
+        writer.u16(0);
         let leader = self.leader.unwrap_or(0);
         let log = [self.first, self.last, self.committed, self.applied];
         let words = [self.id, bits(self.cluster), self.term, leader];
@@ -249,10 +255,10 @@ impl Status {
         out
     }
 
-    /// Reads one.
+    /// Parses a status.
     ///
     /// # Errors
-    /// If it is none.
+    /// If it is malformed.
     pub fn parse(bytes: &[u8]) -> Result<Status, WireError> {
         let mut reader = Reader::new(bytes);
         let role = match reader.u8()? {
@@ -262,8 +268,8 @@ impl Status {
             value => return Err(WireError::Unknown { field: "role", value: value.into() }),
         };
         let disk_hangs = reader.u8()? != 0;
-        let groups = reader.u16()?;
-        reader.take(4)?;
+        let (groups, other_groups) = (reader.u16()?, reader.u16()?);
+        reader.take(2)?;
         let mut word = || reader.u64();
         let (id, cluster) = (word()?, ClusterId::from_bits(word()?));
         let (term, leader) = (word()?, word()?);
@@ -290,6 +296,7 @@ impl Status {
             id,
             cluster,
             groups,
+            other_groups: (other_groups != 0).then_some(other_groups),
             role,
             disk_hangs,
             term,
@@ -343,6 +350,7 @@ mod tests {
             id: 1,
             cluster: ClusterId::from_bits(6),
             groups: 300,
+            other_groups: Some(7),
             role: Role::Leader,
             disk_hangs: true,
             term: 2,

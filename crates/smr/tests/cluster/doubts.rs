@@ -1,4 +1,4 @@
-//! Replicas that are said to have lost entries.
+//! Replicas that are claimed to have lost entries.
 
 use std::time::Duration;
 
@@ -18,29 +18,30 @@ fn who_may_have_lost_entries_takes_no_part_in_elections() {
     lost_entries_elect_nobody(cluster, 1000);
 }
 
-/// The same while the replica restores the state of its log, a piece in each turn.
+/// The same while the replica restores the state of its log, one piece in each turn.
 #[test]
 fn who_restores_its_state_may_have_lost_entries_too() {
     let quick = NodeConfig { heartbeat_ticks: 1, election_ticks: 4, ..config() };
     let pieces = NodeConfig { snapshot_step_bytes: 30, snapshot_entries: 600, keep_entries: 4, ..quick };
     let cluster = Cluster::new(3, pieces);
-    let has_snapshots =
-        |cluster: &Cluster| (1..=3).all(|id| cluster.node(id).with_log(|log| log.base().get_metadata().index) > KEYS.into());
+    let has_snapshots = |cluster: &Cluster| {
+        (1..=3).all(|id| cluster.node(id).with_log(|log| log.base().get_metadata().index) > KEYS.into())
+    };
     for number in 0.. {
         cluster.put(&format!("key {}", number % KEYS), &[7; 60]).unwrap();
         if number > KEYS && has_snapshots(&cluster) {
             break;
         }
     }
-    // For as long as the state is restored.
+    // For the whole time of restoring the state.
     lost_entries_elect_nobody(cluster, KEYS / 5);
 }
 
-/// Keys of a state, of which a turn restores one.
+/// Keys of a state; a turn restores one.
 const KEYS: u32 = 500;
 
-/// A replica with part of its log, one that is behind, and a leader that knows both and stands still: together they
-/// could elect one that lacks what is committed.
+/// A replica with part of its log, one that is behind, and a paused leader that knows both: together the two could
+/// elect a leader that lacks committed entries.
 fn lost_entries_elect_nobody(mut cluster: Cluster, turns: u32) {
     let leader = cluster.leader();
     cluster.turns(LONG);
@@ -61,7 +62,7 @@ fn lost_entries_elect_nobody(mut cluster: Cluster, turns: u32) {
     assert_eq!(cluster.get("b").unwrap().as_deref(), Some(&[4][..]));
 }
 
-/// Somebody says so again and again, in the name of a leader that stands still: the others elect another nevertheless.
+/// A forger claims it again and again, in the name of a paused leader: the others elect another leader nevertheless.
 #[test]
 fn who_does_not_answer_is_not_doubted_for_ever() {
     let mut cluster = Cluster::new(3, config());
@@ -86,7 +87,7 @@ fn who_does_not_answer_is_not_doubted_for_ever() {
     cluster.put("a", b"2").unwrap();
 }
 
-/// Somebody says so all the time, in the name of one that answers.
+/// A forger claims it all the time, in the name of a member that answers.
 #[test]
 fn who_answers_is_not_doubted_all_the_time() {
     let mut cluster = Cluster::new(3, config());

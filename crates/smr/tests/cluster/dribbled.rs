@@ -1,4 +1,4 @@
-//! Snapshots of which pieces come for ever, and never the last.
+//! Snapshots whose pieces keep coming, but never the last one.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use super::harness::{Cluster, config};
 
 const TOTAL: u64 = 150_000;
 
-/// Somebody who sends replica 1 a snapshot of many bytes, piece by piece.
+/// A sender that sends replica 1 a snapshot of many bytes, piece by piece.
 struct Sender<'a> {
     cluster: &'a Cluster,
     sent: Vec<u8>,
 }
 
 impl Sender<'_> {
-    /// Sends so many bytes more, and gives where the next piece is to begin; nothing if the piece is refused.
+    /// Sends this many more bytes, and returns where the next piece must begin; `None` if the piece is refused.
     fn send(&mut self, bytes: usize) -> Option<u64> {
         let status = self.cluster.node(1).status();
         let offset = self.sent.len();
@@ -39,7 +39,7 @@ impl Sender<'_> {
     }
 }
 
-/// One replica with a state of which two snapshots and the one that comes would be too much.
+/// One replica with a state so large that two snapshots of it and the incoming one do not fit.
 fn with_state() -> Cluster {
     let limits = NodeConfig { snapshot_bytes_max: TOTAL, snapshot_memory_max: 2 * TOTAL, ..config() };
     let cluster = Cluster::new(1, NodeConfig { snapshot_entries: 50, keep_entries: 1, chunk_bytes: 10_000, ..limits });
@@ -50,7 +50,7 @@ fn with_state() -> Cluster {
     cluster
 }
 
-/// Else nobody makes room in the log.
+/// Otherwise nothing would make room in the log.
 #[test]
 fn the_own_snapshot_goes_before_one_that_comes() {
     let cluster = with_state();
@@ -78,7 +78,7 @@ fn who_sends_nothing_or_too_little_is_not_waited_for() {
         }
         assert_eq!(sender.send(10), None, "{bytes} bytes came eight times");
     }
-    // Who sends as much as a replica does is waited for.
+    // A sender that sends as much as a replica does is waited for.
     let mut sender = Sender { cluster: &cluster, sent: Vec::new() };
     for number in 1..=8 {
         assert_eq!(sender.send(10_000), Some(10_000 * number));

@@ -1,4 +1,4 @@
-//! How long a new cluster has no leader.
+//! How long a new cluster is without a leader.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use dunlin_smr::{Beginning, NodeConfig};
 use super::harness::{ClusterOf, World};
 use super::storage::{InMemory, OnDisks, Storage};
 
-/// Starts three replicas with default settings, so long one after the other; gives the time from the start of the last
-/// one until one leads.
+/// Starts three replicas with default settings, with this delay in between; returns the time from the last start until
+/// one leads.
 fn first_leader<S: Storage>(storage: S, client_node: u32, ids: [u64; 3], apart: Duration) -> Duration {
     let all: Vec<(u64, Addr)> = (1..=3).map(|id| (id, Addr::Node(id as u32))).collect();
     let mut cluster = ClusterOf::planned(&World::new(), storage, client_node, all.clone(), NodeConfig::new(1));

@@ -1,4 +1,4 @@
-//! Clusters that reach each other by mistake: an address that stands in the lists of two, or was used before.
+//! Clusters that contact each other by mistake: an address is in the lists of both, or was reused.
 
 use dunlin_net::Addr;
 use dunlin_smr::kv::{Command, Condition};
@@ -20,7 +20,7 @@ fn put(key: &[u8], value: &[u8]) -> Vec<u8> {
     Command::Put { key, value, condition: Condition::Always }.encode()
 }
 
-/// The first members with these ids found a cluster, those that run.
+/// Founds a cluster whose first members have these ids; those in `run` are started.
 fn found(world: &World, client: u32, nodes: [u32; 3], run: &[u64]) -> Cluster {
     let all = members(nodes);
     let mut cluster = Cluster::planned(world, InMemory, client, all.clone(), config());
@@ -30,7 +30,7 @@ fn found(world: &World, client: u32, nodes: [u32; 3], run: &[u64]) -> Cluster {
     cluster
 }
 
-/// The list of another cluster has the address of the third replica of this one, which has the same id there.
+/// Another cluster's list has the address of this cluster's third replica, under the same id.
 #[test]
 fn two_clusters_that_share_an_address_do_not_merge() {
     for more in [0, 30] {
@@ -43,14 +43,14 @@ fn two_clusters_that_share_an_address_do_not_merge() {
             here.put(&format!("here {number}"), b"1").unwrap();
             there.put(&format!("there {number}"), b"2").unwrap();
         }
-        // Logs of equal and of other lengths.
+        // Logs of equal and of different lengths.
         for number in 0..more {
             there.put(&format!("more {number}"), b"").unwrap();
         }
         here.turns(LONG);
         let third = here.node(3);
         assert_eq!((third.failure(), here.local(3, "there 3"), there.local(1, "here 3")), (None, None, None));
-        // Who leads fails, and what was acknowledged is there.
+        // The leader fails, and acknowledged writes are still there.
         for id in [1, 2] {
             if here.node(id).status().role == Role::Leader {
                 here.stop(id);
@@ -121,25 +121,25 @@ fn a_client_of_a_list_that_mixes_clusters_is_told() {
         (asked.map(drop), client.cluster(), client.strangers())
     };
     let [ours, theirs] = [&here, &there].map(|cluster| cluster.node(1).status().cluster.unwrap());
-    // As many of one as of the other: nothing is done.
+    // Equal numbers of both clusters: nothing is done.
     let (asked, cluster, _) = ask(vec![(1, Addr::Node(1)), (2, Addr::Node(12))]);
     assert!(matches!(asked, Err(ClientError::SeveralClusters { .. })), "{asked:?}");
     assert_eq!(cluster, None);
     assert!([&here, &there].map(|cluster| cluster.get("a").unwrap().unwrap()).iter().all(|value| value != b"mixed"));
-    // Most of one: the other is not asked for anything.
+    // A majority of one: the other is not asked for anything.
     let (asked, cluster, strangers) = ask(vec![(1, Addr::Node(11)), (2, Addr::Node(2)), (3, Addr::Node(3))]);
     assert_eq!((asked, cluster), (Ok(()), Some(ours)));
     assert!(strangers.iter().all(|stranger| (stranger.id, stranger.cluster) == (1, theirs)), "{strangers:?}");
     assert_eq!(here.get("a").unwrap().as_deref(), Some(&b"mixed"[..]));
     assert_eq!(there.get("a").unwrap().as_deref(), Some(&b"there"[..]));
-    // Who knows the number insists on it.
+    // A client that knows the number insists on it.
     let insisting = ClientConfig { cluster: Some(theirs), ..client_config() };
     let client = Client::new(&here.endpoint, here.client.members(), insisting);
     let asked = here.drive(client.query(b"a")).map(drop);
     assert_eq!(asked, Err(ClientError::OtherCluster { found: ours }));
 }
 
-/// The others are away: one that answers may be of another cluster, with an address that was used before.
+/// The others are away: the one that answers may be of another cluster, at a reused address.
 #[test]
 fn a_client_follows_no_minority() {
     let world = World::new();
@@ -154,15 +154,15 @@ fn a_client_follows_no_minority() {
     assert!(expected.to_string().contains("--cluster") && !expected.may_have_run(), "{expected}");
     assert_eq!((asked, unsure.cluster()), (Err(expected), None));
     assert_eq!(here.get("a").unwrap().as_deref(), Some(&b"1"[..]));
-    // Who is told the number needs no majority.
+    // A client that is given the number needs no majority.
     assert_eq!(here.drive(client(Some(ours)).execute(&put(b"a", b"3"))).map(drop), Ok(()));
-    // Replicas that it learned of later, as those that are to be added, do not count.
+    // Replicas that it learned of later, such as those to be added, do not count.
     let client = Client::new(&here.endpoint, here.client.members(), client_config());
     (4..20).for_each(|id| client.learn(id, Addr::Node(20 + id as u32)));
     assert_eq!(here.drive(client.execute(&put(b"a", b"4"))).map(drop), Ok(()));
 }
 
-/// A replica that answers says who belongs to its cluster, and where.
+/// A replica that answers tells the members of its cluster, and their addresses.
 #[test]
 fn a_client_needs_one_member_of_a_list_of_members() {
     let world = World::new();
@@ -175,7 +175,7 @@ fn a_client_needs_one_member_of_a_list_of_members() {
         let client = Client::new(&here.endpoint, members, client_config());
         assert_eq!(here.drive(client.execute(&put(b"a", b"2"))).map(drop), Ok(()), "{listed:?}");
     }
-    // Of the two others nobody knows whether they are of this cluster.
+    // It is unknown whether the two others belong to this cluster.
     let stale = [(1, Addr::Node(1)), (8, Addr::Node(2)), (9, Addr::Node(9))];
     let client = Client::new(&here.endpoint, stale, client_config());
     let asked = here.drive(client.execute(&put(b"a", b"3"))).map(drop);
@@ -199,7 +199,7 @@ fn first_members_agree_on_a_number_in_any_order() {
         cluster.until("all have it", |cluster| (1..=3).all(|id| cluster.local(id, "a").is_some()));
         let numbers: Vec<_> = (1..=3).map(|id| cluster.node(id).status().cluster).collect();
         assert!(numbers[0].is_some() && numbers.iter().all(|number| *number == numbers[0]), "{numbers:?}");
-        // It is kept with the log.
+        // The number is stored in the log.
         let log = cluster.stop(2);
         cluster.start(2, log, Beginning::Join);
         assert_eq!(cluster.node(2).status().cluster, numbers[0]);
@@ -211,7 +211,7 @@ fn a_first_member_with_another_list_is_of_no_cluster() {
     let world = World::new();
     let mut cluster = found(&world, 1000, [1, 2, 3], &[1, 2]);
     cluster.put("a", b"1").unwrap();
-    // It has the address of the first one for its own first one.
+    // It takes the first one's address for that of its own first member.
     cluster.start(3, MemoryLog::new(), Beginning::First(members([1, 12, 3])));
     cluster.turns(LONG);
     let status = cluster.node(3).status();
@@ -226,7 +226,7 @@ fn who_waits_to_be_added_promises_nothing_to_others() {
     let mut cluster = Cluster::new(3, config());
     cluster.put("a", b"1").unwrap();
     cluster.start(4, MemoryLog::new(), Beginning::Join);
-    // Strangers of several clusters, of any term.
+    // Strangers of several clusters, with any term.
     for stranger in [5, 6, 7] {
         for kind in 0..20 {
             let ids = Forged { kind, to: 4, from: 1, ..Forged::default() };
@@ -240,7 +240,7 @@ fn who_waits_to_be_added_promises_nothing_to_others() {
     cluster.until("4 has it", |cluster| cluster.local(4, "a").is_some());
     assert_eq!(cluster.node(4).status().cluster, cluster.node(1).status().cluster);
     change(&cluster, Change::Promote { id: 4 }).unwrap();
-    // One that is told the number joins no other cluster.
+    // A replica that is given the number joins no other cluster.
     let number = ClusterId::from_bits(cluster.node(1).status().cluster.unwrap().bits() ^ 1);
     cluster.config.cluster = number;
     cluster.start(5, MemoryLog::new(), Beginning::Join);

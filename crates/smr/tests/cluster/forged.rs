@@ -1,4 +1,5 @@
-//! Messages that no replica sends, with the right number of the cluster and in the names of its members: what is impossible is counted, and changes nothing.
+//! Messages that no replica sends, with the right cluster number and in the names of its members: impossible ones are
+//! counted, and change nothing.
 
 use std::time::Duration;
 
@@ -11,17 +12,18 @@ use dunlin_smr::wire::response::Status;
 use super::harness::{Cluster, ClusterOf, config};
 use super::storage::Storage;
 
-/// Longer than some elections.
+/// Longer than several elections.
 pub const LONG: Duration = Duration::from_millis(200);
 
-/// Raft's numbers of what a message is.
+/// Raft's numbers of message types.
 pub const APPEND: u64 = 3;
 pub const ANSWER: u64 = 4;
-const VOTE: u64 = 5;
+pub const VOTE: u64 = 5;
 pub const HEARTBEAT: u64 = 8;
 const HEARTBEAT_ANSWER: u64 = 9;
 const PRE_VOTE: u64 = 17;
-const KINDS: [u64; 9] = [APPEND, ANSWER, VOTE, 6, HEARTBEAT, HEARTBEAT_ANSWER, 14, PRE_VOTE, 18];
+pub const PRE_VOTE_ANSWER: u64 = 18;
+const KINDS: [u64; 9] = [APPEND, ANSWER, VOTE, 6, HEARTBEAT, HEARTBEAT_ANSWER, 14, PRE_VOTE, PRE_VOTE_ANSWER];
 
 /// A message as another replica would send it.
 #[derive(Debug, Clone, Default)]
@@ -37,7 +39,7 @@ pub struct Forged {
     pub commit: u64,
     pub commit_term: u64,
     pub reject_hint: u64,
-    /// Of its entries, which follow `index`.
+    /// The terms of its entries, which follow `index`.
     pub terms: Vec<u64>,
 }
 
@@ -55,13 +57,13 @@ impl Forged {
         }
     }
 
-    /// Sends it to whom it is for; gives the cluster of the answer, if there is one.
+    /// Sends it to its receiver; returns the cluster in the answer, if there is one.
     pub fn send(&self, cluster: &Cluster, number: u64) -> Option<u64> {
         send_all(cluster, number, std::slice::from_ref(self))
     }
 }
 
-/// Messages for one replica, in one envelope of the first one's sender.
+/// Puts messages for one replica into one envelope, from the first message's sender.
 pub fn envelope(messages: &[Forged], cluster: u64) -> MsgBuf {
     let mut bytes = vec![wire::VERSION, 0];
     bytes.extend_from_slice(&(messages.len() as u16).to_le_bytes());
@@ -76,7 +78,7 @@ pub fn envelope(messages: &[Forged], cluster: u64) -> MsgBuf {
     .unwrap()
 }
 
-/// Sends messages to the one replica that they are for; gives the cluster of the answer, if there is one.
+/// Sends messages to their common receiver; returns the cluster in the answer, if there is one.
 pub fn send_all<S: Storage>(cluster: &ClusterOf<S>, number: u64, messages: &[Forged]) -> Option<u64> {
     let work = async {
         let session = cluster.endpoint.connect(&Addr::Node(messages[0].to as u32)).await.unwrap();
@@ -87,7 +89,7 @@ pub fn send_all<S: Storage>(cluster: &ClusterOf<S>, number: u64, messages: &[For
     cluster.drive(work)
 }
 
-/// A cluster with some entries, all of which all have; its number, who leads, and who follows.
+/// Returns a cluster whose replicas all have the same entries, its number, its leader, and its followers.
 fn settled() -> (Cluster, u64, u64, [u64; 2]) {
     let cluster = Cluster::new(3, config());
     cluster.put("a", b"1").unwrap();
@@ -119,9 +121,10 @@ fn one_forged_heartbeat_stops_nobody() {
     for id in 1..=3 {
         let Status { term, leader, last, .. } = cluster.node(id).status();
         let from = leader.filter(|leader| *leader != id).unwrap_or(id % 3 + 1);
-        // Of the leader's term and of a later one: this replica is said to have more than it has.
+        // In the leader's term and in a later one: this replica is said to have more than it has.
         for term in [term, term + 1] {
-            Forged { kind: HEARTBEAT, to: id, from, term, commit: last + 1, ..Forged::default() }.send(&cluster, number);
+            Forged { kind: HEARTBEAT, to: id, from, term, commit: last + 1, ..Forged::default() }
+                .send(&cluster, number);
             cluster.turns(LONG);
             assert_eq!(cluster.node(id).failure(), None);
         }
@@ -148,7 +151,7 @@ fn forged_terms_cut_nobody_off() {
     all_execute(&cluster, b"2");
 }
 
-/// Each by as much as a message may, again and again, so that none believes the messages of another.
+/// Each raises the term by as much as a message may, again and again, until no replica believes another's messages.
 #[test]
 fn replicas_whose_terms_are_far_apart_find_together() {
     let (cluster, number, ..) = settled();
@@ -162,7 +165,7 @@ fn replicas_whose_terms_are_far_apart_find_together() {
     assert!((1..=3).all(|id| cluster.node(id).status().term >= 9 << 16));
 }
 
-/// A log on disk would refuse them, and with that stop.
+/// A log on disk would reject them, and stop because of that.
 #[test]
 fn entries_whose_terms_fall_or_are_later_than_their_leader_are_dropped() {
     let cluster = Cluster::new(3, config());
@@ -174,20 +177,21 @@ fn entries_whose_terms_fall_or_are_later_than_their_leader_are_dropped() {
     let number = number.unwrap().bits();
     for terms in [[term, term - 1], [term - 1, term], [term, term + 1], [0, term]] {
         let before = cluster.node(id).counters().bad;
-        let append = Forged { kind: APPEND, to: id, from: leader, term, log_term: term, index: last, ..Forged::default() };
+        let append =
+            Forged { kind: APPEND, to: id, from: leader, term, log_term: term, index: last, ..Forged::default() };
         Forged { commit: last, terms: terms.to_vec(), ..append }.send(&cluster, number);
         assert_eq!((cluster.node(id).counters().bad, cluster.node(id).status().last), (before + 1, last), "{terms:?}");
     }
     cluster.put("a", b"2").unwrap();
 }
 
-/// The library finds term 0 at every place behind its log: with that it believes that it has what it lacks.
+/// The library finds term 0 at every index after its log: with that term, it would believe that it has what it lacks.
 #[test]
 fn an_append_behind_the_log_is_refused_whatever_its_term() {
     let (cluster, number, leader, [id, _]) = settled();
     let Status { term, last, .. } = cluster.node(id).status();
     let append = Forged { kind: APPEND, to: id, from: leader, term, ..Forged::default() };
-    // It is to commit what it lacks; to leave a gap; to acknowledge what it lacks.
+    // It is asked to commit what it lacks; to leave a gap; to acknowledge what it lacks.
     is_refused(&cluster, number, &Forged { index: last + 5, commit: last + 3, ..append.clone() });
     is_refused(&cluster, number, &Forged { index: last + 5, terms: vec![term], ..append.clone() });
     is_refused(&cluster, number, &Forged { index: last + 5, terms: vec![0], ..append.clone() });
@@ -198,7 +202,7 @@ fn an_append_behind_the_log_is_refused_whatever_its_term() {
     cluster.until("it has it", |cluster| cluster.local(id, "a").as_deref() == Some(&b"2"[..]));
 }
 
-/// As many of both followers as may come.
+/// For both followers, as many as fit.
 #[test]
 fn forged_rejections_starve_no_follower() {
     let (cluster, number, leader, others) = settled();
@@ -210,10 +214,10 @@ fn forged_rejections_starve_no_follower() {
         {
             is_refused(&cluster, number, &Forged { index, reject_hint, log_term, ..answer.clone() });
         }
-        // Of an earlier term, nothing else is looked at.
+        // If a message is of an earlier term, nothing else is checked.
         let late = Forged { index: last, reject_hint: u64::MAX, log_term: 1, term: term - 1, ..answer.clone() };
         late.send(&cluster, number);
-        // Possible ones.
+        // Possible messages.
         for index in 0..=last {
             Forged { index, ..answer.clone() }.send(&cluster, number);
         }
@@ -223,18 +227,22 @@ fn forged_rejections_starve_no_follower() {
     assert_eq!(cluster.leader(), leader);
 }
 
-/// Each says what no replica can say, in the present term and the next.
+/// Each claims something that no replica can claim, in the present term and the next.
 #[test]
 fn what_is_impossible_is_refused() {
     let (cluster, number, leader, [id, _]) = settled();
     let Status { term, last, .. } = cluster.node(id).status();
-    let follower = Forged { to: id, from: leader, term, log_term: term, index: last, commit: last, ..Forged::default() };
+    let follower =
+        Forged { to: id, from: leader, term, log_term: term, index: last, commit: last, ..Forged::default() };
     for term in [term, term + 1] {
         let vote = |kind, log_term, index, commit| Forged { kind, term, log_term, index, commit, ..follower.clone() };
         for kind in [VOTE, PRE_VOTE] {
-            for forged in
-                [vote(kind, term, last, last), vote(kind, 0, last, last), vote(kind, 1, 0, 0), vote(kind, 1, last, last + 1)]
-            {
+            for forged in [
+                vote(kind, term, last, last),
+                vote(kind, 0, last, last),
+                vote(kind, 1, 0, 0),
+                vote(kind, 1, last, last + 1),
+            ] {
                 is_refused(&cluster, number, &forged);
             }
             is_refused(&cluster, number, &Forged { commit_term: term, ..vote(kind, term - 1, last, last) });
@@ -256,8 +264,8 @@ fn what_is_impossible_is_refused() {
     assert_eq!(cluster.leader(), leader);
 }
 
-/// Messages of all kinds, with every field near the truth or far from it. Some are possible, and then replicas may be misled, but not stopped. `DUNLIN_SEEDS=10000`
-/// tries more.
+/// Messages of all types, with every field near the truth or far from it. Some are possible, and may mislead replicas,
+/// but must not stop them. `DUNLIN_SEEDS=10000` tries more.
 #[test]
 fn stray_messages_stop_nobody_whatever_they_say() {
     for seed in 0..std::env::var("DUNLIN_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(60) {
@@ -283,8 +291,20 @@ fn stray_messages_stop_nobody_whatever_they_say() {
             let [index, commit, reject_hint] = [last; 3].map(&mut near);
             let terms = (0..near(1) % 3).map(|_| near(log_term)).collect();
             let reject = random.below(2) == 0;
-            let forged =
-                Forged { group: 0, kind, reject, to, from, term, log_term, index, commit, commit_term, reject_hint, terms };
+            let forged = Forged {
+                group: 0,
+                kind,
+                reject,
+                to,
+                from,
+                term,
+                log_term,
+                index,
+                commit,
+                commit_term,
+                reject_hint,
+                terms,
+            };
             let answer = forged.send(&cluster, said);
             assert!(said == number || answer == Some(number), "seed {seed}: it is told which cluster this is");
         }

@@ -1,4 +1,4 @@
-//! Replicas and a client over loopback, in one thread, on a clock that the test moves.
+//! Replicas and a client over loopback, in one thread, on a clock that the test advances.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -15,9 +15,9 @@ use dunlin_smr::{Beginning, Client, ClientConfig, ClientError, Node, NodeConfig,
 
 use super::storage::{InMemory, Storage};
 
-/// Time between two turns of everybody.
+/// Time between two turns of all processes.
 const TURN: Duration = Duration::from_micros(50);
-/// Turns in which something must happen.
+/// Turns within which an expected event must happen.
 const PATIENCE: usize = 200_000;
 /// The node of the client.
 const CLIENT: u32 = 1000;
@@ -27,15 +27,15 @@ pub type Cluster = ClusterOf<InMemory>;
 
 type Replica<S> = Node<KvMachine, <S as Storage>::Log>;
 
-/// What runs at a node of the network.
+/// A process at a node of the network.
 #[derive(Clone)]
 struct Running {
     endpoint: Rc<Endpoint<LoopbackTransport>>,
-    /// Steps what stands below its log.
+    /// Steps the device below its log.
     step: Rc<dyn Fn(u64)>,
 }
 
-/// A network, its time, and who runs on it, whichever cluster they belong to.
+/// A network, its time, and the processes on it, of any cluster.
 #[derive(Clone)]
 pub struct World {
     network: LoopbackNetwork,
@@ -60,7 +60,7 @@ impl World {
     }
 }
 
-/// A replica, and what stands below its log.
+/// A replica, and the device below its log.
 pub struct Place<S: Storage> {
     pub node: Replica<S>,
     pub device: Rc<S::Device>,
@@ -69,16 +69,16 @@ pub struct Place<S: Storage> {
 pub struct ClusterOf<S: Storage> {
     pub world: World,
     pub storage: S,
-    /// Where each member is reached.
+    /// The address of each member.
     pub members: Vec<(u64, Addr)>,
     pub places: BTreeMap<u64, Place<S>>,
-    /// Those that do nothing, as if they stood still.
+    /// Replicas that stand still.
     pub paused: Vec<u64>,
     pub client: Client<LoopbackTransport>,
     pub endpoint: Rc<Endpoint<LoopbackTransport>>,
-    /// Of replicas that are started from now on.
+    /// Settings of replicas that are started from now on.
     pub config: NodeConfig,
-    /// Of their sessions: with one, a packet takes a round trip.
+    /// Credits of their sessions: with one, each packet takes a round trip.
     pub credits: u16,
     incarnation: u64,
 }
@@ -96,25 +96,29 @@ fn endpoint_config(seed: u64) -> EndpointConfig {
     }
 }
 
-/// Settings for quick elections: a disk hangs when a flush takes 60 ms.
+/// Settings for quick elections: a disk counts as hung when a flush takes 60 ms.
 pub fn config() -> NodeConfig {
     NodeConfig { tick: Duration::from_millis(1), heartbeat_ticks: 3, election_ticks: 20, ..NodeConfig::new(1) }
 }
 
 /// Settings for short waits.
 pub fn client_config() -> ClientConfig {
-    ClientConfig { timeout: Duration::from_secs(2), attempt_timeout: Duration::from_millis(40), ..ClientConfig::default() }
+    ClientConfig {
+        timeout: Duration::from_secs(2),
+        attempt_timeout: Duration::from_millis(40),
+        ..ClientConfig::default()
+    }
 }
 
 impl Cluster {
-    /// So many first members with their logs in memory, and a client that knows them.
+    /// Starts this many first members with logs in memory, and a client that knows them.
     pub fn new(members: u64, config: NodeConfig) -> Cluster {
         ClusterOf::of(InMemory, members, config)
     }
 }
 
 impl<S: Storage> ClusterOf<S> {
-    /// So many first members, and a client that knows them.
+    /// Starts this many first members, and a client that knows them.
     pub fn of(storage: S, members: u64, config: NodeConfig) -> ClusterOf<S> {
         let all: Vec<(u64, Addr)> = (1..=members).map(|id| (id, Addr::Node(id as u32))).collect();
         let mut cluster = ClusterOf::planned(&World::new(), storage, CLIENT, all.clone(), config);
@@ -125,8 +129,14 @@ impl<S: Storage> ClusterOf<S> {
         cluster
     }
 
-    /// A client of these members, on a node of its own, none of which runs yet.
-    pub fn planned(world: &World, storage: S, client_node: u32, all: Vec<(u64, Addr)>, config: NodeConfig) -> ClusterOf<S> {
+    /// Creates a client of these members, on a node of its own; no member runs yet.
+    pub fn planned(
+        world: &World,
+        storage: S,
+        client_node: u32,
+        all: Vec<(u64, Addr)>,
+        config: NodeConfig,
+    ) -> ClusterOf<S> {
         let endpoint = endpoint(&world.network, client_node, endpoint_config(client_node.into()));
         let client = Client::new(&endpoint, all.clone(), client_config());
         ClusterOf {
@@ -143,7 +153,7 @@ impl<S: Storage> ClusterOf<S> {
         }
     }
 
-    /// Goes on with another client, on an endpoint of its own whose sessions have so many credits.
+    /// Replaces the client by another, on an endpoint of its own whose sessions have this many credits.
     pub fn change_client(&mut self, credits: u16, config: ClientConfig) {
         let node = CLIENT + 1;
         let endpoint_config = EndpointConfig { credits, ..endpoint_config(node.into()) };
@@ -151,7 +161,7 @@ impl<S: Storage> ClusterOf<S> {
         self.client = Client::new(&self.endpoint, self.members.clone(), config);
     }
 
-    /// Where a replica is reached.
+    /// Returns the node of a replica.
     fn node_of(&self, id: u64) -> u32 {
         match self.members.iter().find(|(member, _)| *member == id) {
             Some((_, Addr::Node(node))) => *node,
@@ -159,7 +169,7 @@ impl<S: Storage> ClusterOf<S> {
         }
     }
 
-    /// Starts a replica on what there is of its log.
+    /// Starts a replica on the remains of its log.
     pub fn start(&mut self, id: u64, left: S::Left, beginning: Beginning) {
         self.incarnation += 1;
         let place = self.node_of(id);
@@ -183,7 +193,7 @@ impl<S: Storage> ClusterOf<S> {
         self.places.insert(id, Place { node, device });
     }
 
-    /// Stops a replica, as a process that is killed; gives what is left of its log.
+    /// Stops a replica, as if its process were killed; returns the remains of its log.
     pub fn stop(&mut self, id: u64) -> S::Left {
         let Place { node, device } = self.places.remove(&id).unwrap();
         let left = node.with_log(|log| S::leave(log, &device));
@@ -227,7 +237,7 @@ impl<S: Storage> ClusterOf<S> {
         panic!("it never came to this: {what}; {:#?}", self.all());
     }
 
-    /// Drives everything until a future of the client's ends.
+    /// Runs all processes until a future of the client is ready.
     pub fn drive<F: Future>(&self, work: F) -> F::Output {
         let mut work = Box::pin(work);
         for _ in 0..PATIENCE {
@@ -243,7 +253,7 @@ impl<S: Storage> ClusterOf<S> {
         self.places.values().map(|place| (place.node.status(), place.node.failure())).collect()
     }
 
-    /// The replica that leads in the highest term.
+    /// Returns the replica that leads in the highest term.
     pub fn leading(&self) -> Option<u64> {
         let statuses = self.places.values().map(|place| place.node.status());
         statuses.filter(|status| status.role == Role::Leader).max_by_key(|status| status.term).map(|status| status.id)
@@ -275,7 +285,7 @@ impl<S: Storage> ClusterOf<S> {
         Ok(value(&reply))
     }
 
-    /// What a replica has, whoever leads.
+    /// Returns the value that a replica has, whoever leads.
     pub fn local(&self, id: u64, key: &str) -> Option<Vec<u8>> {
         use dunlin_smr::StateMachine as _;
         let mut reply = Vec::new();

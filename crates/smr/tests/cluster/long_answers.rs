@@ -1,4 +1,4 @@
-//! Answers of many packets, which a client must have within an attempt.
+//! Answers of many packets, which must arrive within one attempt of the client.
 
 use std::rc::Rc;
 use std::time::Duration;

@@ -1,5 +1,6 @@
-//! Whole clusters over loopback, on fake time.
+//! Whole clusters over loopback, on simulated time.
 
+mod backups;
 mod disks;
 mod doubts;
 mod dribbled;
@@ -10,6 +11,8 @@ mod forged;
 mod harness;
 mod long_answers;
 mod members;
+mod promises;
+mod redirects;
 mod searches;
 mod slow_paths;
 mod snapshots;
@@ -101,11 +104,18 @@ fn a_command_that_is_sent_again_is_executed_once() {
             other => Err(format!("{other:?}")),
         }
     };
-    let open =
-        command::Command { kind: command::Kind::OpenSession, time: 0, session: 0, sequence: 0, waits_from: 0, body: b"" };
+    let open = command::Command {
+        kind: command::Kind::OpenSession,
+        time: 0,
+        session: 0,
+        sequence: 0,
+        waits_from: 0,
+        body: b"",
+    };
     let session = u64::from_le_bytes(ask(&cluster, Request::Command(open)).unwrap()[..].try_into().unwrap());
     let body = kv::Command::Append { key: b"log", bytes: b"x" }.encode();
-    let append = command::Command { kind: command::Kind::Apply, session, sequence: 1, waits_from: 1, body: &body, ..open };
+    let append =
+        command::Command { kind: command::Kind::Apply, session, sequence: 1, waits_from: 1, body: &body, ..open };
     let first = ask(&cluster, Request::Command(append)).unwrap();
     assert_eq!(ask(&cluster, Request::Command(append)).unwrap(), first);
     cluster.stop(leader);
@@ -119,12 +129,12 @@ fn a_command_that_is_sent_again_is_executed_once() {
     assert_eq!(cluster.get("log").unwrap().as_deref(), Some(&b"xx"[..]));
 }
 
-/// With snapshots so often that whoever joins or comes back gets one, in many pieces.
+/// Settings with snapshots so frequent that each replica that joins or returns gets one, in many pieces.
 fn snapshots() -> NodeConfig {
     NodeConfig { snapshot_entries: 20, keep_entries: 4, chunk_bytes: 300, ..config() }
 }
 
-/// Makes a change of members. A leader that is new, or busy with the change before, says so, and is asked again.
+/// Makes a membership change. A new leader, or one that is busy with another change, refuses it, and is asked again.
 fn change(cluster: &Cluster, change: Change) -> Result<(), ClientError> {
     loop {
         match cluster.drive(cluster.client.change(change.clone())) {
@@ -173,7 +183,8 @@ fn replicas_join_and_leave_under_load() {
     assert_eq!(cluster.node(4).status().voters, voters);
 }
 
-/// A replica is elected that has the entry of its own removal in its log, which the leader before it proposed and could not commit.
+/// A replica is elected that has the entry of its own removal in its log, which the previous leader proposed and could
+/// not commit.
 #[test]
 fn a_leader_that_removes_itself_steps_down() {
     let mut cluster = Cluster::new(3, config());
@@ -222,14 +233,15 @@ fn a_leader_that_leaves_hands_over_to_who_is_there() {
     assert_eq!(cluster.get("a").unwrap().as_deref(), Some(&b"2"[..]));
 }
 
-/// Two reads wait at a leader that hears of nobody: the second is turned away when both are more than may wait, and asks again.
+/// Two reads wait at a leader that hears from nobody: the second is turned away when both exceed the limit, and is
+/// retried.
 #[test]
 fn reads_that_wait_are_bounded_by_their_bytes() {
     let long = "k".repeat(200);
     for (read_bytes_max, turned_away) in [(300, true), (400, false)] {
         let mut cluster = Cluster::new(3, NodeConfig { read_bytes_max, ..config() });
         cluster.put(&long, b"1").unwrap();
-        // With this the session for reads is open.
+        // This opens the session for reads.
         assert_eq!(cluster.get(&long).unwrap().as_deref(), Some(&b"1"[..]));
         let leader = cluster.leader();
         cluster.paused = (1..=3).filter(|id| *id != leader).collect();
@@ -270,7 +282,7 @@ fn who_comes_back_without_its_log_stops() {
     for number in 0..20_u32 {
         cluster.put(&format!("key {number}"), &number.to_le_bytes()).unwrap();
     }
-    // Whose id is the lowest would found another cluster.
+    // The one with the lowest id would found another cluster.
     let leader = cluster.leader();
     let empty = if leader == 2 { 3 } else { 2 };
     cluster.until("it has all", |cluster| cluster.local(empty, "key 19").is_some());
@@ -279,7 +291,7 @@ fn who_comes_back_without_its_log_stops() {
     cluster.start(empty, MemoryLog::new(), Beginning::First((1..=3).map(|id| (id, Addr::Node(id as u32))).collect()));
     cluster.until("it notices", |cluster| cluster.node(empty).failure().is_some());
     assert_eq!(cluster.node(empty).failure(), Some(NodeError::LogLost { id: empty }));
-    // The others go on.
+    // The others continue.
     cluster.put("one more", b"").unwrap();
 }
 
@@ -294,7 +306,7 @@ fn a_lease_answers_alone_and_ends_before_another_is_elected() {
     assert_eq!(cluster.get("a").unwrap().as_deref(), Some(&b"1"[..]));
     let after = cluster.node(leader).counters();
     assert!(after.lease_reads == before.lease_reads + 1 && after.envelopes <= envelopes + 4, "{after:?}");
-    // Nobody else moves: the lease runs out, and nobody can be asked.
+    // Nobody else runs: the lease runs out, and no majority can be asked.
     cluster.paused = (1..=3).filter(|id| *id != leader).collect();
     cluster.turns(Duration::from_millis(15));
     let read = cluster.node(leader).counters().lease_reads;
@@ -344,7 +356,7 @@ fn beyond_its_limit_a_leader_is_busy() {
     cluster.put("a", b"1").unwrap();
     let put = kv::Command::Put { key: b"a", value: b"2", condition: kv::Condition::Always }.encode();
     let commands: Vec<_> = (0..40).map(|_| cluster.client.execute(&put)).collect();
-    // They are pushed back, wait, and are executed all the same.
+    // They get back-pressure, wait, and are executed all the same.
     cluster.drive(futures_join(commands)).into_iter().for_each(|reply| assert!(reply.is_ok(), "{reply:?}"));
     assert!(cluster.node(cluster.leader()).counters().pushed_back > 0);
 }
@@ -354,7 +366,8 @@ fn beyond_its_limit_a_client_waits() {
     let cluster = Cluster::new(1, config());
     cluster.put("a", b"1").unwrap();
     let put = kv::Command::Put { key: b"a", value: b"2", condition: kv::Condition::Always }.encode();
-    let commands: Vec<_> = (0..3 * dunlin_smr::COMMANDS_PER_SESSION_MAX).map(|_| cluster.client.execute(&put)).collect();
+    let commands: Vec<_> =
+        (0..3 * dunlin_smr::COMMANDS_PER_SESSION_MAX).map(|_| cluster.client.execute(&put)).collect();
     let results = cluster.drive(futures_join(commands));
     assert_eq!(results.len(), 3 * dunlin_smr::COMMANDS_PER_SESSION_MAX);
     results.into_iter().for_each(|result| assert!(result.is_ok(), "{result:?}"));
@@ -364,13 +377,14 @@ fn beyond_its_limit_a_client_waits() {
 fn sessions_end_and_are_opened_again() {
     let cluster = Cluster::new(3, NodeConfig { sessions_max: 2, ..config() });
     cluster.put("a", b"1").unwrap();
-    let others: Vec<_> =
-        (0..2).map(|_| dunlin_smr::Client::new(&cluster.endpoint, cluster.client.members(), Default::default())).collect();
+    let others: Vec<_> = (0..2)
+        .map(|_| dunlin_smr::Client::new(&cluster.endpoint, cluster.client.members(), Default::default()))
+        .collect();
     let put = kv::Command::Put { key: b"b", value: b"", condition: kv::Condition::Always }.encode();
     for other in &others {
         cluster.drive(other.execute(&put)).unwrap();
     }
-    // The first session was used longest ago, and is gone; the client opens another.
+    // The first session was the least recently used one, and is gone; the client opens another.
     cluster.put("a", b"2").unwrap();
     assert_eq!(cluster.node(cluster.leader()).status().sessions, 2);
     cluster.drive(cluster.client.keep_alive()).unwrap();
@@ -390,18 +404,24 @@ fn what_cannot_be_is_refused_at_the_start() {
     };
     let other = Beginning::First(vec![(2, Addr::Node(2))]);
     assert!(matches!(refused(config(), other), NodeError::Members { .. }));
-    assert!(matches!(refused(NodeConfig { id: 0, ..config() }, Beginning::Join), NodeError::Setting { name: "id", .. }));
+    let same = Beginning::First(vec![(1, Addr::Node(1)), (2, Addr::Node(1))]);
+    assert!(matches!(refused(config(), same), NodeError::Members { .. }));
+    assert!(matches!(
+        refused(NodeConfig { id: 0, ..config() }, Beginning::Join),
+        NodeError::Setting { name: "id", .. }
+    ));
     let hasty = NodeConfig { election_ticks: 5, ..config() };
     assert!(matches!(refused(hasty, Beginning::Join), NodeError::Setting { .. }));
 }
 
-/// The founder's machine holds its first state, which is also what the first snapshot of its log holds.
+/// The founder's machine has its initial state already, which is also what the first snapshot of its log contains.
 #[test]
 fn a_founders_first_state_is_restored_once() {
     use dunlin_smr::StateMachine as _;
 
     let network = dunlin_net::loopback::LoopbackNetwork::new(Default::default());
-    let endpoint = std::rc::Rc::new(dunlin_rpc::Endpoint::new(network.endpoint(1).unwrap(), Default::default()).unwrap());
+    let endpoint =
+        std::rc::Rc::new(dunlin_rpc::Endpoint::new(network.endpoint(1).unwrap(), Default::default()).unwrap());
     let put = kv::Command::Put { key: b"first", value: b"1", condition: kv::Condition::Always }.encode();
     let mut machine = kv::KvMachine::new(1 << 20).unwrap();
     machine.apply(1, &put, &mut Vec::new());

@@ -1,4 +1,4 @@
-//! Changes of members that would leave no majority of replicas that are there.
+//! Membership changes that would leave no majority of reachable replicas.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::harness::{Cluster, config};
 /// Longer than an election timeout.
 const LONG: Duration = Duration::from_millis(30);
 
-/// Asks once.
+/// Asks for a change, once.
 fn ask(cluster: &Cluster, change: Change) -> Result<(), ClientError> {
     cluster.drive(cluster.client.change(change))
 }
@@ -24,7 +24,7 @@ fn refused(cluster: &Cluster, change: Change, why: &str) {
     }
 }
 
-/// Three, and a learner that has all they have. Gives who leads, and the two others.
+/// Returns three members and an up-to-date learner: the cluster, its leader, and the two others.
 fn three_and_a_learner() -> (Cluster, u64, [u64; 2]) {
     let mut cluster = Cluster::new(3, config());
     cluster.put("a", b"1").unwrap();
@@ -56,7 +56,7 @@ fn a_learner_that_is_not_there_gets_no_vote() {
     cluster.start(4, log, Beginning::Join);
     change(&cluster, Change::Promote { id: 4 }).unwrap();
     assert_eq!(cluster.node(leader).status().voters, [1, 2, 3, 4]);
-    // Three of four are enough, two of three as well.
+    // Three of four are enough, and so are two of three.
     cluster.stop(away);
     cluster.turns(LONG);
     assert_eq!(ask(&cluster, Change::Remove { id: 4 }), Ok(()));
@@ -75,7 +75,7 @@ fn nobody_is_removed_without_whom_no_majority_is_there() {
     let why = format!("of {}, {}, which would have votes then, {away} was not heard of lately", left[0], left[1]);
     refused(&cluster, Change::Remove { id: there }, &why);
     cluster.put("a", b"2").unwrap();
-    // Once it is there again it is possible.
+    // Once the replica is back, the change is possible.
     cluster.paused.clear();
     cluster.until("it has it", |cluster| cluster.local(away, "a").as_deref() == Some(b"2"));
     cluster.turns(Duration::from_millis(5));
@@ -93,13 +93,13 @@ fn who_is_not_there_is_removed() {
     cluster.turns(LONG);
     assert_eq!(ask(&cluster, Change::Remove { id: away }), Ok(()));
     cluster.put("a", b"2").unwrap();
-    // Of the two that are left each is needed, but if one goes, the other is a majority.
+    // Of the two that are left, both are needed; but if one is removed, the other is a majority.
     let other = (1..=3).find(|id| ![leader, away].contains(id)).unwrap();
     assert_eq!(ask(&cluster, Change::Remove { id: other }), Ok(()));
     cluster.put("a", b"3").unwrap();
 }
 
-/// Its machine has another address, and it has its log.
+/// Its machine has another address, and it still has its log.
 #[test]
 fn a_replica_that_comes_back_elsewhere_is_taken() {
     let mut cluster = Cluster::new(3, config());
@@ -112,6 +112,9 @@ fn a_replica_that_comes_back_elsewhere_is_taken() {
     refused(&cluster, moved.clone(), &format!("{away} is heard of where it is reached now"));
     let log = cluster.stop(away);
     cluster.turns(LONG);
+    let taken = Change::AddLearner { id: 9, address: address(leader as u32) };
+    let refused = ask(&cluster, taken);
+    assert!(matches!(refused, Err(ClientError::Refused(said)) if said.contains("is the address of replica")));
     for (id, node, why) in [(9, 50, "9 is no member"), (away, leader as u32, "is the address of replica")] {
         let change = Change::Move { id, address: address(node) };
         assert!(matches!(ask(&cluster, change), Err(ClientError::Refused(said)) if said.contains(why)));
@@ -127,9 +130,34 @@ fn a_replica_that_comes_back_elsewhere_is_taken() {
     let third = 6 - leader - away;
     cluster.stop(third);
     cluster.put("a", b"3").unwrap();
-    // What it knows it knows after a restart.
+    // It keeps that knowledge over a restart.
     let log = cluster.stop(away);
     cluster.start(away, log, Beginning::Join);
     cluster.put("a", b"4").unwrap();
     cluster.until("it has all", |cluster| cluster.local(away, "a").as_deref() == Some(b"4"));
+}
+
+/// Another replica got its old address before it was moved: the leader, which was just connecting to it there, has
+/// nothing to say to that one.
+#[test]
+fn who_moved_is_not_taken_for_who_is_at_its_old_address() {
+    const ELSEWHERE: u32 = 50;
+    let mut cluster = Cluster::new(3, config());
+    cluster.put("a", b"1").unwrap();
+    let leader = cluster.leader();
+    let away = leader % 3 + 1;
+    let log = cluster.stop(away);
+    cluster.turns(LONG);
+    change(&cluster, Change::Move { id: away, address: Addr::Node(ELSEWHERE).to_string() }).unwrap();
+    cluster.members.push((9, Addr::Node(away as u32)));
+    cluster.start(9, MemoryLog::new(), Beginning::Join);
+    cluster.turns(LONG);
+    cluster.members.iter_mut().find(|(id, _)| *id == away).unwrap().1 = Addr::Node(ELSEWHERE);
+    cluster.start(away, log, Beginning::Join);
+    // Too long for an answer to its own question.
+    let begun = cluster.now();
+    cluster.put("long", &[7; 100_000]).unwrap();
+    cluster.until("it has it", |cluster| cluster.local(away, "long").is_some());
+    assert!(cluster.now() - begun < Duration::from_secs(1), "after {:?}", cluster.now() - begun);
+    assert_eq!(cluster.leader(), leader);
 }

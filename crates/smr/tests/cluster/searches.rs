@@ -1,4 +1,4 @@
-//! Messages that would have a replica search its whole log, one entry at a time.
+//! Messages that would make a replica search its whole log, one entry at a time.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use super::forged::{ANSWER, APPEND, Forged, LONG, send_all};
 use super::harness::{ClusterOf, config};
 use super::storage::Storage;
 
-/// A log in memory that counts how often the term of an entry is asked for.
+/// A log in memory that counts how often the term of an entry is looked up.
 pub struct Counted {
     log: MemoryLog,
     asked: Rc<Cell<u64>>,
@@ -89,7 +89,7 @@ impl LogStore for Counted {
     }
 }
 
-/// Logs in memory that all count in one place.
+/// Logs in memory that share one counter.
 #[derive(Default)]
 struct Counting(Rc<Cell<u64>>);
 
@@ -111,7 +111,7 @@ impl Storage for Counting {
 const ENTRIES: u64 = 500;
 const MESSAGES: u64 = 200;
 
-/// All of them name an entry of the first term, far behind the last one.
+/// All of them name an entry of the first term, far after the last one.
 #[test]
 fn no_envelope_has_a_replica_search_its_log_again_and_again() {
     let cluster = ClusterOf::of(Counting::default(), 3, config());
@@ -122,7 +122,8 @@ fn no_envelope_has_a_replica_search_its_log_again_and_again() {
     for (kind, to, from) in [(ANSWER, leader, one), (APPEND, one, leader), (APPEND, other, leader)] {
         let Status { cluster: number, term, last, .. } = cluster.status(to);
         let message = Forged { kind, reject: kind == ANSWER, to, from, term, log_term: 1, ..Forged::default() };
-        let all: Vec<Forged> = (0..MESSAGES).map(|_| Forged { index: last, reject_hint: last, ..message.clone() }).collect();
+        let all: Vec<Forged> =
+            (0..MESSAGES).map(|_| Forged { index: last, reject_hint: last, ..message.clone() }).collect();
         let before = cluster.storage.0.get();
         send_all(&cluster, number.unwrap().bits(), &all);
         let asked = cluster.storage.0.get() - before;

@@ -1,4 +1,4 @@
-//! Paths that need longer than an election for what a replica misses.
+//! Paths on which sending the missing entries takes longer than an election timeout.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::harness::{Cluster, client_config, config};
 const VALUES: usize = 40;
 const VALUE_BYTES: usize = 25_000;
 
-/// With one credit a packet takes a round trip, and the longest append more than the time in which an answer is awaited.
+/// With one credit each packet takes a round trip, so the longest append takes longer than its timeout.
 #[test]
 fn who_was_away_catches_up_over_a_path_that_is_slower_than_an_election() {
     let mut cluster = Cluster::new(3, NodeConfig { append_bytes_max: 1 << 20, ..config() });
@@ -20,14 +20,15 @@ fn who_was_away_catches_up_over_a_path_that_is_slower_than_an_election() {
     for number in 0..VALUES {
         cluster.put(&format!("key {number}"), &[number as u8; VALUE_BYTES]).unwrap();
     }
-    // The leader's calls to it go over sessions that the leader opens.
+    // The leader's calls to it use sessions that the leader opens.
     for id in (1..=3).filter(|id| *id != away) {
         let left = cluster.stop(id);
         cluster.credits = 1;
         cluster.start(id, left, Beginning::Join);
     }
     let leader = cluster.leader();
-    // Reads are confirmed with heartbeats, which wait behind a long append, and of which each answer begins another.
+    // Reads are confirmed by heartbeats, which wait behind a long append, and each of whose answers triggers another
+    // append.
     let client = Client::new(&cluster.endpoint, cluster.members.clone(), client_config());
     cluster.endpoint.spawn(async move {
         loop {

@@ -1,4 +1,6 @@
-//! Snapshots that replicas take of their state, and get from others.
+//! Snapshots that replicas take of their state, and receive from others.
+
+use std::time::Duration;
 
 use dunlin_net::Addr;
 use dunlin_smr::log::Batch;
@@ -10,7 +12,8 @@ use dunlin_smr::{Beginning, LogStore, MemoryLog, NodeConfig};
 use super::harness::{Cluster, config};
 use super::{change, snapshots};
 
-/// The state is taken piece by piece while commands are executed: what comes out is that of one entry, and the entries behind it are executed again on it.
+/// The state is taken piece by piece while commands are executed: the result is the state as of one entry, and later
+/// entries are executed again on it.
 #[test]
 fn commands_are_executed_while_a_snapshot_is_taken() {
     const KEYS: u32 = 800;
@@ -38,7 +41,7 @@ fn commands_are_executed_while_a_snapshot_is_taken() {
     }
 }
 
-/// Each takes its snapshots at entries of its own.
+/// Each takes its snapshots at different entries.
 #[test]
 fn replicas_take_turns_with_their_snapshots() {
     let cluster = Cluster::new(3, NodeConfig { snapshot_entries: 80, keep_entries: 1, ..config() });
@@ -54,12 +57,12 @@ fn replicas_take_turns_with_their_snapshots() {
     }
     for (of, id) in bases.iter().zip(1_u64..) {
         assert!(of.len() > 3, "{bases:?}");
-        // A burst may bring some entries more than are needed.
+        // A burst may add some entries more than needed.
         assert!(of.iter().all(|base| (base + 10 * id) % 80 < 10), "replica {id}: {bases:?}");
     }
 }
 
-/// The entries of a long log are executed some in each turn of the event loop, not all when it is read.
+/// A long log is executed in parts, one in each turn of the event loop, and not all when it is read.
 #[test]
 fn a_long_log_is_executed_piece_by_piece() {
     const ENTRIES: u64 = 20_000;
@@ -88,7 +91,7 @@ fn who_joins_gets_a_snapshot_that_knows_of_it() {
     let mut cluster = Cluster::new(3, config());
     cluster.put("a", b"1").unwrap();
     cluster.start(4, MemoryLog::new(), Beginning::Join);
-    // There is no snapshot but the first one, and no load that would bring about another.
+    // There is no snapshot except the first one, and no load that would trigger another.
     change(&cluster, Change::AddLearner { id: 4, address: Addr::Node(4).to_string() }).unwrap();
     cluster.until("4 has it", |cluster| cluster.local(4, "a").is_some());
     assert_eq!(cluster.node(cluster.leader()).counters().snapshots_taken, 1);
@@ -111,7 +114,7 @@ fn who_was_away_for_long_gets_a_snapshot() {
     assert_eq!(cluster.local(away, "key 3").as_deref(), Some(&3_u32.to_le_bytes()[..]));
     assert_eq!(cluster.node(away).counters().snapshots_restored, 1);
     assert!(cluster.node(leader).status().first > 100);
-    // What it was restored from it starts from.
+    // After a restart it begins with the snapshot that it was restored from.
     let log = cluster.stop(away);
     cluster.start(away, log, Beginning::Join);
     cluster.until("it has the last", |cluster| cluster.local(away, "key 199").is_some());
@@ -120,7 +123,7 @@ fn who_was_away_for_long_gets_a_snapshot() {
 #[test]
 fn large_commands_do_not_make_the_log_longer_than_it_may_be() {
     const LOG_BYTES: u64 = 1 << 20;
-    // As many entries are kept as by default: far more than come.
+    // As many entries are kept as by default: far more than there are.
     let cluster = Cluster::new(3, NodeConfig { snapshot_log_bytes: LOG_BYTES, ..config() });
     let value = vec![7; 60_000];
     for number in 0..100 {
@@ -132,4 +135,33 @@ fn large_commands_do_not_make_the_log_longer_than_it_may_be() {
     }
     let taken = cluster.node(cluster.leader()).counters().snapshots_taken;
     assert!((5..20).contains(&taken), "{taken} snapshots of 6 MB that came");
+}
+
+/// The next leader was added after the state of a replica that is far behind and got part of a snapshot from the
+/// previous leader.
+#[test]
+fn a_leader_that_was_added_since_sends_its_snapshot_at_once() {
+    const KEYS: u32 = 100;
+    let mut cluster = Cluster::new(3, NodeConfig { chunk_bytes: 50, ..snapshots() });
+    cluster.put("a", b"1").unwrap();
+    let leader = cluster.leader();
+    let (behind, leaving) = (leader % 3 + 1, (leader + 1) % 3 + 1);
+    cluster.paused = vec![behind];
+    (0..KEYS).for_each(|number| _ = cluster.put(&format!("key {number}"), &[7; 300]).unwrap());
+    cluster.start(4, MemoryLog::new(), Beginning::Join);
+    change(&cluster, Change::AddLearner { id: 4, address: Addr::Node(4).to_string() }).unwrap();
+    change(&cluster, Change::Promote { id: 4 }).unwrap();
+    change(&cluster, Change::Remove { id: leaving }).unwrap();
+    cluster.stop(leaving);
+    cluster.until("it has all", |cluster| cluster.status(4).applied == cluster.status(leader).applied);
+    let restored = |cluster: &Cluster| cluster.node(behind).counters().snapshots_restored;
+    let before = restored(&cluster);
+    cluster.paused.clear();
+    cluster.turns(Duration::from_millis(10));
+    assert_eq!(restored(&cluster), before, "part of it has come");
+    cluster.stop(leader);
+    let begun = cluster.now();
+    cluster.until("it is restored", |cluster| restored(cluster) > before);
+    assert!(cluster.now() - begun < Duration::from_millis(500), "after {:?}", cluster.now() - begun);
+    cluster.until("it has all", |cluster| cluster.status(behind).voters == cluster.status(4).voters);
 }

@@ -1,4 +1,4 @@
-//! Where the replicas of a cluster keep their logs.
+//! The storage of a cluster's logs.
 
 use std::rc::Rc;
 
@@ -6,26 +6,26 @@ use dunlin_smr::wal::sim::{Crash, SimDisk, SimDiskConfig};
 use dunlin_smr::wal::{Stepper, WalConfig, open_stepped};
 use dunlin_smr::{DurableLog, LogStore, MemoryLog};
 
-/// A kind of logs.
+/// A kind of storage.
 pub trait Storage {
     type Log: LogStore + 'static;
-    /// What is left when a replica stops, and what it is started with again.
+    /// What remains of a log when a replica stops, and what it is started with again.
     type Left;
-    /// What stands below a log that is in use.
+    /// The device below a log in use.
     type Device: 'static;
 
-    /// Nothing yet.
+    /// An empty log.
     fn empty(&self, id: u64) -> Self::Left;
 
     fn open(&self, id: u64, left: Self::Left) -> (Self::Log, Self::Device);
 
-    /// Lets a device do what it does until this time.
+    /// Runs a device until this time.
     fn step(_device: &Self::Device, _now: u64) {}
 
     fn leave(log: &Self::Log, device: &Self::Device) -> Self::Left;
 }
 
-/// In memory.
+/// Logs in memory.
 #[derive(Clone, Copy)]
 pub struct InMemory;
 
@@ -47,13 +47,13 @@ impl Storage for InMemory {
     }
 }
 
-/// On simulated disks.
+/// Logs on simulated disks.
 #[derive(Clone, Copy)]
 pub struct OnDisks {
     pub wal: WalConfig,
 }
 
-/// A disk, and what flushes it in place of a thread.
+/// A disk, and the stepper that flushes it in place of a thread.
 pub struct Drive {
     pub disk: SimDisk,
     flusher: Rc<Stepper<SimDisk>>,
@@ -78,7 +78,7 @@ impl Storage for OnDisks {
         device.flusher.step(now);
     }
 
-    /// As a process that is killed.
+    /// Leaves the log as a killed process does.
     fn leave(_log: &DurableLog<SimDisk>, device: &Drive) -> SimDisk {
         device.disk.crash(Crash::Process)
     }

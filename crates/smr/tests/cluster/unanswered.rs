@@ -1,4 +1,4 @@
-//! What clients are told when nobody does what they ask.
+//! Errors that clients get when no replica does what they ask.
 
 use dunlin_net::Addr;
 use dunlin_smr::{Beginning, ClientError, MemoryLog};
@@ -9,15 +9,15 @@ use super::harness::{Cluster, config};
 fn a_command_is_in_no_doubt_that_was_never_sent() {
     let mut cluster = Cluster::new(3, config());
     let leader = cluster.leader();
-    // The client learns the number of the cluster.
+    // The client learns the number of the cluster here.
     assert_eq!(cluster.get("a"), Ok(None));
     drop((1..=3).filter(|id| *id != leader).map(|id| cluster.stop(id)).collect::<Vec<_>>());
-    // The session may have been opened, but nothing was sent in it.
+    // The session may have been opened, but no command was sent in it.
     let result = cluster.put("a", b"1");
     assert_eq!(result, Err(ClientError::TimedOut { may_have_run: false }));
 }
 
-/// An address may be used again, by a replica of another cluster.
+/// A replica of another cluster may reuse an address.
 #[test]
 fn a_stranger_is_named_unless_the_cluster_itself_has_answered() {
     let stranger = |cluster: &mut Cluster, id: u64| {
@@ -30,7 +30,7 @@ fn a_stranger_is_named_unless_the_cluster_itself_has_answered() {
         drop(cluster.stop(id));
     }
     let other = stranger(&mut cluster, 1);
-    // The third knows of no leader: that is what is wrong.
+    // The third replica knows of no leader: that is the actual problem.
     assert_eq!(cluster.get("a"), Err(ClientError::TimedOut { may_have_run: false }));
     drop(cluster.stop(3));
     assert_eq!(cluster.get("a"), Err(ClientError::OtherCluster { found: other }));

@@ -1,4 +1,4 @@
-//! Three replicas: the library and a log each, and a bag of messages between them.
+//! Three replicas, each the library and a log, and a bag of messages between them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -11,15 +11,15 @@ use raft::eraftpb::{ConfState, Entry, HardState, Message, Snapshot};
 use raft::{RawNode, StateRole, Storage};
 
 const MEMBERS: u64 = 3;
-/// A snapshot is taken when so many entries were applied since the last.
+/// A snapshot is taken when this many entries have been applied since the last one.
 const SNAPSHOT_ENTRIES: u64 = 12;
-/// Messages that are under way, at most; more are lost.
+/// Messages in flight, at most; more are lost.
 const MESSAGES_MAX: usize = 200;
 
-/// When all is well, a candidate has so many rounds of messages and flushes to be elected.
+/// Without faults, a candidate gets this many rounds of messages and flushes to be elected.
 const ROUNDS_PER_ELECTION: usize = 20;
 
-/// What happened, so that a test that tests nothing is noticed.
+/// What happened, so that a run that tests nothing is noticed.
 #[derive(Debug, Default, Clone)]
 pub struct Seen {
     committed: u64,
@@ -56,15 +56,15 @@ impl Seen {
 struct Replica {
     raft: RawNode<DurableLog<SimDisk>>,
     disk: SimDisk,
-    /// Faults of the disk before it was started.
+    /// Faults of the disk before the replica was started.
     faults: u64,
-    /// Number, ticket and messages of what is not durable yet.
+    /// Number, ticket and messages of each `Ready` that is not durable yet.
     unpersisted: VecDeque<(u64, Ticket, Vec<Message>)>,
     applied: u64,
 }
 
 impl Replica {
-    /// The library wants to hear of what is durable only, which a snapshot is some time after it was restored.
+    /// The library accepts only durable entries, and a snapshot becomes durable some time after it was restored.
     fn report_applied(&mut self) {
         let log = &self.raft.raft.raft_log;
         let applied = self.applied.min(log.persisted);
@@ -74,12 +74,12 @@ impl Replica {
     }
 }
 
-/// Three replicas, and what they promised.
+/// Three replicas, and their promises.
 pub struct Group {
     replicas: Vec<Option<Replica>>,
     disks: Vec<SimDisk>,
     messages: Vec<Message>,
-    /// Term and bytes of every entry that some replica applied.
+    /// Term and bytes of every entry that any replica applied.
     committed: BTreeMap<u64, (u64, Vec<u8>)>,
     leaders: BTreeMap<u64, u64>,
     now: u64,
@@ -121,13 +121,13 @@ impl Group {
         Seen { committed: self.committed.len() as u64, elections: self.leaders.len() as u64, ..self.seen.clone() }
     }
 
-    /// Starts a replica on what its disk has; if that fails just now, it stays down.
+    /// Starts a replica on its disk; if that fails now, it stays down.
     fn start(&mut self, at: usize) {
         let disk = self.disks[at].clone();
         let before = disk.faults();
         let (wal, opening) = match open_stepped(disk.clone(), config()) {
             Ok(opened) => opened,
-            // No other error is one of a disk that fails.
+            // A failing disk causes no other error.
             Err(WalError::Io { .. }) if disk.faults() > before => {
                 self.disks[at] = disk.crash(Crash::Process);
                 return;
@@ -155,7 +155,7 @@ impl Group {
             }
         }
         let applied = log.base().get_metadata().index;
-        // The random election timeouts of the library come from the system: ticks decide nothing here.
+        // The library takes random election timeouts from the system, so ticks decide nothing here.
         let config = raft::Config {
             id: at as u64 + 1,
             election_tick: 10,
@@ -163,7 +163,7 @@ impl Group {
             applied,
             max_size_per_msg: 1000,
             max_inflight_msgs: 8,
-            // Who has a higher term than the leader gets it to answer.
+            // A replica with a higher term than the leader makes the leader answer.
             pre_vote: true,
             ..raft::Config::default()
         };
@@ -178,7 +178,7 @@ impl Group {
         }
     }
 
-    /// Something happens.
+    /// Does a random step.
     pub fn step(&mut self, random: &mut Random) {
         let at = random.below(MEMBERS) as usize;
         match random.below(100) {
@@ -221,7 +221,9 @@ impl Group {
 
     fn lose(&mut self, at: usize) {
         let message = self.messages.swap_remove(at);
-        if let (Some(replica), false) = (&mut self.replicas[message.from as usize - 1], message.get_snapshot().is_empty()) {
+        if let (Some(replica), false) =
+            (&mut self.replicas[message.from as usize - 1], message.get_snapshot().is_empty())
+        {
             replica.raft.report_snapshot(message.to, raft::SnapshotStatus::Failure);
         }
     }
@@ -238,7 +240,7 @@ impl Group {
         }
     }
 
-    /// A replica does what is due; one whose disk fails is killed.
+    /// A replica does what is due; if its disk fails, it is killed.
     fn work(&mut self, at: usize) {
         let Some(replica) = &mut self.replicas[at] else { return };
         if let Some(stepper) = replica.raft.store().wal().stepper() {
@@ -284,7 +286,7 @@ impl Group {
                 urgency: if ready.must_sync() { Urgency::Urgent } else { Urgency::Lazy },
             };
             let before = replica.unpersisted.back().map_or(Ticket::default(), |(_, ticket, _)| *ticket);
-            // What nobody waits for is as durable as what was written before it.
+            // A lazy write is as durable as the write before it.
             let (is_awaited, is_empty) = (batch.urgency == Urgency::Urgent, batch.is_empty());
             let written = if is_empty { before } else { replica.raft.mut_store().append(batch).ok()? };
             let ticket = if is_awaited && !is_empty { written } else { before };
@@ -309,7 +311,8 @@ impl Group {
         Some(())
     }
 
-    /// All are started, disks are well, and messages arrive: then all have what any of them ever applied.
+    /// All replicas are started, disks work, and messages arrive: in the end all have everything that any of them ever
+    /// applied.
     pub fn settle(&mut self) {
         for disk in &self.disks {
             disk.configure(SimDiskConfig { flush_failures: 0.0, ..disk_config(1) });
@@ -345,7 +348,7 @@ impl Group {
     }
 }
 
-/// What is committed never changes.
+/// Checks that a committed entry never changes.
 fn applied(committed: &mut BTreeMap<u64, (u64, Vec<u8>)>, entry: &Entry) {
     let found = (entry.term, entry.data.to_vec());
     let known = committed.entry(entry.index).or_insert_with(|| found.clone());

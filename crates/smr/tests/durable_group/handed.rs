@@ -1,4 +1,4 @@
-//! A snapshot that is handed over: the log goes on while it is written, and forgets entries when it is durable and not before.
+//! A snapshot that was handed over: the log continues while it is written, and forgets entries only when it is durable.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use raft::{GetEntriesContext, Storage};
 /// The entry that the snapshot ends with, and the first that is kept.
 const SNAPSHOT: u64 = 30;
 const KEEP_FROM: u64 = 25;
-/// Blocks and pieces of the snapshot.
+/// Size of the snapshot: several blocks and pieces.
 const STATE_BYTES: usize = 600_000;
 const PIECE_BYTES: usize = 50_000;
 
@@ -33,14 +33,16 @@ fn append(log: &mut DurableLog<SimDisk>, from: u64, to: u64) -> dunlin_smr::log:
 }
 
 fn snapshot() -> Snapshot {
-    let mut snapshot =
-        Snapshot { data: (0..STATE_BYTES).map(|at| (at / 11) as u8).collect::<Vec<u8>>().into(), ..Snapshot::default() };
+    let mut snapshot = Snapshot {
+        data: (0..STATE_BYTES).map(|at| (at / 11) as u8).collect::<Vec<u8>>().into(),
+        ..Snapshot::default()
+    };
     let metadata = snapshot.mut_metadata();
     (metadata.index, metadata.term) = (SNAPSHOT, 1);
     snapshot
 }
 
-/// A log with 40 entries that are durable, and a snapshot that was just handed over. It is at the time that is given.
+/// Returns a log with 40 durable entries and a snapshot that was just handed over, its stepper, and the time.
 fn handed_over(disk: &SimDisk) -> (DurableLog<SimDisk>, Stepper<SimDisk>, u64) {
     let (mut log, stepper) = open(disk);
     let ticket = append(&mut log, 1, 40);
@@ -69,7 +71,7 @@ fn entries_become_durable_while_a_snapshot_is_written() {
     while base(&log) == 0 {
         last += 1;
         let ticket = append(&mut log, last, last);
-        // The piece that is being written, then these entries.
+        // First the piece that is being written, then these entries.
         for _ in 0..4 {
             now = stepper.step(now).unwrap_or(now);
         }
@@ -79,7 +81,8 @@ fn entries_become_durable_while_a_snapshot_is_written() {
     assert_eq!((log.first_index().unwrap(), base(&log), log.is_compacting()), (KEEP_FROM, SNAPSHOT, false));
 }
 
-/// The disk stops after so many changes, one by one, until the snapshot is known: whatever was durable is there then, from the entries or the snapshot.
+/// The disk stops after a number of changes, which rises until the snapshot is known: all durable entries are there
+/// afterwards, from the log or the snapshot.
 #[test]
 fn a_crash_while_a_snapshot_is_written_loses_nothing() {
     let (mut snapshots, mut crashes) = ([0, 0], 0);
@@ -145,7 +148,7 @@ fn a_snapshot_that_cannot_be_written_ends_the_log() {
     }
 }
 
-/// A leader's snapshot comes while one of the replica's own is written.
+/// A leader's snapshot arrives while one of the replica's own is being written.
 #[test]
 fn a_snapshot_from_a_leader_comes_after_the_own() {
     let disk = disk();
@@ -153,7 +156,8 @@ fn a_snapshot_from_a_leader_comes_after_the_own() {
     stepper.step(now);
     let mut received = snapshot();
     received.mut_metadata().index = 90;
-    let batch = Batch { snapshot: Some(received), entries: vec![entry(91)], urgency: Urgency::Urgent, ..Batch::default() };
+    let batch =
+        Batch { snapshot: Some(received), entries: vec![entry(91)], urgency: Urgency::Urgent, ..Batch::default() };
     log.append(batch).unwrap();
     assert_eq!((base(&log), log.first_index().unwrap(), log.is_compacting()), (90, 91, false));
     drop((log, stepper));

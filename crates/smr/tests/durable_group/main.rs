@@ -1,5 +1,5 @@
-//! The library on a log on disk: three replicas without a network between them, on simulated disks, that crash at any time. Each seed is another
-//! history. `DUNLIN_SEEDS=10000 cargo test -p dunlin-smr --test durable_group` tries more.
+//! The library with a log on disk: three replicas with simulated disks and without a network, which crash at any time.
+//! Each seed is another history. `DUNLIN_SEEDS=10000 cargo test -p dunlin-smr --test durable_group` tries more.
 
 mod group;
 mod handed;
@@ -8,9 +8,9 @@ use dunlin_net::random::Random;
 
 use group::{Group, Seen};
 
-/// Seeds of a run of the tests.
+/// Seeds of one test run.
 const SEEDS: u64 = 300;
-/// Steps of each.
+/// Steps of each seed.
 const STEPS: u64 = 2500;
 
 fn seeds() -> std::ops::Range<u64> {

@@ -1,4 +1,4 @@
-//! All groups of a process are of one cluster, whose first members have the same number of groups.
+//! All groups of a process belong to one cluster, whose first members all have the same number of groups.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use dunlin_smr::{Beginning, ClientError, ClusterId, Host, LogStore as _, MemoryL
 use super::snapshots::first_piece;
 use super::world::{ELECTION, InMemory, Sum, World, config, endpoint};
 
-/// The first group's log of a cluster of one with two groups, and the number of that.
+/// Returns the first group's log of a single-member cluster with two groups, and the cluster's number.
 fn founded(network: &LoopbackNetwork, node: u32) -> (MemoryLog, ClusterId) {
     let config = NodeConfig { seed: Some(u64::from(node)), ..config() };
     let beginning = Beginning::First(vec![(1, Addr::Node(node))]);
@@ -64,7 +64,7 @@ fn groups_of_a_process_are_of_one_cluster() {
 #[test]
 fn first_members_have_the_same_number_of_groups() {
     let mut world = World::new(InMemory, 8, config());
-    // None but the first has begun.
+    // Only the first has begun.
     [2, 3].into_iter().for_each(|id| world.kill(id));
     let first = world.processes[&1].host.node(0).unwrap().status().cluster;
     for (groups, cluster) in [(1, None), (8, first)] {
@@ -76,7 +76,8 @@ fn first_members_have_the_same_number_of_groups() {
     }
 }
 
-/// Some of its groups would never get a snapshot, or nobody would have the messages of others.
+/// Otherwise some of its groups would never get a snapshot, or messages of some groups would have no receiver. It
+/// reports that and waits: anybody may send it a snapshot.
 #[test]
 fn who_joins_has_the_number_of_groups_of_its_cluster() {
     let mut world = World::new(InMemory, 8, config());
@@ -87,21 +88,37 @@ fn who_joins_has_the_number_of_groups_of_its_cluster() {
         let address = Addr::Node(id as u32).to_string();
         world.drive(world.client(0).change(Change::AddLearner { id, address })).unwrap();
         let host = world.processes[&id].host.clone();
-        world.until("it has a snapshot, or has stopped", |_| {
-            host.failure().is_some() || host.node(0).unwrap().status().applied > 0
+        let status = || host.node(0).unwrap().status();
+        world.until("it has a snapshot, or is told why not", |_| {
+            status().other_groups.is_some() || status().applied > 0
         });
-        let failure = host.failure().map(|failure| failure.to_string());
-        let expected = (groups != 8).then(|| {
-            format!("this process has {groups} groups, and the members of the cluster have 8: start it with that number")
-        });
-        assert_eq!(failure, expected);
+        world.turns(8 * ELECTION);
+        let expected = (groups != 8).then_some(8);
+        assert_eq!((host.failure(), status().other_groups, status().cluster.is_none()), (None, expected, groups != 8));
         world.kill(id);
     }
     world.groups = 8;
     world.all_lead();
 }
 
-/// A leader that rests hears nobody, and a new one has heard nobody yet: neither takes that for silence.
+/// It is asked again and again, at growing intervals.
+#[test]
+fn who_cannot_join_is_sent_few_pieces() {
+    let mut world = World::new(InMemory, 8, config());
+    world.all_lead();
+    world.groups = 4;
+    world.start(4, Beginning::Join);
+    for group in 0..8 {
+        let address = Addr::Node(4).to_string();
+        world.drive(world.client(group).change(Change::AddLearner { id: 4, address })).unwrap();
+    }
+    let host = world.processes[&4].host.clone();
+    world.turns(10 * ELECTION);
+    let refused: u64 = host.nodes().map(|node| node.counters().bad).sum();
+    assert!((4..=4 * 5).contains(&refused), "{refused} pieces of snapshots of 4 groups");
+}
+
+/// A resting leader hears from nobody, and a new one has heard from nobody yet: neither takes that for silence.
 #[test]
 fn who_is_there_is_not_moved_while_its_groups_rest() {
     let mut world = World::new(InMemory, 2, config());

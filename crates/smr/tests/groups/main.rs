@@ -1,6 +1,10 @@
-//! Many groups on three processes: what they share, what idle ones cost, and what a failure moves.
+//! Many groups on three processes: what they share, what idle groups cost, and what a failure moves.
 
 mod clusters;
+mod copies;
+mod kept;
+mod leases;
+mod moves;
 mod snapshots;
 mod world;
 
@@ -28,8 +32,9 @@ fn idle_groups_cost_a_heartbeat_of_their_process() {
     world.all_rest();
     let traffic = || {
         let counters = world.processes.values().map(|process| process.host.node(0).unwrap().counters());
-        counters
-            .fold((0, 0), |(envelopes, messages), counters| (envelopes + counters.envelopes, messages + counters.messages))
+        counters.fold((0, 0), |(envelopes, messages), counters| {
+            (envelopes + counters.envelopes, messages + counters.messages)
+        })
     };
     let (before, leaders) = (traffic(), world.leaders());
     let beats = 100;
@@ -61,7 +66,7 @@ fn the_loss_of_a_process_moves_all_its_groups() {
     let begun = world.now();
     world.kill(lost);
     world.all_lead();
-    // One election timeout until the process is missed, up to one that each draws, and what an election takes.
+    // One election timeout until the process is missed, up to one more that each draws, and the time of an election.
     let took = world.now() - begun;
     assert!(took < 4 * ELECTION, "{took:?}");
     for (group, (old, new)) in before.iter().zip(world.leaders()).enumerate() {
@@ -90,7 +95,7 @@ fn a_fail_over_of_one_group_is_not_noticed_by_others() {
     world.all_rest();
 }
 
-/// A process that stood still comes back as what it was: its groups are led by others, and it follows.
+/// A process that was paused returns in its old role: its groups have other leaders by then, and it follows.
 #[test]
 fn a_process_that_stood_still_follows() {
     let mut world = World::new(InMemory, 50, config());
@@ -111,8 +116,8 @@ fn a_process_that_stood_still_follows() {
     assert_eq!(world.sum(0).unwrap(), 4);
 }
 
-/// The process that led is back before it is missed, and does not know that it led. It restores the states of its groups,
-/// and asks for no votes before.
+/// The process that led is back before it is missed, and does not know that it led. It restores the states of its
+/// groups, and does not stand for election before that.
 #[test]
 fn a_leader_that_restarts_at_once_is_replaced() {
     const GROUPS: u16 = 100;
@@ -149,7 +154,7 @@ fn groups_without_rest_share_their_heartbeats() {
     world.turns(ticks * Duration::from_millis(1));
     let after = counters();
     let (envelopes, messages) = (after.envelopes - before.envelopes, after.messages - before.messages);
-    // One in a tick to each of two processes at most, and an answer to each of theirs.
+    // At most one per tick to each of two processes, and an answer to each of theirs.
     assert!(envelopes <= u64::from(2 * 2 * (ticks + 1)), "{envelopes} envelopes");
     assert!(messages > 3 * envelopes, "{messages} messages in {envelopes} envelopes");
 }
@@ -173,7 +178,7 @@ fn every_group_survives_a_power_failure() {
     world.all_rest();
 }
 
-/// Flushes of one process are for all groups that have something to write.
+/// A flush of a process serves all groups that have something to write.
 #[test]
 fn groups_share_flushes() {
     let world = World::new(OnDisk::default(), 100, config());

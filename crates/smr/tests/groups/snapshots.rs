@@ -1,4 +1,4 @@
-//! Snapshots of many groups share memory and a log: no group keeps the others from theirs.
+//! Snapshots of many groups share memory and a log: no group blocks those of the others.
 
 use std::time::Duration;
 
@@ -11,16 +11,21 @@ use dunlin_smr::{Beginning, ClusterId, LogStore as _, NodeConfig, wire};
 
 use super::world::{ELECTION, InMemory, OnDisk, World, config};
 
-/// The largest snapshot; two of them are all that a process may have in memory.
+/// The size of the largest snapshot; a process may have two of them in memory.
 const LARGEST: u64 = 100_000;
 
-/// The first piece of a snapshot, with so many bytes in all.
+/// Returns the first piece of a snapshot of this many bytes in all.
 pub fn first_piece(cluster: ClusterId, to: u64, group: u16, term: u64, total: u64) -> MsgBuf {
+    piece(cluster, to, group, term, [0, total])
+}
+
+/// Returns a piece of one byte of a snapshot, with its offset and the total length.
+fn piece(cluster: ClusterId, to: u64, group: u16, term: u64, [offset, total]: [u64; 2]) -> MsgBuf {
     let from = to % 3 + 1;
     let [low, high] = group.to_le_bytes();
     let mut out = vec![wire::VERSION, 0, low, high];
-    out.extend_from_slice(&crc32c::crc32c(&[7]).to_le_bytes());
-    let words = [cluster.bits(), from, to, term, 1 << 40, 1, total, 0];
+    out.extend_from_slice(&crc32c::crc32c(&vec![7; offset as usize + 1]).to_le_bytes());
+    let words = [cluster.bits(), from, to, term, 1 << 40, 1, total, offset];
     words.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
     out.extend_from_slice(&[2, 0, 0, 0, 0, 0, 0, 0]);
     [to, from].iter().for_each(|id| out.extend_from_slice(&id.to_le_bytes()));
@@ -30,20 +35,25 @@ pub fn first_piece(cluster: ClusterId, to: u64, group: u16, term: u64, total: u6
     piece
 }
 
-/// Sends a process the first piece of a snapshot of a group, with so many bytes in all; says whether it is taken.
+/// Sends a process the first piece of a group's snapshot of this many bytes in all; returns whether it is accepted.
 fn send_first_piece(world: &World<InMemory>, to: u64, group: u16, total: u64) -> bool {
+    send_piece(world, to, group, [0, total])
+}
+
+/// Sends it a piece of one; returns whether it is accepted.
+pub fn send_piece(world: &World<InMemory>, to: u64, group: u16, place: [u64; 2]) -> bool {
     let status = world.processes[&to].host.node(group).unwrap().status();
-    let piece = first_piece(status.cluster.unwrap(), to, group, status.term, total);
+    let piece = piece(status.cluster.unwrap(), to, group, status.term, place);
     world.drive(async {
         let session = world.endpoint.connect(&Addr::Node(to as u32)).await.unwrap();
         session.call_with(wire::CHUNK, piece, CallOptions::timeout(Duration::from_millis(20))).await.is_ok()
     })
 }
 
-/// Groups that rest, and a process that leads group 0 and has as much of snapshots that come as fits.
+/// Returns resting groups, and a process that leads group 0 and is receiving as many snapshots as fit.
 fn with_forged_pieces() -> (World<InMemory>, u64) {
     let limits = NodeConfig { snapshot_bytes_max: LARGEST, snapshot_memory_max: 2 * LARGEST, ..config() };
-    let world = World::new(InMemory, 4, NodeConfig { snapshot_entries: 50, ..limits });
+    let world = World::new(InMemory, 4, NodeConfig { snapshot_entries: 50, keep_entries: 4, ..limits });
     world.all_lead();
     world.all_rest();
     let (_, to) = world.leader(0).unwrap();
@@ -52,6 +62,54 @@ fn with_forged_pieces() -> (World<InMemory>, u64) {
     assert!(!send_first_piece(&world, to, 3, 1), "there is no memory left");
     world.all_rest();
     (world, to)
+}
+
+#[test]
+fn pieces_that_come_together_do_not_pass_over_the_limit() {
+    let limits = NodeConfig { snapshot_bytes_max: LARGEST, snapshot_memory_max: 2 * LARGEST, ..config() };
+    let world = World::new(InMemory, 4, NodeConfig { snapshot_entries: 50, keep_entries: 4, ..limits });
+    world.all_lead();
+    world.all_rest();
+    let (_, to) = world.leader(0).unwrap();
+    let pieces: Vec<MsgBuf> = (1..4)
+        .map(|group| {
+            let status = world.processes[&to].host.node(group).unwrap().status();
+            piece(status.cluster.unwrap(), to, group, status.term, [0, LARGEST])
+        })
+        .collect();
+    let accepted = world.drive(async {
+        let session = world.endpoint.connect(&Addr::Node(to as u32)).await.unwrap();
+        let calls = pieces
+            .into_iter()
+            .map(|piece| session.call_with(wire::CHUNK, piece, CallOptions::timeout(Duration::from_millis(20))));
+        futures::future::join_all(calls).await.into_iter().filter(Result::is_ok).count()
+    });
+    assert!((1..=2).contains(&accepted), "{accepted} snapshots of {LARGEST} bytes");
+}
+
+/// Whoever forges them sends them again before they expire.
+#[test]
+fn a_snapshot_of_a_member_goes_before_those_of_strangers_for_other_groups() {
+    let (mut world, to) = with_forged_pieces();
+    let node = world.processes[&to].host.node(3).unwrap();
+    let base = world.processes[&to].host.node(2).unwrap().with_log(|log| log.base().data.len() as u64);
+    let restored = || node.counters().snapshots_restored;
+    let before = restored();
+    world.paused.push(to);
+    (0..120).for_each(|_| _ = world.add(3, 1).unwrap());
+    world.paused.clear();
+    let mut forged = 0;
+    let end = world.now() + Duration::from_secs(6);
+    while restored() == before {
+        assert!(world.now() < end, "{forged} forged pieces keep the memory");
+        forged += [(1, LARGEST), (2, LARGEST - base)]
+            .into_iter()
+            .filter(|(group, total)| send_first_piece(&world, to, *group, *total))
+            .count();
+        world.turns(Duration::from_millis(900));
+    }
+    assert!(forged > 0);
+    assert_eq!(world.sum(3), Ok(120));
 }
 
 #[test]
@@ -70,11 +128,11 @@ fn a_snapshot_that_comes_no_further_expires_though_its_group_rests() {
     assert!(send_first_piece(&world, to, 3, LARGEST));
 }
 
-/// Its last snapshot has all that it executed, so another one would not be taken.
+/// Its last snapshot has everything that it executed, so another one would not be taken.
 #[test]
 fn a_group_without_new_entries_does_not_keep_the_log_long() {
     let storage = OnDisk { log_bytes_max: Some(128 << 10), ..OnDisk::default() };
-    // Less than eight, all replicas take their snapshots at the same entries.
+    // With fewer than eight, all replicas take their snapshots at the same entries.
     let world = World::new(storage, 2, NodeConfig { snapshot_entries: 5, ..config() });
     world.all_lead();
     let has_all = || {
@@ -99,7 +157,8 @@ fn a_group_without_new_entries_does_not_keep_the_log_long() {
     assert_eq!(world.sum(1), Ok(added));
 }
 
-/// All groups of a process need a snapshot from one other, and its disk takes longer for the first than an election timeout.
+/// All groups of a process need a snapshot from one other, and its disk takes longer than an election timeout for the
+/// first one.
 #[test]
 fn heartbeats_go_beside_the_snapshots_of_many_groups() {
     const GROUPS: u16 = 20;
@@ -133,7 +192,7 @@ fn heartbeats_go_beside_the_snapshots_of_many_groups() {
     (0..GROUPS).for_each(|group| assert_eq!(world.sum(group), Ok(25)));
 }
 
-/// What all groups begin with follows from the number of the cluster and its first members, which stand in the first group's.
+/// The initial state of all groups follows from the cluster's number and first members, which are in the first group's.
 #[test]
 fn groups_are_founded_with_the_flushes_of_one() {
     const GROUPS: u16 = 100;
@@ -153,7 +212,7 @@ fn groups_are_founded_with_the_flushes_of_one() {
         (1..=3).for_each(|id| world.start(id, Beginning::Join));
         world.all_lead();
     }
-    // A state that has more than the first is in a file.
+    // A state that differs from the initial one is in a file.
     for group in [1, 99] {
         (0..120).for_each(|_| _ = world.add(group, 1).unwrap());
     }

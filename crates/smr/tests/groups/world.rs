@@ -1,4 +1,4 @@
-//! Processes with many groups, and a client, over loopback in one thread, on a clock that the test moves.
+//! Processes with many groups, and a client, over loopback in one thread, on a clock that the test advances.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork, LoopbackTransport};
 use dunlin_net::{Addr, PollPolicy};
 use dunlin_rpc::{Endpoint, EndpointConfig};
-use dunlin_smr::machine::RestoreError;
+use dunlin_smr::machine::{Asked, RestoreError};
 use dunlin_smr::wal::sim::{Crash, SimDisk, SimDiskConfig};
 use dunlin_smr::wal::{Stepper, WalConfig, open_stepped};
 use dunlin_smr::wire::response::Role;
@@ -17,18 +17,20 @@ use dunlin_smr::{
     Beginning, Client, ClientConfig, ClientError, DurableLog, Host, LogStore, MemoryLog, NodeConfig, StateMachine,
 };
 
-/// Time between two turns of everybody.
+/// Time between two turns of all processes.
 const TURN: Duration = Duration::from_micros(100);
-/// Turns in which something must happen.
+/// Turns within which an expected event must happen.
 const PATIENCE: usize = 100_000;
 /// The node of the client.
 const CLIENT: u32 = 1000;
 
-/// A sum, to which commands add: a number of eight bytes. Its snapshots end with as many bytes of no use as it is told.
+/// A sum; a command is an 8-byte number that is added to it. A question of eight bytes is kept until the sum has
+/// reached that number; one of a single byte is urgent. Its snapshots end with a configurable number of padding bytes.
 #[derive(Debug, Default)]
 pub struct Sum {
-    sum: u64,
+    pub sum: u64,
     padding: usize,
+    kept: BTreeMap<u64, u64>,
 }
 
 fn number(bytes: &[u8]) -> Result<u64, RestoreError> {
@@ -45,13 +47,41 @@ impl StateMachine for Sum {
         reply.extend_from_slice(&self.sum.to_le_bytes());
     }
 
+    fn ask(&mut self, number: u64, query: &[u8], reply: &mut Vec<u8>) -> Asked {
+        match self::number(query) {
+            Ok(least) if least > self.sum => {
+                self.kept.insert(number, least);
+                Asked::Kept
+            }
+            _ => {
+                self.query(query, reply);
+                Asked::Answered
+            }
+        }
+    }
+
+    fn is_urgent(&self, query: &[u8]) -> bool {
+        query.len() == 1
+    }
+
+    fn take_ready(&mut self) -> Vec<u64> {
+        let ready: Vec<u64> =
+            self.kept.iter().filter(|(_, least)| **least <= self.sum).map(|(number, _)| *number).collect();
+        ready.iter().for_each(|number| _ = self.kept.remove(number));
+        ready
+    }
+
+    fn forget(&mut self, number: u64) {
+        self.kept.remove(&number);
+    }
+
     fn snapshot(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.sum.to_le_bytes());
         out.resize(out.len() + self.padding, 0);
     }
 
     fn fresh(&self) -> Result<Sum, RestoreError> {
-        Ok(Sum { sum: 0, padding: self.padding })
+        Ok(Sum { padding: self.padding, ..Sum::default() })
     }
 
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), RestoreError> {
@@ -65,19 +95,19 @@ impl StateMachine for Sum {
     }
 }
 
-/// Where the logs of a process are.
+/// The storage of a process's logs.
 pub trait Storage {
     type Log: LogStore + 'static;
-    /// What drives them as time goes on.
+    /// What drives the logs as time passes.
     type Device: 'static;
 
     fn open(&mut self, id: u64, groups: u16) -> (Vec<Self::Log>, Self::Device);
     fn step(device: &Self::Device, now: u64);
-    /// What a crash leaves is there when they are opened again.
+    /// Crashes a process's storage: what survives is there when the logs are opened again.
     fn crash(&mut self, id: u64);
 }
 
-/// Logs in memory, for processes that do not come back.
+/// Logs in memory, for processes that do not return.
 pub struct InMemory;
 
 impl Storage for InMemory {
@@ -97,7 +127,7 @@ impl Storage for InMemory {
 #[derive(Default)]
 pub struct OnDisk {
     pub disks: BTreeMap<u64, SimDisk>,
-    /// What a log may have, if it is less than the default.
+    /// The maximum size of a log, if it is less than the default.
     pub log_bytes_max: Option<u64>,
 }
 
@@ -141,14 +171,16 @@ pub struct World<S: Storage> {
     clock: Rc<Cell<u64>>,
     pub storage: S,
     pub processes: BTreeMap<u64, Process<S>>,
-    /// Those that do nothing, as if they stood still.
+    /// Processes that stand still.
     pub paused: Vec<u64>,
+    /// The nodes of processes that are not at the node of their id.
+    pub moved: BTreeMap<u64, u32>,
     pub endpoint: Rc<Endpoint<LoopbackTransport>>,
     client: Client<LoopbackTransport>,
-    /// What processes have that are started from now on.
+    /// The number of groups of processes that are started from now on.
     pub groups: u16,
     pub config: NodeConfig,
-    /// Bytes of no use in snapshots of theirs.
+    /// Padding bytes in their snapshots.
     pub padding: usize,
     lives: u64,
 }
@@ -164,26 +196,29 @@ pub fn config() -> NodeConfig {
     }
 }
 
-/// An election timeout of these.
+/// An election timeout with these settings.
 pub const ELECTION: Duration = Duration::from_millis(24);
 
-pub fn endpoint(network: &LoopbackNetwork, node: u32, seed: u64) -> Rc<Endpoint<LoopbackTransport>> {
-    let config = EndpointConfig {
+fn endpoint_config(seed: u64) -> EndpointConfig {
+    EndpointConfig {
         poll: PollPolicy::Sleep,
         peer_timeout: Duration::from_millis(30),
         seed: Some(seed),
         ..EndpointConfig::default()
-    };
-    Rc::new(Endpoint::new(network.endpoint(node).unwrap(), config).unwrap())
+    }
+}
+
+pub fn endpoint(network: &LoopbackNetwork, node: u32, seed: u64) -> Rc<Endpoint<LoopbackTransport>> {
+    Rc::new(Endpoint::new(network.endpoint(node).unwrap(), endpoint_config(seed)).unwrap())
 }
 
 impl<S: Storage> World<S> {
-    /// Three processes with so many groups.
+    /// Starts three processes with this many groups.
     pub fn new(storage: S, groups: u16, config: NodeConfig) -> World<S> {
         World::padded(storage, groups, config, 0)
     }
 
-    /// The same, with so many bytes of no use in their snapshots.
+    /// The same, with this many padding bytes in their snapshots.
     pub fn padded(storage: S, groups: u16, config: NodeConfig, padding: usize) -> World<S> {
         let network = LoopbackNetwork::new(LoopbackConfig { queue_len: 8192, ..LoopbackConfig::default() });
         let endpoint = endpoint(&network, CLIENT, 1);
@@ -200,6 +235,7 @@ impl<S: Storage> World<S> {
             storage,
             processes,
             paused: Vec::new(),
+            moved: BTreeMap::new(),
             endpoint,
             client,
             groups,
@@ -211,15 +247,16 @@ impl<S: Storage> World<S> {
         world
     }
 
-    /// Starts a process on what there is of its log.
+    /// Starts a process on the remains of its log.
     pub fn start(&mut self, id: u64, beginning: Beginning) {
         self.lives += 1;
-        let endpoint = endpoint(&self.network, id as u32, self.lives << 20 | id);
+        let node = self.moved.get(&id).copied().unwrap_or(id as u32);
+        let endpoint = endpoint(&self.network, node, self.lives << 20 | id);
         let clock = self.clock.clone();
         let seed = Some(self.lives << 8 | id);
         let config = NodeConfig { id, seed, clock: Rc::new(move || clock.get()), ..self.config.clone() };
         let (logs, device) = self.storage.open(id, self.groups);
-        let groups = logs.into_iter().map(|log| (log, Sum { sum: 0, padding: self.padding })).collect();
+        let groups = logs.into_iter().map(|log| (log, Sum { padding: self.padding, ..Sum::default() })).collect();
         let host = Host::start(&endpoint, config, groups, beginning).unwrap();
         self.processes.insert(id, Process { host, endpoint, device });
     }
@@ -230,17 +267,39 @@ impl<S: Storage> World<S> {
         self.storage.crash(id);
     }
 
+    /// Drops everything between a process and the others.
+    pub fn cut_off(&self, id: u64) {
+        for other in (1..=3).filter(|other| *other != id) {
+            for (from, to) in [(id, other), (other, id)] {
+                self.network.set_path_mtu(from as u32, to as u32, 0).unwrap();
+            }
+        }
+    }
+
     pub fn now(&self) -> Duration {
         Duration::from_nanos(self.clock.get())
     }
 
-    fn turn(&self) {
+    pub fn turn(&self) {
         self.network.advance(TURN);
         self.clock.set(self.network.now());
         for (_, process) in self.processes.iter().filter(|(id, _)| !self.paused.contains(id)) {
             S::step(&process.device, self.clock.get());
             process.endpoint.run_once();
         }
+    }
+
+    /// Gives the client a process of its own, whose sessions have this many credits.
+    pub fn change_client(&mut self, credits: u16) {
+        let config = EndpointConfig { credits, ..endpoint_config(2) };
+        self.endpoint = Rc::new(Endpoint::new(self.network.endpoint(CLIENT + 1).unwrap(), config).unwrap());
+        self.client = Client::new(&self.endpoint, members(), *self.client.config());
+    }
+
+    /// Gives the client a list with the current address of each process.
+    pub fn list_where_they_are(&mut self) {
+        let at = |id| Addr::Node(self.moved.get(&id).copied().unwrap_or(id as u32));
+        self.client = Client::new(&self.endpoint, (1..=3).map(|id| (id, at(id))), *self.client.config());
     }
 
     pub fn turns(&self, time: Duration) {
@@ -252,7 +311,7 @@ impl<S: Storage> World<S> {
 
     pub fn until(&self, what: &str, mut done: impl FnMut(&Self) -> bool) {
         for _ in 0..PATIENCE {
-            // Whoever looks at all groups looks now and then.
+            // Conditions that look at all groups are checked only now and then.
             if done(self) {
                 return;
             }
@@ -261,7 +320,7 @@ impl<S: Storage> World<S> {
         panic!("it never came to this: {what}");
     }
 
-    /// Drives everything until a future of the client's ends.
+    /// Runs all processes until a future of the client is ready.
     pub fn drive<F: Future>(&self, work: F) -> F::Output {
         let mut work = Box::pin(work);
         for _ in 0..PATIENCE {
@@ -273,26 +332,26 @@ impl<S: Storage> World<S> {
         panic!("it never ended");
     }
 
-    /// A client of a group.
+    /// Returns a client of a group.
     pub fn client(&self, group: u16) -> Client<LoopbackTransport> {
         self.client.of_group(group)
     }
 
-    /// Adds to the sum of a group, and gives it.
+    /// Adds to the sum of a group, and returns it.
     pub fn add(&self, group: u16, count: u64) -> Result<u64, ClientError> {
         let client = self.client(group);
         let reply = self.drive(client.execute(&count.to_le_bytes()))?;
         Ok(number(&reply).unwrap())
     }
 
-    /// The sum of a group.
+    /// Returns the sum of a group.
     pub fn sum(&self, group: u16) -> Result<u64, ClientError> {
         let client = self.client(group);
         let reply = self.drive(client.query(&[]))?;
         Ok(number(&reply).unwrap())
     }
 
-    /// Who leads a group, and in which term: the latest, if several believe that they do.
+    /// Returns the leader of a group and its term: the latest, if several believe that they lead.
     pub fn leader(&self, group: u16) -> Option<(u64, u64)> {
         let statuses = self.processes.values().map(|process| process.host.node(group).unwrap().status());
         statuses.filter(|status| status.role == Role::Leader).map(|status| (status.term, status.id)).max()

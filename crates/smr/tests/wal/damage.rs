@@ -1,5 +1,5 @@
-//! Files that are not as they were written. Whatever is cut off or flipped, what is found is what was written, up to a torn end that is reported,
-//! or the log is not opened and says where and why.
+//! Damaged files. Whatever is truncated or flipped, recovery finds what was written, up to a torn end that is reported,
+//! or the log is not opened and the error says where and why.
 
 use dunlin_smr::wal::sim::{Crash, SimDisk, SimDiskConfig};
 use dunlin_smr::wal::{
@@ -16,7 +16,7 @@ fn config() -> WalConfig {
     WalConfig { segment_bytes: 1 << 10, ..WalConfig::new(OWNER) }
 }
 
-/// The files of a log with two segments, and every state that it went through.
+/// Returns the files of a log with two segments, and every state that it went through.
 fn files(is_closed: bool) -> (Vec<(String, Vec<u8>)>, Vec<State>) {
     let (disk, mut wal) = new_log(config());
     let mut states = vec![look(&mut wal)];
@@ -55,7 +55,7 @@ fn opened(files: &[(String, Vec<u8>)]) -> Result<(State, Opening), WalError> {
     }
     let (mut wal, opening) = open_stepped(disk.clone(), config())?;
     let state = look(&mut wal);
-    // What was repaired is whole the next time.
+    // The repaired log is intact the next time.
     let (mut again, later) = open_stepped(disk.crash(Crash::Power), config())?;
     assert_eq!((look(&mut again), later.torn), (state.clone(), None));
     Ok((state, opening))
@@ -71,7 +71,7 @@ fn is_refused(error: &WalError, name: &str, near: usize) {
                     && message.contains("add another with an id that was never used"),
                 "{message}"
             );
-            // What is damaged begins before it, or is what follows a length that is wrong.
+            // The damage begins before this offset, or is in what follows a wrong length.
             assert!(*offset as usize <= near.max(1024), "{message}, {near}");
         }
         WalError::Version { .. } => {}
@@ -115,8 +115,9 @@ fn every_flipped_bit_is_refused_or_is_a_torn_end() {
                 match opened(&damaged) {
                     Err(error) => is_refused(&error, &files[at].0, byte),
                     Ok((state, opening)) => {
-                        let cut = opening.torn.unwrap_or_else(|| panic!("bit {bit} of byte {byte} makes no difference"));
-                        // Only what was flushed last is ever cut off: both batches, or the second.
+                        let cut =
+                            opening.torn.unwrap_or_else(|| panic!("bit {bit} of byte {byte} makes no difference"));
+                        // Only the last flush is ever cut off: both of its batches, or the second.
                         assert!(states[states.len() - 3..].contains(&state), "{state:?}");
                         assert!(at == 1 && cut.segment == 2 && cut.offset as usize <= byte && cut.bytes > 0);
                         torn += 1;
@@ -138,7 +139,7 @@ fn every_flipped_bit_of_a_log_that_was_closed_loses_nothing() {
             damaged[at].1[byte] ^= 0x10;
             match opened(&damaged) {
                 Err(error) => is_refused(&error, &files[at].0, byte),
-                // It was the mark itself, or what is behind it.
+                // The damage was the mark itself, or after it.
                 Ok((state, opening)) => assert!(Some(&state) == all && opening.torn.is_some()),
             }
         }
@@ -171,7 +172,8 @@ fn every_lost_sector_is_refused_or_is_a_torn_end() {
             }
         }
     }
-    // The sector with the header of the last frame has the end of the one before it, too, and with it all trace that this one was flushed.
+    // The sector with the header of the last frame also has the end of the previous one, and with it all evidence that
+    // this one was flushed.
     assert_eq!(kept, [last - 2, last - 1, last - 1, last - 1, last - 1]);
 }
 
@@ -197,7 +199,11 @@ fn files_that_do_not_belong_together_are_refused() {
     assert!(refused(&renamed).contains("name of another one"), "{}", refused(&renamed));
     let mut newer = files.clone();
     newer[0].1[8] = 3;
-    assert!(refused(&newer).contains("version 3 of the format, which this program does not read"), "{}", refused(&newer));
+    assert!(
+        refused(&newer).contains("version 3 of the format, which this program does not read"),
+        "{}",
+        refused(&newer)
+    );
 }
 
 #[test]
@@ -218,7 +224,7 @@ fn a_payload_that_looks_like_a_frame_is_none() {
     append(&mut wal, 1, 100);
     flush(&mut wal);
     let first = disk.contents(FIRST).unwrap();
-    // The frames of the log itself, all of the segment, as a payload at another place.
+    // The log's own frames, all from the same segment, as a payload at another place.
     let payload = first[64..64 + 400].to_vec();
     wal.append(dunlin_smr::wal::Entry { index: 2, term: 1, kind: 0, payload: &payload }).unwrap();
     flush(&mut wal);

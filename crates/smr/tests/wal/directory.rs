@@ -1,4 +1,4 @@
-//! Real files and the thread that writes them.
+//! Real files, and the thread that writes them.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use dunlin_smr::wal::{Directory, Entry, HardState, Wal, WalConfig, WalError, ope
 
 use super::{OWNER, payload};
 
-/// A directory that is removed.
+/// A directory that is removed when this is dropped.
 struct Temporary(PathBuf);
 
 impl Temporary {
@@ -29,7 +29,7 @@ impl Drop for Temporary {
     }
 }
 
-/// Tells a channel.
+/// Sends to a channel when woken.
 struct Tell(mpsc::SyncSender<()>);
 
 impl Wake for Tell {
@@ -81,7 +81,10 @@ fn a_directory_has_one_user() {
     let error = Directory::open(&place.0).unwrap_err();
     assert_eq!(
         error.to_string(),
-        format!("{} is in use by another node: stop that one, or give this one a directory of its own", place.0.display())
+        format!(
+            "{} is in use by another node: stop that one, or give this one a directory of its own",
+            place.0.display()
+        )
     );
     drop(wal);
     place.open();

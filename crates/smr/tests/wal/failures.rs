@@ -1,4 +1,4 @@
-//! Disks that fail, are full, or behind.
+//! Disks that fail, are full, or are slow.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +32,8 @@ fn a_failed_flush_is_for_good() {
             assert!(matches!(wal.append(Entry { index: 3, ..ENTRY }), Err(AppendError::Failed(_))));
             assert!(matches!(wal.set_hard_state(HardState::default()), Err(AppendError::Failed(_))));
             assert_eq!((wal.stepper().unwrap().step(u64::MAX), wal.durable()), (None, durable));
-            // What a process finds after that in the system's cache is not on the disk. When it says to be durable, it is.
+            // What a process then finds in the system's cache is not on the disk. Once it is reported as durable, it
+            // is.
             let (found, _) = open_stepped(disk.crash(crash), small()).unwrap();
             let last = found.last();
             assert!(last.index >= 1);
@@ -129,7 +130,7 @@ fn what_cannot_be_is_not_taken() {
 fn long_entries_get_segments_of_their_own_size() {
     let (disk, mut wal) = new_log(WalConfig::new(OWNER));
     let long = vec![9; ENTRY_BYTES_MAX];
-    // The third does not fit the frame of the first two.
+    // The third does not fit into the frame of the first two.
     for index in 1..=3 {
         wal.append(Entry { index, payload: &long[..ENTRY_BYTES_MAX - 100], ..ENTRY }).unwrap();
     }
@@ -179,7 +180,7 @@ fn one_flush_is_for_all_that_came_meanwhile_and_wakes() {
     assert_eq!(stepper.step(1200), None);
     assert_eq!((wal.durable(), wal.flushes()), (tickets[20], 2));
     assert_eq!(count.0.load(Ordering::Relaxed), 2);
-    // Whoever steps is told of the next batch, once.
+    // The owner of the stepper is woken for the next batch, once.
     let wanted = Arc::new(Count(AtomicU64::new(0)));
     stepper.set_waker(Some(wanted.clone().into()));
     for _ in 0..3 {

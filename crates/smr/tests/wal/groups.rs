@@ -7,7 +7,7 @@ use super::{OWNER, append, flush, new_log, small};
 
 const FIRST: &str = "log-0000000000000001";
 
-/// Takes a snapshot of all that a group has, and forgets its entries.
+/// Takes a snapshot of everything that a group has, and forgets its entries.
 fn cut(wal: &mut Wal<SimDisk>) {
     let last = wal.last();
     let writer = SnapshotWriter::create(wal.disk().clone(), wal.part(), last, b"").unwrap();
@@ -44,7 +44,7 @@ fn one_flush_is_for_all_groups() {
     }
 }
 
-/// A segment goes when no group has an entry in it.
+/// A segment is removed when no group has an entry in it.
 #[test]
 fn segments_go_when_no_group_needs_them() {
     let config = WalConfig { log_bytes_max: 12 << 10, ..small() };
@@ -87,7 +87,7 @@ fn the_snapshot_of_another_group_is_refused() {
     assert!(said.contains(name) && said.contains("another group"), "{said}");
 }
 
-/// Snapshots of several groups are written one after the other, whoever hands them over first.
+/// Snapshots of several groups are written one after the other, in whatever order they are handed over.
 #[test]
 fn several_groups_hand_over_snapshots_at_once() {
     let (_, mut zero) = new_log(small());
@@ -102,7 +102,7 @@ fn several_groups_hand_over_snapshots_at_once() {
     assert_eq!(zero.take_written_snapshot(), Some(position), "it was before");
 }
 
-/// A directory that a program without groups has written.
+/// Creates a directory as written by a program without groups.
 fn of_version_1(disk: &SimDisk) {
     for name in names(disk, "log-") {
         let mut bytes = disk.contents(&name).unwrap();

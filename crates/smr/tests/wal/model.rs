@@ -1,4 +1,4 @@
-//! What a log must hold, and every state that it went through.
+//! A model of a log's contents, and every state that it went through.
 
 use std::collections::BTreeMap;
 
@@ -7,28 +7,28 @@ use dunlin_smr::wal::{Compaction, Entry, HardState, Position, SnapshotReader, Sn
 
 use super::payload;
 
-/// All that is seen of a log.
+/// The visible state of a log.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct State {
     pub hard_state: HardState,
     pub compaction: Compaction,
     pub last: Position,
-    /// Term and length of the payload of each entry that is there.
+    /// Term and payload length of each existing entry.
     pub entries: BTreeMap<u64, (u64, usize)>,
 }
 
-/// A log beside what it must hold after each of its batches.
+/// A log, and its expected contents after each of its batches.
 #[derive(Debug)]
 pub struct Model {
-    /// As it is with what is not submitted yet.
+    /// The state with the changes not submitted yet.
     now: State,
-    /// After each batch, the first of which is how the log was found.
+    /// The state after each batch; the first one is how the log was found.
     batches: Vec<(Ticket, State)>,
     is_changed: bool,
 }
 
 impl Model {
-    /// A log as it was found.
+    /// Creates a model of a log as it was found.
     pub fn new(ticket: Ticket, state: State) -> Model {
         Model { batches: vec![(ticket, state.clone())], now: state, is_changed: false }
     }
@@ -72,7 +72,7 @@ impl Model {
 
     /// Takes a snapshot up to an entry and compacts up to another.
     pub fn compact(&mut self, wal: &mut Wal<SimDisk>, snapshot: u64, up_to: u64) {
-        // A disk that failed before may not have taken these entries.
+        // A disk that failed earlier may have rejected these entries.
         let (Some(snapshot_term), Some(term)) = (self.term(snapshot), self.term(up_to)) else { return };
         let snapshot = Position { index: snapshot, term: snapshot_term };
         if write_snapshot(wal, snapshot) && wal.compact(snapshot, up_to).is_ok() {
@@ -100,9 +100,11 @@ impl Model {
         }
     }
 
-    /// The state that was found after a crash must be that after one of the batches, none of which said to be durable is missing.
+    /// Checks the state found after a crash: it must be that after one of the batches, and no batch reported as durable
+    /// may be missing.
     pub fn check_found(&self, durable: Ticket, found: &State) {
-        let promised = self.batches.iter().rposition(|(ticket, _)| *ticket <= durable).expect("the first batch is there");
+        let promised =
+            self.batches.iter().rposition(|(ticket, _)| *ticket <= durable).expect("the first batch is there");
         let possible = &self.batches[promised..];
         assert!(
             possible.iter().any(|(_, state)| state == found),
@@ -125,7 +127,7 @@ fn snapshot_contents(position: Position) -> Vec<u8> {
     payload(position.index, position.term, 700)
 }
 
-/// Reads all that there is in a log, and checks each payload.
+/// Reads everything in a log, and checks each payload.
 pub fn look(wal: &mut Wal<SimDisk>) -> State {
     let mut entries = BTreeMap::new();
     let mut found = Vec::new();

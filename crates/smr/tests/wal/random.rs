@@ -1,4 +1,5 @@
-//! Random work on a log, on a disk that crashes, stops and fails; what is found after each crash is compared with what was promised.
+//! Random operations on a log, on a disk that crashes, stops and fails; after each crash, the state found is compared
+//! with what was reported as durable.
 
 use std::time::Duration;
 
@@ -9,9 +10,9 @@ use dunlin_smr::wal::{HardState, Position, Wal, WalConfig, WalError, open_steppe
 use super::model::{Model, State, look};
 use super::small;
 
-/// Seeds of a run of the tests; each is another disk with its own history.
+/// Seeds of one test run; each is another disk with its own history.
 const SEEDS: u64 = 3000;
-/// Crashes of each.
+/// Crashes of each seed.
 const LIVES: u64 = 6;
 /// Steps between two crashes, at most.
 const STEPS_MAX: u64 = 60;
@@ -20,7 +21,7 @@ fn seeds() -> std::ops::Range<u64> {
     0..std::env::var("DUNLIN_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(SEEDS)
 }
 
-/// What happened in all runs, so that a test that tests nothing is noticed.
+/// What happened in all runs, so that a run that tests nothing is noticed.
 #[derive(Debug, Default)]
 struct Seen {
     torn: u64,
@@ -50,7 +51,10 @@ fn what_was_durable_is_there_after_any_crash() {
     }
     println!("{seen:?}");
     let Seen { torn, stopped, failed, rolled, compacted, reset, undone, group } = seen;
-    assert!([torn, stopped, failed, rolled, compacted, reset, undone, group].iter().all(|times| *times > 0), "{seen:?}");
+    assert!(
+        [torn, stopped, failed, rolled, compacted, reset, undone, group].iter().all(|times| *times > 0),
+        "{seen:?}"
+    );
 }
 
 fn run(seed: u64) -> Seen {
@@ -65,7 +69,7 @@ fn run(seed: u64) -> Seen {
     let groups = [1, 3][random.below(2) as usize];
     let mut models: Option<(Vec<Model>, dunlin_smr::wal::Ticket)> = None;
     for life in 0..LIVES {
-        // The last opening is one that nothing disturbs.
+        // Nothing disturbs the last opening.
         if life + 1 == LIVES {
             disk.configure(SimDiskConfig { flush_failures: 0.0, ..config });
         } else if random.below(4) == 0 {
@@ -102,10 +106,15 @@ fn run(seed: u64) -> Seen {
         let failed = wal.failure().is_some();
         seen.failed += u64::from(failed);
         if failed {
-            // It stays failed, and takes nothing.
+            // It stays failed, and accepts nothing.
             assert!(
-                wal.append(dunlin_smr::wal::Entry { index: wal.last().index + 1, term: u64::MAX, kind: 0, payload: b"" })
-                    .is_err()
+                wal.append(dunlin_smr::wal::Entry {
+                    index: wal.last().index + 1,
+                    term: u64::MAX,
+                    kind: 0,
+                    payload: b""
+                })
+                .is_err()
             );
             wal.submit();
             let _ = wal.wait();
@@ -113,7 +122,7 @@ fn run(seed: u64) -> Seen {
         } else if random.below(8) == 0 {
             now.iter_mut().for_each(|now| now.submit(&mut wal));
             if wal.close().is_ok() {
-                // Nothing may be lost of a log that was closed.
+                // A log that was closed must lose nothing.
                 now = now.iter().map(|now| Model::new(durable, now.now().clone())).collect();
             }
         }
@@ -150,7 +159,8 @@ fn work(random: &mut Random, wals: &mut [Wal<SimDisk>], models: &mut [Model], se
                 }
             }
             9 => {
-                let (snapshot, compacted) = (model.now().compaction.snapshot.index, model.now().compaction.compacted.index);
+                let (snapshot, compacted) =
+                    (model.now().compaction.snapshot.index, model.now().compaction.compacted.index);
                 let last = model.now().last.index;
                 if snapshot < last && random.below(2) == 0 {
                     let snapshot = random.between((snapshot + 1).max(compacted), last);
@@ -167,7 +177,7 @@ fn work(random: &mut Random, wals: &mut [Wal<SimDisk>], models: &mut [Model], se
                     seen.reset += 1;
                 }
             }
-            // What one submits goes with what the others have changed.
+            // One group's submit includes the changes of the others.
             11..=13 => models.iter_mut().for_each(|model| model.submit(wal)),
             _ => {
                 now += random.below(80);

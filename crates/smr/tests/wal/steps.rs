@@ -1,4 +1,5 @@
-//! One history, and a crash at each of its steps, with every kind of loss; and a crash at each step of the recovery from that.
+//! One history, with a crash at each of its steps and every kind of loss, and a crash at each step of the recovery from
+//! that.
 
 use dunlin_smr::wal::sim::{Crash, SimDisk, SimDiskConfig};
 use dunlin_smr::wal::{HardState, Position, Wal, WalError, open_stepped};
@@ -6,10 +7,10 @@ use dunlin_smr::wal::{HardState, Position, Wal, WalError, open_stepped};
 use super::model::{Model, look};
 use super::small;
 
-/// Ways in which each crash is tried.
+/// Variants of each crash.
 const SEEDS: u64 = 12;
 
-/// Two flushes are never under way at a time, but batches come faster than flushes.
+/// Two flushes never overlap, but batches come faster than flushes.
 fn history(wal: &mut Wal<SimDisk>, model: &mut Model) {
     model.set_hard_state(wal, HardState { term: 1, vote: 2, commit: 0 });
     for len in [10, 200, 600, 0, 900] {
@@ -38,7 +39,7 @@ fn history(wal: &mut Wal<SimDisk>, model: &mut Model) {
     let _ = wal.wait();
 }
 
-/// Runs the history until the disk stops after so many changes.
+/// Runs the history until the disk stops after this many changes.
 fn until(seed: u64, changes: u64) -> (SimDisk, Model, dunlin_smr::wal::Ticket, bool) {
     let disk = SimDisk::new(seed, SimDiskConfig::default());
     let (mut wal, _) = open_stepped(disk.clone(), small()).unwrap();
@@ -49,7 +50,7 @@ fn until(seed: u64, changes: u64) -> (SimDisk, Model, dunlin_smr::wal::Ticket, b
     (disk, model, durable, wal.failure().is_some())
 }
 
-/// Opens a log, unless the disk stops meanwhile: no other error is one of a crash.
+/// Opens a log, unless the disk stops meanwhile: a crash causes no other error.
 fn try_open(disk: &SimDisk) -> Option<Wal<SimDisk>> {
     let before = disk.faults();
     match open_stepped(disk.clone(), small()) {
@@ -59,7 +60,8 @@ fn try_open(disk: &SimDisk) -> Option<Wal<SimDisk>> {
     }
 }
 
-/// Of a new log, and of the openings after it, each of which is stopped as well: whatever they leave, the next one is none the worse for.
+/// A new log and the openings after it are all interrupted: whatever they leave behind, the next opening still
+/// succeeds.
 #[test]
 fn a_log_is_made_whatever_crashes_before_have_left() {
     let mut is_made = [0, 0];
@@ -99,7 +101,7 @@ fn a_crash_at_every_step_loses_nothing_that_was_durable() {
             let (mut wal, _) = open_stepped(disk, small()).unwrap();
             let found = look(&mut wal);
             model.check_found(durable, &found);
-            // The log goes on from there.
+            // The log continues from there.
             let mut model = Model::new(wal.durable(), found);
             model.append(&mut wal, 9, 50);
             model.submit(&mut wal);

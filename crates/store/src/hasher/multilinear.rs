@@ -1,10 +1,12 @@
-//! Multilinear hashing, as "multiply-shift for vectors" in M. Thorup, High Speed Hashing for Integers and Strings (2015), section 3.
+//! Multilinear hashing, as "multiply-shift for vectors" in M. Thorup, High Speed Hashing for Integers and Strings
+//! (2015), section 3.
 //!
-//! A key is its length and its words of 64 bits. The hash is the upper half of a random number of 128 bits plus each of these times another random
-//! number of 128 bits, modulo 2^128. It is strongly universal: the hashes of any two keys are uniform and independent of each other. So two
-//! keys share one of `n` homes with probability `1 / n`, however they were chosen, unless by one who saw hashes.
+//! The words of a key are its length and its bytes, 64 bits each. The hash is the upper half of this sum modulo 2^128:
+//! a random number of 128 bits, plus each word times another random number of 128 bits. It is strongly universal: the
+//! hashes of any two keys are uniform and independent of each other. So two keys share one of `n` homes with
+//! probability `1 / n`, however they were chosen, except by someone who has seen hashes.
 //!
-//! Two multiplications for each 8 bytes, none of which waits for another.
+//! It takes two multiplications for each 8 bytes, all independent of each other.
 
 use siphasher::sip::SipHasher13;
 
@@ -13,10 +15,10 @@ use crate::key::KEY_BYTES_MAX;
 const WORD_BYTES: usize = 8;
 /// Words of the longest key.
 const WORDS_MAX: usize = KEY_BYTES_MAX.div_ceil(WORD_BYTES);
-/// Any odd number, here one whose multiples spread well.
+/// An odd number, here one whose multiples are well distributed.
 const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The function of one secret.
+/// The function for one secret.
 #[derive(Clone)]
 pub(super) struct Multilinear {
     start: u128,
@@ -25,7 +27,7 @@ pub(super) struct Multilinear {
 }
 
 impl Multilinear {
-    /// The function whose random numbers `source` makes.
+    /// Creates the function with random numbers from `source`.
     pub fn new(source: SipHasher13) -> Multilinear {
         let mut count = 0u64;
         let mut draw = || {
@@ -39,7 +41,7 @@ impl Multilinear {
     #[inline(always)]
     pub fn hash(&self, key: &[u8]) -> u64 {
         let (words, rest) = key.as_chunks();
-        // The size of keys that is most common, without a call or a loop.
+        // The most common key size, without a call or a loop.
         match (words, rest) {
             ([first, second], []) => {
                 mix((self.begin(key.len()).wrapping_add(self.term(0, *first))).wrapping_add(self.term(1, *second)))
@@ -56,7 +58,7 @@ impl Multilinear {
             sum = sum.wrapping_add(self.term(at, *word));
         }
         if !rest.is_empty() {
-            // The length tells keys apart that end in zeros.
+            // The length distinguishes keys that end in zeros.
             let mut word = [0; WORD_BYTES];
             word[..rest.len()].copy_from_slice(rest);
             sum = sum.wrapping_add(self.term(words.len(), word));
@@ -75,8 +77,8 @@ impl Multilinear {
     }
 }
 
-/// The upper half, its bits mixed: each result from one half only, so that all said of the halves is true of it. Sums keep patterns of keys
-/// that count up, which would crowd stretches of homes; this breaks them.
+/// Returns the upper half with its bits mixed. The mixing is a bijection, so all guarantees for the half still hold.
+/// The sums of sequential keys are regular, which would crowd ranges of homes; mixing breaks that.
 #[inline(always)]
 fn mix(sum: u128) -> u64 {
     let half = (sum >> 64) as u64;
@@ -96,7 +98,7 @@ mod tests {
         Multilinear::new(SipHasher13::new_with_keys(seed, !seed))
     }
 
-    /// As the definition has it, word by word.
+    /// Computes it word by word, as defined.
     fn by_definition(function: &Multilinear, key: &[u8]) -> u64 {
         let mut sum = function.start.wrapping_add((key.len() as u128).wrapping_mul(function.of_length));
         for (at, chunk) in key.chunks(8).enumerate() {
@@ -134,8 +136,8 @@ mod tests {
         assert_eq!(hashes.len(), count);
     }
 
-    /// Keys as programs make them fill homes as random numbers would: the sum of squares of their counts is what it is for those, within
-    /// six standard deviations.
+    /// Keys as programs generate them fill homes like random numbers do: the sum of squares of their counts is within
+    /// six standard deviations of the expected one.
     #[test]
     fn keys_that_count_up_spread_as_random_ones() {
         const HOMES: usize = 1 << 12;

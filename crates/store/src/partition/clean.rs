@@ -1,10 +1,11 @@
-//! Room in the log: segments fill one after the other, and used ones are cleaned so that they can be filled again.
+//! Makes room in the log: segments are filled one after the other, and used ones are cleaned so that they can be filled
+//! again.
 //!
-//! A store cleans the segment with the fewest live bytes and moves what is alive to the end of the log. So does a cache, if three eighths of that
-//! segment are dead. Else it cleans the oldest one. The items of that one are evicted, but for two kinds, which are moved: some of those that
-//! were read since they were written (a second chance), and as many bytes of others as what is dead makes up for. Cleaning goes on bit by
-//! bit with what is appended, so that a segment is clean when the next is needed; a whole segment is cleaned in one go only where the index
-//! takes it.
+//! A store cleans the segment with the fewest live bytes, and moves the live items to the end of the log. A cache does
+//! the same if at least three eighths of that segment are dead. Otherwise it cleans the oldest segment and evicts its
+//! items, except two kinds, which it moves: some of those that were read since they were written (a second chance), and
+//! others for as many bytes as the dead items free. Cleaning is incremental, driven by appends, so that a segment is
+//! clean when the next one is needed; a whole segment is cleaned at once only when the index takes it.
 
 use super::Partition;
 use super::find::Place;
@@ -14,22 +15,25 @@ use crate::error::Refused;
 use crate::line::Pointer;
 use crate::log::{Rescue, Victim};
 
-/// Bytes looked at beside what an append calls for: small items get there too.
+/// Bytes examined on top of what an append calls for, so that small items also make progress.
 const CLEANED_BYTES_MIN: usize = 128;
-/// A segment of which less than this part is alive is cleaned at most this many times as fast as the log grows.
+/// Cleaning runs at most this many times as fast as the log grows, even if less than one part in this many of a segment
+/// is dead.
 const PACE_MAX: usize = 16;
-/// A cache moves what is alive in a segment, as a store does, if that is so many eighths of it or fewer: dead and expired items are room.
+/// If at most this many eighths of a segment are live, a cache moves its live items, as a store does: dead and expired
+/// items make room.
 const SPARSE_EIGHTHS: usize = 5;
-/// A cache looks at so many times the bytes that it appends: then what it moves of a segment fits with what is appended until that is clean.
+/// A cache examines this many times the bytes that it appends: then what it moves from a segment, plus what is appended
+/// until that is clean, fits.
 const PACE_CACHE: usize = 3;
-/// The part of a segment that second chances may fill again: a half, so that the log gets on.
+/// The fraction of a segment that second chances may fill again: a half, so that the log makes progress.
 const ALLOWANCE_DIVISOR: usize = 2;
 
-/// Segments that one append opens or cleans at most. Where that is not enough, items are so large that what is alive packs badly; to go on
-/// would clean the whole log for one item.
+/// Segments that one append opens or cleans at most. If that is not enough, the items are so large that live ones pack
+/// badly; continuing would clean the whole log for one item.
 const ROUNDS_MAX: usize = 64;
 
-/// Who wants room in the log.
+/// What needs room in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Claimant {
     NewItem,
@@ -37,7 +41,7 @@ enum Claimant {
 }
 
 impl Partition {
-    /// Free segments that are kept to clean into.
+    /// Returns the number of free segments that are kept to clean into.
     fn reserve(&self) -> usize {
         match self.mode {
             Mode::Store if !self.is_loading => 1,
@@ -45,7 +49,7 @@ impl Partition {
         }
     }
 
-    /// Refuses bytes that would make more live ones than a store takes.
+    /// Rejects bytes that would exceed the live bytes that a store accepts.
     pub(super) fn admit(&self, bytes: usize, released: usize) -> Result<(), Refused> {
         let is_admitted = self.mode == Mode::Cache
             || self.is_loading
@@ -54,7 +58,7 @@ impl Partition {
         if is_admitted { Ok(()) } else { Err(Refused::Full) }
     }
 
-    /// Takes bytes at the end of the log. Items of the log may be moved or evicted, and lines of pointers freed.
+    /// Takes bytes at the end of the log. May move or evict items of the log, and free lines of pointers.
     pub(super) fn claim(&mut self, bytes: usize) -> Result<usize, Refused> {
         self.clean_along(bytes);
         if self.is_loading
@@ -85,7 +89,7 @@ impl Partition {
     }
 
     fn bump(&mut self, bytes: usize, claimant: Claimant) -> Option<usize> {
-        // The last free segment is being cleaned into: leave room for what is still to come.
+        // The last free segment is being cleaned into: leave room for the live items still to be moved.
         if claimant == Claimant::NewItem && self.mode == Mode::Store && !self.is_loading && self.log.free == 0 {
             let to_come = self.log.victim.map_or(0, |victim| self.log.segment(victim.segment).live);
             if self.log.room() < bytes + to_come {
@@ -103,8 +107,8 @@ impl Partition {
         None
     }
 
-    /// Cleans as much as an append of this size calls for. Not while a snapshot is loaded: nothing is dead then, and a segment that waits to be
-    /// cleaned takes room that the items need.
+    /// Cleans as much as an append of this size calls for. Not while a snapshot is loaded: nothing is dead then, and a
+    /// segment waiting to be cleaned would use room that the items need.
     fn clean_along(&mut self, bytes: usize) {
         if self.is_loading {
             return;
@@ -126,7 +130,8 @@ impl Partition {
         }
     }
 
-    /// Cleans a whole segment, the one begun or the best. False if there is none, or nothing would be gained.
+    /// Cleans a whole segment: the one already begun, or the best one. False if there is none, or if there is no room
+    /// to move its items to.
     fn clean_one(&mut self) -> bool {
         if self.log.victim.is_none() {
             self.choose_victim();
@@ -156,24 +161,25 @@ impl Partition {
         };
     }
 
-    /// What a cache saves of a segment that is mostly alive.
+    /// What a cache keeps of a mostly live segment.
     fn second_chances(&self) -> Rescue {
         Rescue::Some { hot: self.log.segment_bytes / ALLOWANCE_DIVISOR, any: 0 }
     }
 
-    /// Empties a segment in one go so that the index can have it. False if a store has no room for what it holds.
+    /// Empties a segment at once so that the index can have it. False if a store has no room for its items.
     pub(super) fn evacuate(&mut self, segment: usize) -> bool {
         if self.log.active == Some(segment) {
             self.log.seal();
         }
-        // Cleaning begins anew: what was cleaned of the victim is dead, and costs only another look.
-        // Where there is room, nothing is evicted.
+        // Cleaning starts over: the cleaned part of the victim is dead, and costs only another look. If there is room,
+        // nothing is evicted.
         let rescue = if self.mode == Mode::Store || self.log.free > 0 { Rescue::All } else { self.second_chances() };
         self.log.victim = Some(Victim { segment, done: 0, rescue });
         self.clean_one()
     }
 
-    /// Cleans one item of the victim, and frees the segment behind the last. False if there is no room to move it to.
+    /// Cleans one item of the victim, and frees the segment after the last one. False if there is no room to move the
+    /// item to.
     fn clean_next(&mut self) -> bool {
         let Some(victim) = self.log.victim else { return false };
         if victim.done >= self.log.segment(victim.segment).fill || self.log.segment(victim.segment).live == 0 {
@@ -192,7 +198,7 @@ impl Partition {
         true
     }
 
-    /// What is dead in the victim of a cache gives what is alive behind it a place.
+    /// Dead items in a cache's victim make room for live ones after them.
     fn count_dead(&mut self, sizes: Sizes) {
         if let Some(Victim { rescue: Rescue::Some { any, .. }, .. }) = &mut self.log.victim
             && sizes.is_dead
@@ -228,7 +234,9 @@ impl Partition {
     }
 
     fn move_item(&mut self, place: Place, hash: u64, new: usize, bytes: usize) {
-        let Place::Log { line, slot, at, .. } = place else { unreachable!("an item of the log has a place in the log") };
+        let Place::Log { line, slot, at, .. } = place else {
+            unreachable!("an item of the log has a place in the log")
+        };
         self.memory.bytes_mut().copy_within(at..at + bytes, new);
         cool_entry(&mut self.memory.bytes_mut()[new..new + bytes]);
         self.kill(at, bytes);

@@ -1,4 +1,4 @@
-//! A cache's index is full: something goes, so that a line becomes free.
+//! Evicts an item when a cache's index is full, so that a line becomes free.
 
 use super::Partition;
 use super::find::Place;
@@ -6,12 +6,12 @@ use crate::entry::read_entry;
 use crate::line::{Kind, POINTERS, Pointer};
 use crate::table::WORD_LINES;
 
-/// Lines that are looked at before one goes that was read of late.
+/// Lines to look at before a recently read item is evicted.
 const CANDIDATES: usize = 8;
 
 impl Partition {
-    /// Frees a line where the chain of this home can use it. Prefers an item that was not read since eviction last passed by (CLOCK). False
-    /// if there is none.
+    /// Frees a line that the chain of this home can use. Prefers an item that was not read since eviction last passed
+    /// by (CLOCK). False if there is none.
     pub(super) fn evict_around(&mut self, home: usize) -> bool {
         let chosen = self.choose_line(home);
         if let Some(line) = chosen {
@@ -27,7 +27,7 @@ impl Partition {
         for step in 0..WORD_LINES {
             let line = word * WORD_LINES + (self.hand + step) % WORD_LINES;
             let cell = self.table.line(&self.memory, line);
-            // What becomes free if it goes: the line behind it, if it is the head of a chain.
+            // The line that becomes free if this one is evicted: for the head of a chain, the next line.
             let freed = if cell.is_head() { self.table.next(&self.memory, line, line).unwrap_or(line) } else { line };
             if (freed / WORD_LINES).abs_diff(word) > 1 {
                 continue;
@@ -53,14 +53,14 @@ impl Partition {
         spared.or(pointers).or(spared_pointers)
     }
 
-    /// True if one of the items that a line points to was read of late.
+    /// True if any of the items that a line points to was read recently.
     fn has_hot_pointer(&self, line: usize) -> bool {
         let cell = self.table.line(&self.memory, line);
         let mut pointers = (0..POINTERS).map(|slot| cell.pointer(slot)).filter(|&pointer| pointer != Pointer::NONE);
         pointers.any(|pointer| read_entry(&self.memory.bytes()[pointer.at()..]).fields.is_hot)
     }
 
-    /// Evicts what a line holds.
+    /// Evicts the contents of a line.
     fn evict_line(&mut self, line: usize) {
         let home = self.table.home_of(&self.memory, &self.hasher, line);
         let cell = *self.table.line(&self.memory, line);

@@ -1,7 +1,8 @@
-//! Items that have expired are room: a sweep over the lines of the index finds them.
+//! Makes room of expired items: a sweep over the lines of the index finds them.
 //!
-//! Each new item has a few others looked at, and so has each call of [`crate::Store::expire_some`]. A store that would refuse an item looks further. All
-//! of it costs nothing before the first time at which an item can expire, which each pass over the index finds anew.
+//! Each new item makes the sweep examine a few others, and so does each call of [`crate::Store::expire_some`]. Before a
+//! store rejects an item, the sweep looks further. All of this costs nothing before the earliest time at which an item
+//! can expire, which each pass over the index determines anew.
 
 use super::Partition;
 use super::find::Place;
@@ -11,37 +12,40 @@ use crate::line::{Kind, POINTERS, Pointer};
 use crate::record::Fields;
 use crate::table::WORD_LINES;
 
-/// Items that are looked at with each new one: eight passes in the time that the memory is filled anew.
+/// Items examined with each new one: eight passes in the time in which the memory is refilled.
 const ITEMS_WITH_NEW: usize = 8;
-/// Items that are looked at in one call from outside.
+/// Items examined in one call from outside.
 const ITEMS_AT_ONCE: usize = 1024;
-/// Calls from outside in the time of a pass, one in each tenth of a second.
+/// Calls from outside during one pass, one in each tenth of a second.
 const CALLS_PER_PASS: usize = 10 * PASS_SECONDS as usize;
-/// Most calls from outside in a tenth of a second, so that a sweep takes a small part of a core.
+/// Most calls from outside in a tenth of a second, so that a sweep uses a small part of a core.
 const CALLS_MAX: usize = 64;
-/// Items that are looked at each time that an item has no room.
+/// Items examined each time an item has no room.
 const ITEMS_FOR_ROOM: usize = 4096;
-/// Items that are looked at for want of room, however many items have none, until the next call from outside: about a millisecond.
+/// Items examined for lack of room, however many items have none, until the next call from outside: about a
+/// millisecond.
 const SEARCH_MAX: usize = 4 * ITEMS_FOR_ROOM;
-/// Items that may be looked at in addition for each that had expired: so one search never ends where one in so many has.
+/// Additional items that may be examined for each expired one found: so a search never ends where at least one in this
+/// many has expired.
 const SEARCH_FOR_FOUND: usize = 64;
-/// Lines for which a sweep counts as much as for an item: most of them may be free.
+/// Lines that count as much in a sweep as one item: most of them may be free.
 const LINES_OF_ITEM: usize = 8;
-/// A pass may miss an item that moves from one line to another meanwhile. So the next one comes after this time, in seconds, at the latest.
+/// A pass may miss an item that moves between lines meanwhile. So the next pass begins after this many seconds at the
+/// latest.
 const PASS_SECONDS: u32 = 60;
 
-/// How far the sweep is.
+/// The progress of the sweep.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sweeper {
-    /// The line that comes next.
+    /// The next line.
     hand: usize,
-    /// Nothing expires before; `UnixSeconds::MAX` if nothing ever had an expiry.
+    /// Nothing expires before this time; `UnixSeconds::MAX` if no item ever had an expiry.
     soonest: UnixSeconds,
-    /// The same, of the lines that this pass has looked at and of what was stored since it began.
+    /// The same, for the lines that this pass has examined and the items stored since it began.
     soonest_of_pass: UnixSeconds,
-    /// Something had an expiry.
+    /// Some item had an expiry.
     is_needed: bool,
-    /// Items that may still be looked at for want of room.
+    /// Items that may still be examined for lack of room.
     search_left: usize,
 }
 
@@ -53,12 +57,12 @@ impl Default for Sweeper {
 }
 
 impl Sweeper {
-    /// Other tasks had their turn: a store may look for room again.
+    /// Other tasks had their turn: a store may search for room again.
     pub(super) fn allow_search(&mut self) {
         self.search_left = SEARCH_MAX;
     }
 
-    /// An item with this expiry is stored.
+    /// Notes the expiry of an item being stored.
     #[inline]
     pub(super) fn note(&mut self, expires: UnixSeconds) {
         if expires != 0 {
@@ -76,7 +80,7 @@ impl Partition {
         self.sweeper.is_needed && self.sweeper.soonest <= self.clock.now
     }
 
-    /// A new item is about to be stored: looks at a few others.
+    /// Examines a few items before a new one is stored.
     #[inline]
     pub(super) fn expire_along(&mut self) {
         if self.may_have_expired() {
@@ -84,7 +88,7 @@ impl Partition {
         }
     }
 
-    /// As much as one call from outside does. Returns how many such calls a tenth of a second is to have.
+    /// Does the work of one call from outside. Returns how many such calls are due per tenth of a second.
     pub(super) fn expire_at_once(&mut self) -> u32 {
         self.sweeper.allow_search();
         if !self.may_have_expired() {
@@ -95,8 +99,8 @@ impl Partition {
         efforts.div_ceil(ITEMS_AT_ONCE * LINES_OF_ITEM * CALLS_PER_PASS).min(CALLS_MAX) as u32
     }
 
-    /// Looks for room, unless that was in vain too often of late: a burst of items that have none must not look at as much each. True if
-    /// anything was dropped.
+    /// Searches for room, unless too many recent searches failed: a burst of items without room must not search that
+    /// far each time. True if anything was dropped.
     #[cold]
     pub(super) fn expire_for_room(&mut self) -> bool {
         let items = self.sweeper.search_left.min(ITEMS_FOR_ROOM);
@@ -108,14 +112,14 @@ impl Partition {
         found > 0
     }
 
-    /// Drops the expired items in lines of the page of a home, so that its chain can take their lines.
+    /// Drops the expired items in the lines of a home's page, so that its chain can use these lines.
     pub(super) fn expire_near(&mut self, home: usize) {
         if !self.may_have_expired() {
             return;
         }
         let first = home / WORD_LINES * WORD_LINES;
         for line in first..first + WORD_LINES {
-            // What stands behind in the chain may move into the line.
+            // A later line of the chain may move into this line.
             while let Some(place) = self.expired_in_line(line) {
                 self.expire(place);
             }
@@ -128,7 +132,7 @@ impl Partition {
         is_expired.then(|| Place::Line { home: self.table.home_of(&self.memory, &self.hasher, line), line })
     }
 
-    /// Looks at about so many items from the hand on; says how many it dropped.
+    /// Examines about this many items, starting at the hand; returns how many it dropped.
     fn sweep(&mut self, items: usize) -> usize {
         let mut effort = items * LINES_OF_ITEM;
         let before = self.counters.expired;
@@ -144,7 +148,7 @@ impl Partition {
                 effort = effort.saturating_sub(1 + looked_at * LINES_OF_ITEM);
                 self.sweeper.hand += 1;
             } else {
-                // Lines that are not cleared yet, in the middle of an index that grows.
+                // Lines that are not cleared yet, in the middle of a growing index.
                 self.sweeper.hand = (line / WORD_LINES + 1) * WORD_LINES;
                 effort -= 1;
             }
@@ -163,7 +167,7 @@ impl Partition {
         };
     }
 
-    /// Drops what has expired in a line. Says how many items it looked at.
+    /// Drops the expired items of a line. Returns how many items it examined.
     fn sweep_line(&mut self, line: usize) -> usize {
         let mut looked_at = 0;
         loop {
@@ -191,11 +195,15 @@ impl Partition {
             self.sweeper.soonest_of_pass = self.sweeper.soonest_of_pass.min(soonest);
             let Some((slot, at)) = expired else { return looked_at };
             let home = self.table.home_of(&self.memory, &self.hasher, line);
-            self.expire(if kind == Kind::Item { Place::Line { home, line } } else { Place::Log { home, line, slot, at } });
+            self.expire(if kind == Kind::Item {
+                Place::Line { home, line }
+            } else {
+                Place::Log { home, line, slot, at }
+            });
         }
     }
 
-    /// Drops an item that has expired.
+    /// Drops an expired item.
     #[cold]
     pub(super) fn expire(&mut self, place: Place) {
         self.counters.expired += 1;
@@ -203,16 +211,14 @@ impl Partition {
         self.drop_item(place);
     }
 
-    /// Drops an item for the room that it takes. False if it had expired, so that it does not count as evicted.
+    /// Drops an item to make room. False if it had expired, so that it does not count as evicted.
     pub(super) fn evict(&mut self, place: Place) -> bool {
-        let record = self.record(place);
-        let fields = record.fields;
+        let fields = self.record(place).fields;
         if fields.has_expired(self.clock.now) {
             self.expire(place);
             return false;
         }
-        let hash = self.hasher.hash(record.key);
-        self.changing(hash);
+        self.evicting(place);
         let counters = &mut self.counters;
         counters.evicted_unfetched += u64::from(!fields.marks.is_fetched);
         counters.evicted_expiring += u64::from(fields.expires != 0);

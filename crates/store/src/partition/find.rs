@@ -1,4 +1,4 @@
-//! Finding a key: the home line first, then the lines it is chained to.
+//! Finds a key: in its home line first, then in the lines chained to it.
 
 use super::Partition;
 use crate::entry::{entry_bytes, entry_key, kill_entry, read_entry};
@@ -6,7 +6,7 @@ use crate::key::Key;
 use crate::line::{Kind, POINTERS, Pointer};
 use crate::record::Record;
 
-/// Where an item stands.
+/// The place of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// In a line of the index.
@@ -18,19 +18,21 @@ pub(super) enum Place {
 /// True if two keys are the same.
 #[inline(always)]
 pub(super) fn is_same(a: &[u8], b: &[u8]) -> bool {
-    // The size of keys that is most common compares without a call, and word by word: a key was often just written so, and a wider load
-    // would wait until its stores have reached the cache, behind all others.
+    // The most common key size compares without a call, word by word: the key was often just written that way, and a
+    // wider load would have to wait until those stores reach the cache, behind all others.
     match (a.as_chunks(), b.as_chunks()) {
         (([a0, a1], []), ([b0, b1], [])) => {
-            (u64::from_le_bytes(*a0) ^ u64::from_le_bytes(*b0)) | (u64::from_le_bytes(*a1) ^ u64::from_le_bytes(*b1)) == 0
+            (u64::from_le_bytes(*a0) ^ u64::from_le_bytes(*b0)) | (u64::from_le_bytes(*a1) ^ u64::from_le_bytes(*b1))
+                == 0
         }
         _ => a == b,
     }
 }
 
 impl Partition {
-    /// Where the item of a key stands, expired or not. Most small ones stand in their home line, and are found without a call: what a call
-    /// gives back is more than registers hold, and whoever reads it at once waits for the stores.
+    /// Returns the place of a key's item, expired or not. Most small items are in their home line, and are found
+    /// without a call: a call's result does not fit in registers, so a caller that reads it at once would wait for the
+    /// stores.
     #[inline(always)]
     pub(super) fn find(&self, key: &Key<'_>) -> Option<Place> {
         let home = self.table.geometry.home(key.hash().0);
@@ -48,7 +50,7 @@ impl Partition {
         self.find_from(key, home, next)
     }
 
-    /// Where the item of a key stands in the chain of its home from a line on.
+    /// Returns the place of a key's item in the chain of its home, from a line on.
     #[inline(never)]
     fn find_from(&self, key: &Key<'_>, home: usize, mut line: usize) -> Option<Place> {
         let hash = key.hash().0;
@@ -70,7 +72,7 @@ impl Partition {
         }
     }
 
-    /// Where the item at this place of the log has its pointer.
+    /// Returns the place of the pointer to the item at `at` in the log.
     pub(super) fn find_pointer(&self, hash: u64, at: usize) -> Option<Place> {
         let home = self.table.geometry.home(hash);
         let wanted = Pointer::new(hash, at);
@@ -81,7 +83,7 @@ impl Partition {
         })
     }
 
-    /// As [`Partition::find`], and drops the item if it has expired.
+    /// As [`Partition::find`], but drops the item if it has expired.
     #[inline]
     pub(super) fn find_live(&mut self, key: &Key<'_>) -> Option<Place> {
         let place = self.find(key)?;
@@ -96,7 +98,7 @@ impl Partition {
         Some(place)
     }
 
-    /// The item at a place.
+    /// Returns the item at a place.
     #[inline]
     pub(super) fn record(&self, place: Place) -> Record<'_> {
         match place {
@@ -105,7 +107,7 @@ impl Partition {
         }
     }
 
-    /// Takes an item out of the index, and out of the books. Lines of its chain may move.
+    /// Removes an item from the index and the accounting. Lines of its chain may move.
     pub(super) fn drop_item(&mut self, place: Place) {
         let record = self.record(place);
         let (key_bytes, value_bytes) = (record.key.len(), record.value.len());
@@ -119,7 +121,7 @@ impl Partition {
         }
     }
 
-    /// An item of this many bytes is no longer there.
+    /// Counts an item of this many bytes as removed.
     fn count_gone(&mut self, bytes: usize) {
         let counters = &mut self.counters;
         debug_assert!(counters.items > 0 && counters.item_bytes >= bytes as u64, "an item goes once");
@@ -127,7 +129,7 @@ impl Partition {
         counters.item_bytes = counters.item_bytes.saturating_sub(bytes as u64);
     }
 
-    /// Takes a pointer out of its line, and the line out of its chain if that was the last one.
+    /// Removes a pointer from its line, and the line from its chain if that was the last one.
     pub(super) fn drop_pointer(&mut self, home: usize, line: usize, slot: usize) {
         let cell = self.table.line_mut(&mut self.memory, line);
         cell.set_pointer(slot, Pointer::NONE);
@@ -136,7 +138,7 @@ impl Partition {
         }
     }
 
-    /// The bytes of an item in the log are dead.
+    /// Counts the bytes of an item in the log as dead.
     pub(super) fn kill(&mut self, at: usize, bytes: usize) {
         kill_entry(&mut self.memory.bytes_mut()[at..at + bytes]);
         self.log.kill(at, bytes);

@@ -1,4 +1,4 @@
-//! Growing the index in place, a few homes with each line that is taken.
+//! Grows the index in place, a few homes with each line that is taken.
 
 use super::Partition;
 use crate::config::Mode;
@@ -9,48 +9,49 @@ use crate::log::{SEGMENTS_MIN, State};
 use crate::memory::Line;
 use crate::table::WORD_LINES;
 
-/// The index grows when this part of its lines is free, and no more.
+/// The index grows when less than this fraction of its lines is free.
 const FREE_DIVISOR: usize = 12;
-/// It grows by this part: larger steps leave more lines empty, smaller ones move items more often.
+/// It grows by this fraction: larger steps leave more lines empty, smaller ones move items more often.
 const STEP_DIVISOR: usize = 4;
-/// It grows by this part if lines have more than one item on average, so most are lines of pointers: nearly every home has one of those,
-/// and a smaller step would free few lines.
+/// It grows by this fraction if lines have more than one item on average, so that most are lines of pointers: nearly
+/// every home has one of those, and a smaller step would free few lines.
 const STEP_DIVISOR_POINTERS: usize = 2;
-/// Homes that are moved with each new item. The first homes get more lines last, so few items may come until then: a thirty-second of
-/// the lines fills them to 95 %.
+/// Homes moved with each new item. The first homes get more lines last, so few new items may arrive until then: a
+/// thirty-second of the lines fills these homes to 95 %.
 const HOMES_A_TIME: usize = 32;
-/// An index that could add less than this part of its lines does not: all items move for it.
+/// An index that could gain less than this fraction of its lines does not grow: growing moves all items.
 const GAIN_DIVISOR: usize = 32;
-/// An index that cannot grow tries again when this part of its lines was stored anew.
+/// An index that cannot grow tries again after storing as many items as this fraction of its lines.
 const RETRY_DIVISOR: usize = 64;
-/// An index of pointers grows when a home has fewer free lines than this in reach, of 192.
+/// An index of pointers grows when fewer free lines than this are within reach of a home, of 192.
 const LINES_NEAR_MIN: usize = 6;
-/// Times that one home is tried before the index counts as one that cannot grow now: each try makes some room.
+/// Attempts to move one home before growing is given up for now: each attempt makes some room.
 const MOVE_TRIES: u32 = 64;
-/// Lines to spare around a home that items are moved to, beside those they need.
+/// Free lines required around a home that items are moved to, beyond those they need.
 const LINES_SPARE: usize = 4;
 
-/// Segments that are emptied at most for one item that has no place near its home: up to 5 ms each.
+/// Segments emptied at most for one item without a place near its home: up to 5 ms each.
 const SEGMENTS_FOR_ROOM: usize = 16;
 
-/// What became of a segment that the index wants.
+/// The result of claiming a segment for the index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Taken {
-    /// The index has it. It was free.
+    /// The index has it; it was free.
     Free,
-    /// The index has it. It was cleaned first.
+    /// The index has it; it was cleaned first.
     Cleaned,
-    /// It is to be cleaned by a later operation.
+    /// A later operation must clean it.
     Later,
-    /// The log cannot do without it.
+    /// The log needs it.
     Never,
 }
 
 impl Partition {
-    /// A new item is about to be stored: goes on growing, or begins to if it is time.
+    /// Continues to grow before a new item is stored, or begins to grow if it is time.
     pub(super) fn work_on_growth(&mut self) {
         if self.is_loading {
-            // It has the lines that these items had before. More would be at the expense of the log, which had what it has.
+            // The index already has as many lines as it had for these items. More would be taken from the log, which
+            // needs what it had.
         } else if self.table.geometry.is_growing() {
             for _ in 0..HOMES_A_TIME {
                 if !self.table.geometry.is_growing() || !self.move_home() {
@@ -59,13 +60,14 @@ impl Partition {
             }
         } else if self.claim.is_some() {
             self.work_on_claim();
-        } else if self.table.free < self.table.geometry.lines / FREE_DIVISOR && self.counters.stored >= self.grow_after {
+        } else if self.table.free < self.table.geometry.lines / FREE_DIVISOR && self.counters.stored >= self.grow_after
+        {
             self.begin_to_grow();
         }
     }
 
-    /// A line of pointers was opened for this home. Where nearly every home has one, few lines can move to where one is needed: the index must
-    /// begin to grow while there are some everywhere.
+    /// Called when a line of pointers was opened for this home. When nearly every home has one, few lines can be moved
+    /// where one is needed: the index must begin to grow while there are free lines everywhere.
     pub(super) fn grow_if_crowded(&mut self, home: usize) {
         let has_pointers = self.counters.items > self.table.geometry.lines as u64;
         let is_idle = !self.is_loading && self.claim.is_none() && !self.table.geometry.is_growing();
@@ -75,8 +77,9 @@ impl Partition {
         }
     }
 
-    /// Goes on growing, or begins to: for an item that has no place although the index has. Moves up to so many homes and empties at most
-    /// [`SEGMENTS_FOR_ROOM`] segments; the next operation goes on from there. Returns how many homes it moved.
+    /// Continues or begins to grow, for an item without a place although the index has free lines. Moves up to this
+    /// many homes, and empties at most [`SEGMENTS_FOR_ROOM`] segments; the next operation continues from there. Returns
+    /// the number of homes moved.
     pub(super) fn grow_now(&mut self, homes: usize) -> usize {
         if homes > 0 && !self.table.geometry.is_growing() && self.claim.is_none() {
             self.begin_to_grow();
@@ -89,7 +92,8 @@ impl Partition {
         self.grow_by(homes)
     }
 
-    /// Moves up to so many homes, and says how many. None if the index does not grow and will not begin to, or waits for segments.
+    /// Moves up to this many homes, and returns their number. Zero if the index does not grow and will not begin to, or
+    /// waits for segments.
     pub(super) fn grow_by(&mut self, homes: usize) -> usize {
         let is_idle = !self.is_loading && self.claim.is_none() && !self.table.geometry.is_growing();
         if is_idle && self.counters.stored >= self.grow_after {
@@ -106,11 +110,11 @@ impl Partition {
         moved
     }
 
-    /// Claims the segments of the log that the index needs to grow, if the log can do without enough of them.
+    /// Claims the segments of the log that the index needs to grow, if the log can spare enough of them.
     fn begin_to_grow(&mut self) {
         let wanted = self.table.offset(self.lines_wanted()).div_ceil(self.log.segment_bytes);
         let owned = self.log.index_segments();
-        // Of the log as a whole: looked at once, since there may be many segments.
+        // This applies to the log as a whole, and is checked once, since there may be many segments.
         let is_log_older = self.is_log_older();
         let claim = owned + (owned..wanted).take_while(|&segment| self.is_spared(segment, is_log_older)).count();
         if self.is_gain(claim) {
@@ -127,7 +131,7 @@ impl Partition {
         (lines + lines / divisor).next_multiple_of(WORD_LINES)
     }
 
-    /// Lines of an index of this many segments, if it wants no more.
+    /// Returns the number of lines of an index of this many segments, at most as many as it wants.
     fn lines_within(&self, segments: usize) -> usize {
         self.lines_wanted().min(self.table.lines_until(segments * self.log.segment_bytes))
     }
@@ -138,15 +142,15 @@ impl Partition {
         self.lines_within(segments) > lines + lines / GAIN_DIVISOR
     }
 
-    /// Gives back what was claimed, and tries again later.
+    /// Gives up the claim, and tries again later.
     fn decline_to_grow(&mut self) {
         self.claim = None;
         self.log.take_from_index(self.table.end().div_ceil(self.log.segment_bytes));
         self.grow_after = self.counters.stored + (self.table.geometry.lines / RETRY_DIVISOR) as u64;
     }
 
-    /// Takes all segments of the claim that are free, but cleans one at most. Behind the last one the index begins to grow. If the log cannot
-    /// do without one any more, the index makes do with those before it, or gives them back.
+    /// Takes all free segments of the claim, but cleans at most one. After the last one the index begins to grow. If
+    /// the log needs one of them, the index makes do with those before it, or gives them back.
     fn work_on_claim(&mut self) {
         let Some(claim) = self.claim else { return };
         let mut may_clean = true;
@@ -167,7 +171,7 @@ impl Partition {
         }
     }
 
-    /// Takes the segment behind those of the index, if the log can do without.
+    /// Takes the segment behind those of the index, if the log can spare it.
     fn take_segment(&mut self, may_clean: bool) -> Taken {
         let segment = self.log.index_segments();
         if self.log.count <= SEGMENTS_MIN || !self.can_log_shrink(1) {
@@ -186,13 +190,13 @@ impl Partition {
         }
     }
 
-    /// Whether what is alive in the log of a store has room in so many segments fewer.
+    /// Whether the live items of a store's log fit into this many segments fewer.
     fn can_log_shrink(&self, segments: usize) -> bool {
         self.mode == Mode::Cache || self.log.live <= self.log.live_max(self.log.count.saturating_sub(segments))
     }
 
-    /// Whether the log can do without a segment, and all between it and the index. A cache gives up a segment with live items only if its
-    /// log is older than its index; in a store items only move.
+    /// Whether the log can spare a segment, and all between it and the index. A cache gives up a segment with live
+    /// items only if its log is older than its index; in a store, items only move.
     fn is_spared(&self, segment: usize, is_log_older: bool) -> bool {
         let fewer = segment + 1 - self.log.index_segments();
         let is_affordable = self.log.count >= SEGMENTS_MIN + fewer && self.can_log_shrink(fewer);
@@ -207,8 +211,8 @@ impl Partition {
         age_in_log > age_in_index
     }
 
-    /// Moves the items of the home below the frontier to where they belong in the index that is to be. False if they have no room there
-    /// yet.
+    /// Moves the items of the home below the frontier to their places in the larger index. False if there is no room
+    /// for them yet.
     fn move_home(&mut self) -> bool {
         let old_home = self.table.geometry.frontier - 1;
         self.table.clear_for(&mut self.memory, old_home);
@@ -232,8 +236,8 @@ impl Partition {
         crowded.is_none()
     }
 
-    /// Of the homes that an old home's items move to, and those whose lines lie there and would have to give way, one around which that many
-    /// lines are not free. `None` is what happens: then the items can move.
+    /// Among the homes that an old home's items move to, and those whose lines are there and would have to give way,
+    /// finds one without enough free lines around it. Normally there is none (`None`), and the items can move.
     fn crowded_home(&self, old_home: usize, lines: usize) -> Option<usize> {
         let is_crowded = |home: &usize| self.table.count_near(&self.memory, *home) < lines + LINES_SPARE;
         self.table.geometry.homes_next(old_home).find_map(|home| {
@@ -242,7 +246,7 @@ impl Partition {
         })
     }
 
-    /// An old home cannot be moved since there is hardly a free line where it is to go: a rare accident of hashing.
+    /// Makes room where an old home is to be moved to and hardly a line is free: a rare accident of hashing.
     fn make_room_for(&mut self, old_home: usize, crowded: usize) {
         if self.bring_free_line(crowded) {
             return;
@@ -266,7 +270,8 @@ impl Partition {
                 cell.set_link(link);
             }
             Kind::Pointers => {
-                for pointer in (0..POINTERS).map(|slot| line.pointer(slot)).filter(|&pointer| pointer != Pointer::NONE) {
+                for pointer in (0..POINTERS).map(|slot| line.pointer(slot)).filter(|&pointer| pointer != Pointer::NONE)
+                {
                     let KeyHash(hash) = self.hasher.hash(entry_key(&self.memory.bytes()[pointer.at()..]));
                     self.put_pointer(hash, pointer.at());
                 }
@@ -287,7 +292,7 @@ mod tests {
     use super::*;
     use crate::{PartitionConfig, Put, Store as _};
 
-    /// For one item, a large index does not move all of its homes.
+    /// A large index does not move all of its homes for one item.
     #[test]
     fn an_operation_moves_a_bounded_number_of_homes() {
         let config = PartitionConfig::new(Mode::Store, 32 << 20);
@@ -305,7 +310,7 @@ mod tests {
         let lines = partition.table.geometry.lines;
         assert_eq!(partition.grow_now(HOMES_FOR_ROOM), HOMES_FOR_ROOM);
         assert!(partition.table.geometry.is_growing());
-        // The next operations go on with it.
+        // The next operations continue with it.
         while partition.table.geometry.is_growing() {
             assert!(partition.grow_now(HOMES_FOR_ROOM) > 0);
         }

@@ -1,7 +1,7 @@
-//! Storing an item: in a line if it fits, in the log otherwise.
+//! Stores an item: in a line if it fits, otherwise in the log.
 //!
-//! Places for the pointer and the bytes are made before anything that was there is given up, so that an item that is refused leaves the old
-//! one as it was. What makes a place may move other lines and items: a place that was found before is looked up again after.
+//! Room for the pointer and the bytes is made before the old item is given up, so that a rejected item leaves the old
+//! one unchanged. Making room may move other lines and items, so any place found before is looked up again.
 
 use super::Partition;
 use super::find::Place;
@@ -13,33 +13,89 @@ use crate::line::{self, Kind, Pointer};
 use crate::record::Fields;
 use crate::table::{REACH_WORDS, REACH_WORDS_LOADING, WORD_LINES};
 
-/// Homes that are moved at most for one item that has no place near its home: a few milliseconds. A cache with room moves them before an item
-/// has to go, a store before it refuses one.
+/// Homes moved at most for one item without a place near its home: a few milliseconds. A cache with room moves them
+/// before it evicts an item, a store before it rejects one.
 pub(super) const HOMES_FOR_ROOM: usize = 1 << 16;
-/// Homes that it moves before it looks for a line again.
+/// Homes moved before the next search for a line.
 const HOMES_AT_ONCE: usize = 1 << 10;
-/// Times that room is looked for among what has expired, for one item.
+/// Searches for room among expired items, for one item.
 const ROOM_TRIES: usize = 4;
 
 impl Partition {
-    /// Stores an item in place of the one that was found under its key, or as a new one.
+    /// Stores an item in place of the one found under its key, or as a new one.
     #[inline]
-    pub(super) fn store(&mut self, key: &Key<'_>, value: &[u8], fields: &Fields, old: Option<Place>) -> Result<(), Refused> {
-        match self.try_store(key, value, fields, old) {
+    pub(super) fn store(
+        &mut self,
+        key: &Key<'_>,
+        value: &[u8],
+        fields: &Fields,
+        old: Option<Place>,
+    ) -> Result<(), Refused> {
+        self.sweeper.note(fields.expires);
+        if self.overwrite(key, value, fields, old) { Ok(()) } else { self.store_elsewhere(key, value, fields, old) }
+    }
+
+    /// Stores an item where the old one stands, if it fits there. Apart from what follows: this is what most changes
+    /// come to.
+    #[inline(always)]
+    fn overwrite(&mut self, key: &Key<'_>, value: &[u8], fields: &Fields, old: Option<Place>) -> bool {
+        let fits_line = self.fits_line(key, value, fields);
+        match old {
+            Some(Place::Line { line, .. }) if fits_line => {
+                let cell = self.table.line_mut(&mut self.memory, line);
+                let before = cell.record().value.len();
+                // Eviction passes by an item that was rewritten as by one that was read.
+                cell.set_record(key.bytes(), value, &Fields { is_hot: true, ..*fields });
+                self.counters.item_bytes = self.counters.item_bytes - before as u64 + value.len() as u64;
+                true
+            }
+            Some(place @ Place::Log { at, .. }) if !fits_line => {
+                let (before, bytes) = (self.record(place).value.len(), entry_bytes(key.bytes().len(), value.len()));
+                // Not in a segment of a cache that is old: it will be cleaned before long.
+                let stays = self.mode == Mode::Store || self.log.is_young(self.log.segment_of(at));
+                let is_stored = stays && entry_bytes(key.bytes().len(), before) == bytes;
+                if is_stored {
+                    write_entry(&mut self.memory.bytes_mut()[at..at + bytes], key.bytes(), value, fields);
+                    self.counters.item_bytes = self.counters.item_bytes - before as u64 + value.len() as u64;
+                }
+                is_stored
+            }
+            _ => false,
+        }
+    }
+
+    #[inline(always)]
+    fn fits_line(&self, key: &Key<'_>, value: &[u8], fields: &Fields) -> bool {
+        self.layout == Layout::Inline && line::fits(key.bytes().len(), value.len(), fields)
+    }
+
+    /// Stores an item where there is a place for it, and looks for room among what has expired if there is none.
+    #[inline(never)]
+    fn store_elsewhere(
+        &mut self,
+        key: &Key<'_>,
+        value: &[u8],
+        fields: &Fields,
+        old: Option<Place>,
+    ) -> Result<(), Refused> {
+        match self.try_elsewhere(key, value, fields, old) {
             Err(Refused::Full) => self.in_room(|store| {
                 let old = old.and_then(|_| store.find(key));
-                store.try_store(key, value, fields, old)
+                if store.overwrite(key, value, fields, old) {
+                    return Ok(());
+                }
+                store.try_elsewhere(key, value, fields, old)
             }),
             result => result,
         }
     }
 
-    /// Tries again what was refused, as often as what has expired gives room. Lines may have moved since the first try. Where it is often in vain
-    /// nothing is looked at (see `expire.rs`).
+    /// Retries a rejected attempt as long as expired items make room. Lines may have moved since the first attempt. If
+    /// searches often fail, none is made (see `expire.rs`).
     #[cold]
     pub(super) fn in_room(&mut self, attempt: impl Fn(&mut Partition) -> Result<(), Refused>) -> Result<(), Refused> {
         for _ in 0..ROOM_TRIES {
-            // Where nothing has expired, something may have further on.
+            // If nothing nearby has expired, something further on may have.
             if self.expire_for_room() {
                 match attempt(self) {
                     Err(Refused::Full) => {}
@@ -50,36 +106,18 @@ impl Partition {
         Err(Refused::Full)
     }
 
-    #[inline]
-    fn try_store(&mut self, key: &Key<'_>, value: &[u8], fields: &Fields, old: Option<Place>) -> Result<(), Refused> {
-        self.sweeper.note(fields.expires);
-        let fits_line = self.layout == Layout::Inline && line::fits(key.bytes().len(), value.len(), fields);
-        match old {
-            Some(Place::Line { line, .. }) if fits_line => {
-                let cell = self.table.line_mut(&mut self.memory, line);
-                let before = cell.record().value.len();
-                // Eviction passes by an item that was rewritten as by one that was read.
-                cell.set_record(key.bytes(), value, &Fields { is_hot: true, ..*fields });
-                self.counters.item_bytes = self.counters.item_bytes - before as u64 + value.len() as u64;
-                return Ok(());
-            }
-            Some(place @ Place::Log { at, .. }) if !fits_line => {
-                let (before, bytes) = (self.record(place).value.len(), entry_bytes(key.bytes().len(), value.len()));
-                // Not in a segment of a cache that is old: it will be cleaned before long.
-                let stays = self.mode == Mode::Store || self.log.is_young(self.log.segment_of(at));
-                if stays && entry_bytes(key.bytes().len(), before) == bytes {
-                    write_entry(&mut self.memory.bytes_mut()[at..at + bytes], key.bytes(), value, fields);
-                    self.counters.item_bytes = self.counters.item_bytes - before as u64 + value.len() as u64;
-                    return Ok(());
-                }
-            }
-            _ => {}
-        }
+    fn try_elsewhere(
+        &mut self,
+        key: &Key<'_>,
+        value: &[u8],
+        fields: &Fields,
+        old: Option<Place>,
+    ) -> Result<(), Refused> {
         if old.is_none() {
             self.expire_along();
             self.work_on_growth();
         }
-        if fits_line && self.make_line(key.hash().0) {
+        if self.fits_line(key, value, fields) && self.make_line(key.hash().0) {
             self.drop_old(key, old);
             self.put_in_line(key, value, fields);
             return Ok(());
@@ -91,7 +129,7 @@ impl Partition {
         self.store_in_log(key, value, fields, old, released)
     }
 
-    /// Stores an item at the end of the log, where so many bytes are counted as given back already.
+    /// Stores an item at the end of the log; `released` bytes are already counted as given back.
     pub(super) fn store_in_log(
         &mut self,
         key: &Key<'_>,
@@ -102,7 +140,7 @@ impl Partition {
     ) -> Result<(), Refused> {
         let bytes = entry_bytes(key.bytes().len(), value.len());
         self.admit(bytes, released)?;
-        // An item that is replaced leaves the pointer its slot, or its line.
+        // A replaced item leaves its slot or its line to the new pointer.
         if old.is_none() && !self.make_slot(key.hash().0) {
             return Err(Refused::Full);
         }
@@ -116,14 +154,14 @@ impl Partition {
         Ok(())
     }
 
-    /// Drops what was found under a key, if it is still there.
+    /// Drops the item found under a key, if it still exists.
     fn drop_old(&mut self, key: &Key<'_>, old: Option<Place>) {
         if let Some(place) = old.and_then(|_| self.find(key)) {
             self.drop_item(place);
         }
     }
 
-    /// Fills a line that [`Partition::make_line`] made.
+    /// Fills a line made by [`Partition::make_line`].
     fn put_in_line(&mut self, key: &Key<'_>, value: &[u8], fields: &Fields) {
         let home = self.table.geometry.home(key.hash().0);
         let line = self.table.open(&mut self.memory, &self.hasher, home).expect("a line was made for it");
@@ -132,7 +170,7 @@ impl Partition {
         self.counters.item_bytes += (key.bytes().len() + value.len()) as u64;
     }
 
-    /// A line of pointers in the chain of a home that has room for one more.
+    /// Returns a line of pointers in a home's chain with room for one more, and the slot.
     fn slot(&self, home: usize) -> Option<(usize, usize)> {
         self.table.chain(&self.memory, home).find_map(|line| {
             let cell = self.table.line(&self.memory, line);
@@ -140,7 +178,7 @@ impl Partition {
         })
     }
 
-    /// Enters a pointer for which [`Partition::make_slot`] made place.
+    /// Stores a pointer that [`Partition::make_slot`] made room for.
     pub(super) fn put_pointer(&mut self, hash: u64, at: usize) {
         let home = self.table.geometry.home(hash);
         let (line, slot) = self.slot(home).unwrap_or_else(|| {
@@ -160,13 +198,13 @@ impl Partition {
         }
     }
 
-    /// Brings a free line to where the chain of this home can take it. False if there is none in reach.
+    /// Moves a free line to where the chain of this home can take it. False if there is none within reach.
     pub(super) fn bring_free_line(&mut self, home: usize) -> bool {
         let reach = if self.is_loading { REACH_WORDS_LOADING } else { REACH_WORDS };
         self.table.bring_free_line(&mut self.memory, &self.hasher, home, reach)
     }
 
-    /// Sees to it that a line can be opened for this hash: a cache gives something up. False if there is none.
+    /// Ensures that a line can be opened for this hash: a cache evicts something if necessary. False if that fails.
     fn make_line(&mut self, hash: u64) -> bool {
         let mut homes_left = HOMES_FOR_ROOM;
         loop {
@@ -193,13 +231,14 @@ impl Partition {
         }
     }
 
-    /// True if the log has segments that are not in use: no item need be evicted. A full cache has one that was just cleaned now and then.
+    /// True if the log has unused segments, so that no item need be evicted. A full cache has a freshly cleaned one now
+    /// and then.
     fn has_room(&self) -> bool {
         self.log.free > 1
     }
 
-    /// Frees a line for the chain of a home, if the log has room for the items of other chains around it. Seven pointers take the place of seven
-    /// items.
+    /// Frees a line for the chain of a home, if the log has room for the items of other chains around it. Seven
+    /// pointers replace seven items.
     pub(super) fn fold_around(&mut self, crowded: usize) -> bool {
         let word = crowded / WORD_LINES;
         for line in word.saturating_sub(1) * WORD_LINES..(word + 2) * WORD_LINES {
@@ -208,7 +247,7 @@ impl Partition {
             }
             if self.table.is_cleared(line / WORD_LINES) {
                 let cell = self.table.line(&self.memory, line);
-                // The second line of a chain: the first alone would only become a line of pointers.
+                // Only from the second line of a chain on: a chain of one line would just become a line of pointers.
                 if cell.kind() == Kind::Item && !cell.is_head() {
                     self.fold(self.table.home_of(&self.memory, &self.hasher, line));
                 }
@@ -217,12 +256,12 @@ impl Partition {
         self.table.free_near(&self.memory, crowded).is_some()
     }
 
-    /// Sees to it that a pointer can be entered for this hash. False if there is no place: the store is full.
+    /// Ensures that a pointer can be stored for this hash. False if there is no place: the store is full.
     fn make_slot(&mut self, hash: u64) -> bool {
         if self.slot(self.table.geometry.home(hash)).is_some() || self.make_line(hash) {
             return true;
         }
-        // Items that are loaded from a snapshot must all find a place.
+        // All items loaded from a snapshot must find a place.
         let mut homes_left = if self.is_loading { usize::MAX } else { HOMES_FOR_ROOM };
         loop {
             let home = self.table.geometry.home(hash);
@@ -240,7 +279,7 @@ impl Partition {
         }
     }
 
-    /// Moves the items that stand in the lines of a chain to the log, as far as that has room: seven pointers take the place of seven items.
+    /// Moves the items in the lines of a chain to the log, as far as that has room: seven pointers replace seven items.
     pub(super) fn fold(&mut self, home: usize) {
         loop {
             let find_item = |line: &usize| self.table.line(&self.memory, *line).kind() == Kind::Item;

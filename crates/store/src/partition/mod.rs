@@ -1,15 +1,15 @@
-//! The real store: MICA's cache and store over one piece of memory, with small items in the index itself.
+//! The real store: MICA's cache and store over one block of memory, with small items in the index itself.
 //!
-//! The memory is the map of free lines, the index behind it ([`crate::table`]), and the log ([`crate::log`]) in what is left, which the index
-//! takes from below as it grows. `docs/store.md` draws all of it.
+//! The memory contains the map of free lines, the index behind it ([`crate::table`]), and the log ([`crate::log`]) in
+//! the rest, from which the index takes segments from below as it grows. `docs/store.md` shows the layout.
 //!
 //! | To understand | Read |
 //! |---|---|
 //! | how a key is found | `find.rs` |
-//! | how an item is stored, and moves between line and log | `insert.rs` |
+//! | how an item is stored, and moved between line and log | `insert.rs` |
 //! | how the index grows | `grow.rs` |
-//! | where large items of a snapshot will stand | `plan.rs` |
-//! | what has to go when there is no place | `expire.rs`, `evict.rs` for lines, `clean.rs` for the log |
+//! | where large items of a snapshot are placed | `plan.rs` |
+//! | what is dropped when there is no room | `expire.rs`, `evict.rs` for lines, `clean.rs` for the log |
 //! | the operations | `ops.rs` |
 //! | snapshots | `visit.rs` |
 
@@ -37,13 +37,14 @@ use crate::table::{LINES_MIN, Table, WORD_LINES};
 use expire::Sweeper;
 use plan::Plan;
 
-/// Bits of the random number at which CAS tokens begin. As many again can follow before one has more than 44 bits and costs its item more memory.
+/// Bits of the random number at which CAS tokens begin. As many again can follow before a token exceeds 44 bits and
+/// costs its item more memory.
 const FIRST_TOKEN_BITS: u32 = 43;
 
 /// A partition of keys in a fixed amount of memory, for one thread.
 ///
-/// A [cache](Mode::Cache) gives up older items for newer ones; a [store](Mode::Store) refuses what it has no memory for, and keeps what it
-/// has. Beside the memory of its configuration it has a few bytes per segment and room for one value.
+/// A [cache](Mode::Cache) evicts older items for newer ones; a [store](Mode::Store) rejects items that it has no memory
+/// for, and keeps those it has. Besides its configured memory it uses a few bytes per segment, and room for one value.
 ///
 /// ```
 /// use dunlin_store::{Mode, Partition, PartitionConfig, Put, Store};
@@ -67,57 +68,58 @@ pub struct Partition {
     config: PartitionConfig,
     mode: Mode,
     layout: Layout,
-    /// Longest value it takes.
+    /// Longest value accepted.
     value_bytes_max: usize,
-    /// The newest CAS token: they count up.
+    /// The newest CAS token: tokens count up.
     cas: u64,
     counters: StoreStats,
     watch: Option<Box<dyn Watch>>,
     /// Where eviction from the index looks next.
     hand: usize,
-    /// The count of items stored from which on the index tries again to grow.
+    /// The number of stored items from which on the index tries again to grow.
     grow_after: u64,
-    /// The segments that the index is to have before it grows; `None` if it does not wait for any.
+    /// The number of segments that the index is to have before it grows; `None` if it waits for none.
     claim: Option<usize>,
     sweeper: Sweeper,
-    /// The items of a partition of the same shape are being stored: all of them must find a place.
+    /// Items of a partition of the same shape are being loaded: all of them must find a place.
     is_loading: bool,
-    /// Where the large ones of them will stand.
+    /// The planned places of the large ones.
     plan: Plan,
-    /// Lines on their way while the index grows; empty between operations.
+    /// Lines being moved while the index grows; empty between operations.
     moving: Vec<Line>,
-    /// A value in the making; empty between operations.
+    /// A value being built; empty between operations.
     scratch: Vec<u8>,
 }
 
 impl Partition {
-    /// Makes an empty partition. Its hash has a random secret, and its CAS tokens begin at random. A token from before a restart matches no
-    /// item here. (By chance it may, once in 2^43.)
+    /// Creates an empty partition. Its hash has a random secret, and its CAS tokens begin at a random number, so a
+    /// token from before a restart matches no item here (except by chance, once in 2^43).
     ///
     /// # Errors
-    /// [`PartitionError`] if the memory is out of limits or not there, or the system has no random numbers.
+    /// [`PartitionError`] if the memory is out of limits or unavailable, or the system has no random numbers.
     pub fn new(config: PartitionConfig) -> Result<Partition, PartitionError> {
         let random = getrandom::u64().map_err(|cause| PartitionError::NoSecret { cause })?;
         let partition = Partition::with_hasher(config, KeyHasher::random(config.key_function)?)?;
         Ok(Partition { cas: random >> (u64::BITS - FIRST_TOKEN_BITS), ..partition })
     }
 
-    /// An empty partition with this secret of its hash, and tokens from 1, so that a test repeats itself to the bit. Whoever knows the secret can make keys
-    /// that slow it down: use [`Partition::new`] for anything else.
+    /// Creates an empty partition with this secret for its hash, and tokens from 1, so that a test is reproducible to
+    /// the bit. An attacker who knows the secret can choose keys that slow it down: use [`Partition::new`] for anything
+    /// else.
     ///
     /// # Errors
-    /// [`PartitionError`] if the memory is out of limits or not there.
+    /// [`PartitionError`] if the memory is out of limits or unavailable.
     pub fn with_secret(config: PartitionConfig, secret: [u64; 2]) -> Result<Partition, PartitionError> {
         Partition::with_hasher(config, KeyHasher::with_secret(config.key_function, secret))
     }
 
-    /// An empty partition for the items of one that had this shape. What that one held has place, if a store [foresees](crate::Store::foresee)
-    /// its items: for items between an eighth and a third of a segment that is tested and not proven (`docs/store.md`).
-    /// Ready for others once it is told that all items are [loaded](crate::Store::loaded). If the shape [does not suit](Shape::suits) the
-    /// settings, it is a partition as of [`Partition::new`].
+    /// Creates an empty partition for the items of one that had this shape. All of its items will fit, provided that a
+    /// store [foresees](crate::Store::foresee) them: for items between an eighth and a third of a segment this is
+    /// tested, not proven (`docs/store.md`). Call [`loaded`](crate::Store::loaded) after all items, before others are
+    /// stored. If the shape [does not suit](Shape::suits) the settings, this is like [`Partition::new`].
     ///
     /// # Errors
-    /// [`PartitionError`] if the memory is out of limits or not there, or there are no random numbers.
+    /// [`PartitionError`] if the memory is out of limits or unavailable, or there are no random numbers.
     pub fn with_shape(config: PartitionConfig, shape: &Shape) -> Result<Partition, PartitionError> {
         if !shape.suits(&config)? {
             return Partition::new(config);
@@ -129,7 +131,7 @@ impl Partition {
         Ok(partition)
     }
 
-    /// Gives the index its lines, unless there cannot be so many.
+    /// Gives the index its lines, unless there cannot be that many.
     fn take_shape(&mut self, lines: u64) {
         let segments_max = self.log.segments().len() - SEGMENTS_MIN;
         let lines_max = self.table.lines_until(segments_max * self.log.segment_bytes);
@@ -144,7 +146,8 @@ impl Partition {
     fn with_hasher(config: PartitionConfig, hasher: KeyHasher) -> Result<Partition, PartitionError> {
         let segment_bytes = config.segment_bytes()?;
         let bytes = config.memory / segment_bytes * segment_bytes;
-        let mut memory = Memory::new(bytes, config.prefault).map_err(|cause| PartitionError::NoMemory { bytes, cause })?;
+        let mut memory =
+            Memory::new(bytes, config.prefault).map_err(|cause| PartitionError::NoMemory { bytes, cause })?;
         let table = Table::new(&mut memory);
         let mut log = Log::new(bytes, segment_bytes);
         take_index_segments(&mut log, &table);
@@ -192,7 +195,7 @@ impl Partition {
     }
 }
 
-/// The map and the smallest index take more than the first segment where the memory is large, or segments are small.
+/// The map and the smallest index take more than the first segment if the memory is large or segments are small.
 fn take_index_segments(log: &mut Log, table: &Table) {
     while log.index_segments() * log.segment_bytes < table.end() {
         assert!(log.give_to_index(), "an empty log has only free segments");

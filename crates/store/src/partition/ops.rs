@@ -21,14 +21,14 @@ impl Partition {
         None
     }
 
-    /// The live item of a key, if its token is the one expected.
+    /// Returns the place of a key's live item, if its token is the expected one.
     fn find_unchanged(&mut self, key: &Key<'_>, unchanged: Option<u64>) -> Result<Place, Refused> {
         let place = self.find_live(key).ok_or(Refused::NotFound)?;
         let cas = self.record(place).fields.cas;
         if unchanged.is_some_and(|token| token != cas) { Err(Refused::Changed) } else { Ok(place) }
     }
 
-    /// Stores another value, made in the scratch buffer, with the fields that the item has and a new token.
+    /// Stores another value, built in the scratch buffer, with the item's fields and a new token.
     fn store_scratch(&mut self, key: &Key<'_>, place: Place, scratch: Vec<u8>) -> Result<Stored, Refused> {
         self.changing(key.hash());
         let cas = self.cas + 1;
@@ -41,7 +41,7 @@ impl Partition {
         })
     }
 
-    /// Gives an item other fields. It stays where it is, unless it stands in a line that is too small then.
+    /// Changes an item's fields. The item stays where it is, unless its line is too small for them.
     fn restate(&mut self, key: &Key<'_>, place: Place, fields: &Fields) -> Result<(), Refused> {
         self.sweeper.note(fields.expires);
         let value_bytes = self.record(place).value.len();
@@ -57,9 +57,12 @@ impl Partition {
                     self.table.line_mut(&mut self.memory, line).set_record(key.bytes(), value, fields);
                     return Ok(());
                 }
-                // As for a new item: a log with more live bytes than it admits would be cleaned at great length, again and again.
+                // As for a new item: a log with more live bytes than it accepts would be cleaned at great length, again
+                // and again.
                 match self.store_in_log(key, value, fields, Some(place), 0) {
-                    Err(Refused::Full) => self.in_room(|store| store.store_in_log(key, value, fields, store.find(key), 0)),
+                    Err(Refused::Full) => {
+                        self.in_room(|store| store.store_in_log(key, value, fields, store.find(key), 0))
+                    }
                     result => result,
                 }
             }
@@ -90,8 +93,8 @@ impl Store for Partition {
                 self.memory.prefetch(pointer.at() + LINE_BYTES);
             }
         } else {
-            // Asked for whether or not the key is in its home line: to look would be a branch that is guessed wrong as often as two keys
-            // share a home. A chain that ends here links to itself.
+            // Prefetched whether or not the key is in its home line: a check would be a branch mispredicted as often as
+            // two keys share a home. A chain that ends here links to itself.
             let link = if cell.is_head() { cell.link() } else { 0 };
             self.memory.prefetch(self.table.offset(home.wrapping_add_signed(isize::from(link))));
         }
@@ -232,8 +235,8 @@ impl Store for Partition {
             self.watch = Some(watch);
         }
         self.reset();
-        // What was visited or snapshotted here came in the order of hashes. Coming back in that order it would crowd one stretch of an index that is
-        // small again.
+        // A visit or snapshot of this partition lists items in hash order. If they came back in that order, they would
+        // crowd one range of an index that is small again.
         self.hasher = self.hasher.successor();
     }
 
@@ -248,6 +251,11 @@ impl Store for Partition {
     #[inline]
     fn stalled(&self) -> Duration {
         self.watch.as_ref().map_or(Duration::ZERO, |watch| watch.stalled())
+    }
+
+    #[inline]
+    fn may_stall(&self) -> bool {
+        self.watch.is_some()
     }
 
     fn has_foresight(&self) -> bool {

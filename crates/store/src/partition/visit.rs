@@ -1,8 +1,9 @@
-//! Sweeping: see [`crate::sweep`].
+//! Implements [`crate::sweep`].
 
 use std::ops::RangeInclusive;
 
 use super::Partition;
+use super::find::Place;
 use crate::entry::read_entry;
 use crate::item::Item;
 use crate::key::KeyHash;
@@ -12,7 +13,7 @@ use crate::shape::{Shape, kind};
 use crate::sweep::{Sweep, Visit, Watch};
 
 impl Partition {
-    /// Tells the watch, if there is one, of a change to come.
+    /// Announces a change to the watch, if there is one.
     #[inline]
     pub(super) fn changing(&mut self, hash: KeyHash) {
         if self.watch.is_some() {
@@ -28,12 +29,23 @@ impl Partition {
         }
     }
 
+    /// Tells the watch, if there is one, that an item is about to be evicted.
+    #[inline]
+    pub(super) fn evicting(&mut self, place: Place) {
+        if let Some(mut watch) = self.watch.take() {
+            let record = self.record(place);
+            watch.before_eviction(self, self.hasher.hash(record.key), record.key, &record.item(&self.clock));
+            self.watch = Some(watch);
+        }
+    }
+
     fn visit_line(&self, line: usize, each: &mut impl FnMut(Record<'_>)) {
         let cell = self.table.line(&self.memory, line);
         match cell.kind() {
             Kind::Item => each(cell.record()),
             Kind::Pointers => {
-                for pointer in (0..POINTERS).map(|slot| cell.pointer(slot)).filter(|&pointer| pointer != Pointer::NONE) {
+                for pointer in (0..POINTERS).map(|slot| cell.pointer(slot)).filter(|&pointer| pointer != Pointer::NONE)
+                {
                     each(read_entry(&self.memory.bytes()[pointer.at()..]));
                 }
             }
@@ -42,7 +54,7 @@ impl Partition {
     }
 }
 
-/// Lines of the ranges that a sweep takes: a quarter of a page.
+/// Lines in each range of a sweep: a quarter of a page.
 const RANGE_LINES: usize = 16;
 
 impl Visit for Partition {

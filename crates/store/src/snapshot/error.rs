@@ -1,4 +1,4 @@
-//! What is wrong with a snapshot, and why one was not taken.
+//! Errors of loading and taking snapshots.
 
 use std::io;
 use std::path::PathBuf;
@@ -17,94 +17,95 @@ pub enum SnapshotError {
     /// The file cannot be opened.
     #[error("cannot open the snapshot {}", path.display())]
     Open {
-        /// The file.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The file cannot be read here.
+    /// The file cannot be read.
     #[error("at byte {offset}: cannot read the snapshot")]
     Read {
-        /// Where.
+        /// The offset.
         offset: u64,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// It does not begin as snapshots do.
+    /// The file does not begin like a snapshot.
     #[error("at byte {offset}: this is no snapshot of Dunlin")]
     NotASnapshot {
-        /// Where it differs.
+        /// The offset of the difference.
         offset: u64,
     },
-    /// Another version of the format.
+    /// The format has an unsupported version.
     #[error(
         "at byte {offset}: the snapshot has version {found} of the format, this program reads versions {VERSION_WITHOUT_ORIGIN} to {VERSION}"
     )]
     Version {
-        /// Where it is said.
+        /// The offset of the version.
         offset: u64,
-        /// Which.
+        /// The version.
         found: u32,
     },
-    /// The file ends too soon.
+    /// The file ends too early.
     #[error("at byte {offset}: the snapshot ends inside of {part}: it was truncated")]
     Truncated {
-        /// Where it ends.
+        /// The offset of its end.
         offset: u64,
-        /// Inside of what.
+        /// The part in which it ends.
         part: &'static str,
     },
-    /// Bytes were changed.
+    /// The file is corrupt.
     #[error("at byte {offset}: {part} is damaged: its checksum is {computed:08x}, not {stored:08x}")]
     Checksum {
-        /// Where the damaged part begins.
+        /// The offset of the damaged part.
         offset: u64,
-        /// Which part.
+        /// The part.
         part: &'static str,
         /// The checksum in the file.
         stored: u32,
-        /// That of what the file holds.
+        /// The checksum of the file's contents.
         computed: u32,
     },
-    /// Bytes that no writer writes.
+    /// Bytes that no writer produces.
     #[error("at byte {offset}: {what}")]
     Malformed {
-        /// Where.
+        /// The offset.
         offset: u64,
-        /// What is wrong with them.
+        /// What is wrong.
         what: &'static str,
     },
-    /// Some records have no place in their partitions, which must not lose any.
+    /// Some records do not fit their partitions, which must not lose any.
     #[error(transparent)]
     NoRoom(NoRoom),
-    /// A record cannot be stored for another reason than room.
+    /// A record cannot be stored for another reason than lack of room.
     #[error("at byte {offset}: the item with the key {key:?} cannot be stored")]
     Misfit {
-        /// Where the record begins.
+        /// The offset of the record.
         offset: u64,
-        /// Its key; bytes that are no UTF-8 are replaced.
+        /// Its key; invalid UTF-8 is replaced.
         key: String,
-        /// Why.
+        /// The reason.
         source: Refused,
     },
 }
 
-/// How much of a snapshot has no place.
+/// How much of a snapshot does not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
     "{items} of {of} items, {bytes} bytes of keys and values, have no room in partitions with {memory} bytes of memory: {}",
     self.advice()
 )]
 pub struct NoRoom {
-    /// Items without a place.
+    /// Items that do not fit.
     pub items: u64,
     /// All items that belong to these partitions.
     pub of: u64,
-    /// Bytes of keys and values of those without a place.
+    /// Bytes of keys and values of those that do not fit.
     pub bytes: u64,
-    /// Bytes of memory of these partitions together.
+    /// Bytes of memory of all these partitions.
     pub memory: u64,
-    /// How many partitions the snapshot was taken of, and the bytes of memory that these had together; `None` if it does not say.
+    /// The number of partitions that the snapshot was taken of, and the total bytes of their memory; `None` if it does
+    /// not say.
     pub taken_of: Option<(usize, u64)>,
 }
 
@@ -130,7 +131,7 @@ impl NoRoom {
 }
 
 impl SnapshotError {
-    /// Where in the file it was noticed, if it is at one place of it.
+    /// Returns the offset in the file, if the error has one.
     pub fn offset(&self) -> Option<u64> {
         match *self {
             SnapshotError::Open { .. } | SnapshotError::NoRoom(_) => None,
@@ -145,33 +146,33 @@ impl SnapshotError {
     }
 }
 
-/// Why no snapshot was taken. The file that was there is as it was.
+/// Why no snapshot was taken. An existing file is unchanged.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SaveError {
-    /// The file system refuses something.
+    /// A file system operation failed.
     #[error("cannot {what} {}", path.display())]
     Io {
-        /// What was to be done.
+        /// The operation.
         what: &'static str,
-        /// To which file.
+        /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// Another process writes this snapshot.
+    /// Another process is writing this snapshot.
     #[error("another snapshot is being written to {}", path.display())]
     Busy {
         /// The unfinished file.
         path: PathBuf,
     },
-    /// Somebody else has the right to save to this name.
+    /// Another owner has the right to save to this name.
     #[error("another server uses the snapshot {}: end that one first, or give this one a file of its own", path.display())]
     InUse {
         /// The snapshot.
         path: PathBuf,
     },
-    /// Everything was deleted meanwhile, and with it what was still to be written.
+    /// All items were deleted meanwhile, including those still to be written.
     #[error("everything was deleted while the snapshot was taken: take it again")]
     Flushed,
     /// An operation had to wait too long for the disk.
@@ -179,10 +180,10 @@ pub enum SaveError {
         "the disk is too slow for a snapshot under this load: take it when there are fewer changes, or on a faster disk"
     )]
     TooSlow,
-    /// The cores did not manage to stop for an instant at the same time.
+    /// The cores failed to pause at the same instant.
     #[error("the cores could not stop at the same time: are there more busy threads than processors?")]
     NoMeeting,
-    /// A core went away.
+    /// A core ended.
     #[error("a core stopped while the snapshot was taken")]
     Abandoned,
 }

@@ -1,4 +1,4 @@
-//! A file that replaces another only when it is complete.
+//! A file that replaces another only once it is complete.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -10,13 +10,13 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::error::SaveError;
 
-/// Attempts to lock a file while others rename or remove theirs of its name.
+/// Attempts to lock a file while others rename or remove theirs of the same name.
 const LOCK_TRIES: usize = 10;
-/// Rights of the file: the items are the business of nobody but the user.
+/// Permissions of the file: only the user may read the items.
 const MODE: u32 = 0o600;
 
-/// A file under a name of its own, `.tmp` behind, until [`Replacement::commit`]. Removed if it is dropped before; a process that is killed
-/// leaves it behind, and the next one takes it over.
+/// A file with a name of its own, with the suffix `.tmp`, until [`Replacement::commit`]. Dropping it earlier removes
+/// the file; a killed process leaves it behind, and the next one takes it over.
 #[derive(Debug)]
 pub struct Replacement {
     file: File,
@@ -26,10 +26,10 @@ pub struct Replacement {
 }
 
 impl Replacement {
-    /// Begins one, for a file that need not exist.
+    /// Begins a replacement of a file, which need not exist.
     ///
     /// # Errors
-    /// [`SaveError::Busy`] if another process or thread writes it, [`SaveError::Io`].
+    /// [`SaveError::Busy`] if another process or thread is writing it, [`SaveError::Io`].
     pub fn create(path: &Path) -> Result<Replacement, SaveError> {
         let unfinished = beside(path, ".tmp");
         let io = |what, source| SaveError::Io { what, path: unfinished.clone(), source };
@@ -38,15 +38,15 @@ impl Replacement {
         Ok(Replacement { file, path: path.to_owned(), unfinished, is_complete: false })
     }
 
-    /// The name it has now.
+    /// Returns its present name.
     pub fn unfinished(&self) -> &Path {
         &self.unfinished
     }
 
-    /// Brings it to the disk, and gives it its name.
+    /// Flushes it to the disk, and renames it.
     ///
     /// # Errors
-    /// [`SaveError::Io`]. If only the directory could not be brought to the disk the new file has its name already.
+    /// [`SaveError::Io`]. If only flushing the directory failed, the new file already has its name.
     pub fn commit(mut self) -> Result<(), SaveError> {
         let io = |what, path: &Path, source| SaveError::Io { what, path: path.to_owned(), source };
         self.file.sync_all().map_err(|source| io("sync", &self.unfinished, source))?;
@@ -69,30 +69,30 @@ impl Write for Replacement {
 impl Drop for Replacement {
     fn drop(&mut self) {
         if !self.is_complete {
-            // Nothing depends on it: the next one takes it over.
+            // Nothing depends on this: the next one takes the file over.
             let _ = fs::remove_file(&self.unfinished);
         }
     }
 }
 
-/// Brings the name of a file to the disk.
+/// Flushes the name of a file to the disk.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn sync_directory(path: &Path) -> io::Result<()> {
     let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
     File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// The file in the same directory whose name has `suffix` behind.
+/// Returns the path in the same directory with `suffix` appended to the name.
 pub fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name: OsString = path.file_name().unwrap_or_default().to_owned();
     name.push(suffix);
     path.with_file_name(name)
 }
 
-/// Opens the file of that name, or makes one, and locks it, without truncating it: it may be somebody's. Whoever has the lock may rename
-/// or remove the file.
+/// Opens or creates the file of that name, and locks it, without truncating it: it may be in use. The holder of the
+/// lock may rename or remove the file.
 pub fn open_locked(path: &Path) -> Result<File, SaveError> {
     let io = |what, source| SaveError::Io { what, path: path.to_owned(), source };
     for _ in 0..LOCK_TRIES {
@@ -104,7 +104,8 @@ pub fn open_locked(path: &Path) -> Result<File, SaveError> {
             Err(rustix::io::Errno::WOULDBLOCK) => return Err(SaveError::Busy { path: path.to_owned() }),
             Err(error) => return Err(io("lock", error.into())),
         }
-        // Whoever had the lock before may have finished, so that the name stands for another file now, and ours has another name.
+        // The previous holder of the lock may have finished, so that the name now refers to another file, and this one
+        // has another name.
         let ours = file.metadata().map_err(|source| io("look at", source))?;
         match fs::metadata(path) {
             Ok(named) if (named.dev(), named.ino()) == (ours.dev(), ours.ino()) => return Ok(file),

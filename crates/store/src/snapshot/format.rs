@@ -1,17 +1,17 @@
-//! What stands where in a file: header, block headers, trailer. All numbers are little-endian. See `docs/snapshot-format.md`.
+//! The layout of a file: header, block headers, trailer. All numbers are little-endian. See `docs/snapshot-format.md`.
 
 use super::error::SnapshotError;
 use crate::item::UnixSeconds;
 use crate::key::KEY_BYTES_MAX;
 use crate::store::VALUE_BYTES_MAX;
 
-/// The version of the format that is written. It is read, and so is `VERSION_WITHOUT_ORIGIN`.
+/// The version that is written. This one and `VERSION_WITHOUT_ORIGIN` can be read.
 pub const VERSION: u32 = 2;
-/// The version before it, in which no file says what it was taken from.
+/// The previous version, whose files do not record their origin.
 pub const VERSION_WITHOUT_ORIGIN: u32 = 1;
-/// A block is closed when it has so many bytes of records.
+/// A block is closed when its records reach this many bytes.
 pub const BLOCK_BYTES: usize = 256 << 10;
-/// No block has more bytes of records: a longer one is refused before it is read.
+/// No block has more bytes of records: a longer one is rejected before it is read.
 pub const BLOCK_BYTES_MAX: usize = 2 << 20;
 const _: () = assert!(BLOCK_BYTES + RECORD_HEADER_BYTES + KEY_BYTES_MAX + VALUE_BYTES_MAX <= BLOCK_BYTES_MAX);
 
@@ -23,7 +23,7 @@ pub const RECORD_HEADER_BYTES: usize = 14;
 pub const BLOCK_TAG: u32 = u32::from_le_bytes(*b"BLOK");
 pub const TRAILER_TAG: u32 = u32::from_le_bytes(*b"ENDS");
 
-/// Where the version stands.
+/// The offset of the version.
 pub const VERSION_AT: u64 = 8;
 
 pub fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -43,19 +43,19 @@ fn seal<const N: usize>(mut bytes: [u8; N]) -> [u8; N] {
     bytes
 }
 
-/// Puts the checksum of all bytes but the last four there.
+/// Writes the checksum of all bytes but the last four into the last four.
 pub fn put_seal(bytes: &mut [u8]) {
     let (body, checksum) = bytes.split_at_mut(bytes.len() - 4);
     checksum.copy_from_slice(&crc32c::crc32c(body).to_le_bytes());
 }
 
-/// Checks what [`put_seal`] put there.
+/// Checks the checksum that [`put_seal`] wrote.
 pub fn check_seal(bytes: &[u8], offset: u64, part: &'static str) -> Result<(), SnapshotError> {
     let (body, _) = bytes.split_at(bytes.len() - 4);
     check_sum(body, u32_at(bytes, bytes.len() - 4), offset, part)
 }
 
-/// Checks bytes that stand at an offset against their checksum.
+/// Checks the bytes at an offset against their checksum.
 pub fn check_sum(bytes: &[u8], stored: u32, offset: u64, part: &'static str) -> Result<(), SnapshotError> {
     let computed = crc32c::crc32c(bytes);
     if computed == stored { Ok(()) } else { Err(SnapshotError::Checksum { offset, part, stored, computed }) }
@@ -65,7 +65,7 @@ pub fn check_reserved(is_zero: bool, offset: u64) -> Result<(), SnapshotError> {
     if is_zero { Ok(()) } else { Err(SnapshotError::Malformed { offset, what: "reserved bytes are not zero" }) }
 }
 
-/// The first bytes of a file.
+/// The header of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     pub taken_at: UnixSeconds,
@@ -81,7 +81,7 @@ impl Header {
         seal(bytes)
     }
 
-    /// Whether the file may say what it was taken from.
+    /// Whether the file may record its origin.
     pub fn has_origin(self) -> bool {
         self.version != VERSION_WITHOUT_ORIGIN
     }
@@ -106,7 +106,7 @@ impl Header {
     }
 }
 
-/// What stands in front of the records of a block.
+/// The header before the records of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockHeader {
     pub payload_bytes: u32,
@@ -127,7 +127,7 @@ impl BlockHeader {
         seal(bytes)
     }
 
-    /// Of bytes that begin with [`BLOCK_TAG`] and stand at `offset`, where block `number` is expected.
+    /// Parses bytes at `offset` that begin with [`BLOCK_TAG`], where block `number` is expected.
     pub fn parse(bytes: &[u8; BLOCK_HEADER_BYTES], offset: u64, number: u64) -> Result<BlockHeader, SnapshotError> {
         check_seal(bytes, offset, "the header of a block")?;
         let header = BlockHeader {
@@ -140,7 +140,7 @@ impl BlockHeader {
         if header.payload_bytes as usize > BLOCK_BYTES_MAX {
             return malformed(4, "a block is longer than blocks may be");
         }
-        // One byte of a key is the least that follows a record's header.
+        // A record has at least one byte of key after its header.
         if header.records == 0
             || u64::from(header.records) * (RECORD_HEADER_BYTES as u64 + 1) > u64::from(header.payload_bytes)
         {
@@ -154,13 +154,13 @@ impl BlockHeader {
     }
 }
 
-/// The last bytes of a file: without them it is not complete.
+/// The trailer of a file, which is incomplete without it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Trailer {
     pub blocks: u64,
     pub records: u64,
     pub payload_bytes: u64,
-    /// Of the header and all block headers, one after the other.
+    /// The checksum of the header and all block headers, one after the other.
     pub headers_checksum: u32,
 }
 
@@ -175,7 +175,7 @@ impl Trailer {
         seal(bytes)
     }
 
-    /// Checks bytes that begin with [`TRAILER_TAG`] and stand at `offset`, where this trailer is expected.
+    /// Checks bytes at `offset` that begin with [`TRAILER_TAG`] against this expected trailer.
     pub fn check(self, bytes: &[u8; TRAILER_BYTES], offset: u64) -> Result<(), SnapshotError> {
         check_seal(bytes, offset, "the trailer")?;
         check_reserved(u32_at(bytes, 4) == 0, offset + 4)?;

@@ -1,4 +1,4 @@
-//! From a snapshot into partitions.
+//! Loads a snapshot into partitions.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Seek};
@@ -12,51 +12,52 @@ use crate::item::{Put, UnixSeconds};
 use crate::moment::Moment;
 use crate::store::Store;
 
-/// Bytes that are read from a file at once.
+/// Bytes per read of a file.
 const READ_BYTES: usize = 256 << 10;
-/// Records that are stored as one burst.
+/// Records stored as one burst.
 const BURST: usize = 16;
 
-/// What is to be done with an item that has no place.
+/// What to do with an item that does not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Misfit {
-    /// It is counted and left out: for a cache, which may lose items.
+    /// Count it and leave it out: for a cache, which may lose items.
     Count,
-    /// Loading ends with an error, which says how many there are.
+    /// End loading with an error that gives the number of such items.
     Refuse,
 }
 
-/// How far loading is.
+/// The progress of loading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
     /// Records seen.
     pub records: u64,
-    /// Bytes of the file that were read.
+    /// Bytes of the file read.
     pub bytes: u64,
-    /// Length of the file; zero if it is not known.
+    /// Length of the file; zero if unknown.
     pub file_bytes: u64,
 }
 
-/// What became of the records of a snapshot.
+/// What happened to the records of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Loaded {
-    /// When it was taken.
+    /// When the snapshot was taken.
     pub taken_at: UnixSeconds,
-    /// Records stored. Later ones may have evicted some.
+    /// Records stored. Later ones may have evicted some of them.
     pub stored: u64,
     /// Records that expired since the snapshot was taken.
     pub expired: u64,
-    /// Records that were refused, by a partition too small for them.
+    /// Records rejected by a partition that is too small.
     pub misfits: u64,
     /// Bytes of their keys and values.
     pub misfit_bytes: u64,
-    /// Items that a cache lost to make place for others.
+    /// Items that a cache evicted for others.
     pub evicted: u64,
-    /// Records that belong to none of the partitions.
+    /// Records that belong to none of these partitions.
     pub elsewhere: u64,
 }
 
-/// Loads a snapshot from a file: see [`load`]. If a partition [foresees](Store::foresee) its items, the file is read twice.
+/// Loads a snapshot from a file: see [`load`]. If a partition [foresees](Store::foresee) its items, the file is read
+/// twice.
 ///
 /// # Errors
 /// [`SnapshotError`].
@@ -80,7 +81,7 @@ pub fn load_file<S: Store>(
     load(input, now, partitions, route, misfit, |at| progress(Progress { file_bytes, ..at }))
 }
 
-/// Tells the partitions what items will come.
+/// Announces the expected items to the partitions.
 fn foresee<S: Store>(
     input: impl Read,
     now: Moment,
@@ -101,16 +102,17 @@ fn foresee<S: Store>(
     Ok(())
 }
 
-/// Loads a snapshot. `now` converts the file's wall-clock times to partition time. `route` returns the index of the partition of each key, or
-/// `None` for a partition that is not among these. So either one thread loads all, or each loads its own from the same file.
+/// Loads a snapshot. `now` converts the file's wall-clock times to partition time. `route` returns the index of a key's
+/// partition, or `None` if it is not among these. So either one thread loads everything, or each loads its own
+/// partitions from the same file.
 ///
-/// Tells of its progress after each block. After an error the partitions hold a part of the snapshot: throw them away.
+/// Reports progress after each block. After an error the partitions hold a part of the snapshot: discard them.
 ///
 /// # Errors
 /// [`SnapshotError`]; [`SnapshotError::NoRoom`] only with [`Misfit::Refuse`].
 ///
 /// # Panics
-/// If `route` names a partition that there is not.
+/// If `route` returns the index of a partition that does not exist.
 pub fn load<S: Store>(
     input: impl Read,
     now: impl Into<Moment>,
@@ -168,7 +170,7 @@ fn store<S: Store>(
     loaded: &mut Loaded,
 ) -> Result<(), SnapshotError> {
     for (to, record, _) in burst {
-        // Records of a snapshot have keys that every store takes.
+        // Records of a snapshot have keys that every store accepts.
         if let Ok(key) = partitions[*to].key(record.key) {
             partitions[*to].prefetch(&key);
         }

@@ -1,4 +1,4 @@
-//! Who may save to a name: two servers that save to one would lose the items of each other.
+//! The exclusive right to save to a name: two servers saving to one name would lose each other's items.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -6,23 +6,23 @@ use std::path::{Path, PathBuf};
 use super::error::SaveError;
 use super::file::{beside, open_locked};
 
-/// The right to load and save a snapshot, for as long as it is kept: a lock on a file of the same name with `.lock` behind. The snapshot
-/// cannot be locked itself, since each one is another file.
+/// The exclusive right to load and save a snapshot, as long as this value lives: a lock on a file of the same name with
+/// the suffix `.lock`. The snapshot itself cannot be locked, since each one is a new file.
 ///
-/// The lock ends with the process, however that ends. The file is removed when this is dropped; a process that is killed leaves it behind,
-/// and the next one takes it over.
+/// The lock ends with the process, however that ends. Dropping this removes the file; a killed process leaves it
+/// behind, and the next one takes it over.
 #[derive(Debug)]
 pub struct SnapshotLock {
     path: PathBuf,
-    /// Open for as long as the lock lasts.
+    /// The lock lasts as long as this is open.
     _file: File,
 }
 
 impl SnapshotLock {
-    /// Takes the right, for a snapshot that need not exist.
+    /// Takes the right for a snapshot, which need not exist.
     ///
     /// # Errors
-    /// [`SaveError::InUse`] if somebody has it, [`SaveError::Io`] if the file beside the snapshot cannot be made or locked.
+    /// [`SaveError::InUse`] if another owner has it, [`SaveError::Io`] if the lock file cannot be created or locked.
     pub fn take(snapshot: &Path) -> Result<SnapshotLock, SaveError> {
         let path = beside(snapshot, ".lock");
         match open_locked(&path) {
@@ -35,7 +35,8 @@ impl SnapshotLock {
 
 impl Drop for SnapshotLock {
     fn drop(&mut self) {
-        // Nothing depends on it: the next one takes it over. It is removed while locked, so that nobody else's is.
+        // Nothing depends on this: the next one takes the file over. It is removed while locked, so it cannot be
+        // another owner's.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -55,7 +56,7 @@ mod tests {
         let second = SnapshotLock::take(&other).unwrap();
         drop((first, second));
         assert_eq!(fs::read_dir(&directory).unwrap().count(), 0, "nothing stays behind");
-        // Of a process that was killed.
+        // Left by a killed process.
         fs::write(beside(&path, ".lock"), b"").unwrap();
         drop(SnapshotLock::take(&path).unwrap());
         fs::remove_dir(&directory).unwrap();

@@ -1,40 +1,41 @@
-//! The instant at which no core executes anything.
+//! Finds an instant at which no core executes anything.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::error::SaveError;
 
-/// Longest time that a core stands still for others, in one meeting.
+/// Longest time that a core pauses for others, in one meeting.
 pub const PAUSE_MAX: Duration = Duration::from_millis(20);
-/// Meetings that may fail because a core was late. Then there is no snapshot.
+/// Meetings that may fail because a core was late. After that there is no snapshot.
 pub const MEETINGS_MAX: u32 = 20;
 
-/// Looks at the others before a waiting core gives its processor away: one of them may need it.
+/// Checks of the others before a waiting core yields its processor: one of them may need it.
 const SPINS_MAX: u32 = 200;
-/// The state once all have met.
+/// The state once all have arrived.
 const HELD: u64 = u64::MAX;
-/// The state once it is clear that there will be no meeting.
+/// The state once the meeting is cancelled.
 const CANCELLED: u64 = u64::MAX - 1;
 
-/// A meeting of some cores, repeated until all are there in time.
+/// A meeting of several cores, repeated until all arrive in time.
 #[derive(Debug)]
 pub struct Meeting {
     cores: usize,
-    /// Cores that know of it. Nobody stands still before all do, for one may have to be woken.
+    /// Cores that know of it. No core pauses before all know, because one may have to be woken.
     invited: AtomicUsize,
-    /// [`HELD`], [`CANCELLED`], or the number of the attempt and in its lower half how many have come to it.
+    /// [`HELD`], [`CANCELLED`], or the number of the attempt and, in the lower half, the number of cores that have
+    /// arrived.
     state: AtomicU64,
 }
 
-/// How a meeting went for one who came.
+/// The outcome of a meeting for one core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// All were there, and none goes on before it knows.
+    /// All cores were there, and none continues before it knows that.
     Held,
-    /// Somebody was late.
+    /// A core was late.
     Late,
-    /// There will be none.
+    /// The meeting is cancelled.
     Cancelled,
 }
 
@@ -43,19 +44,20 @@ impl Meeting {
         Meeting { cores, invited: AtomicUsize::new(0), state: AtomicU64::new(0) }
     }
 
-    /// Says that a core knows of the meeting. Once for each.
+    /// Records that a core knows of the meeting. Call once per core.
     pub fn know(&self) {
         self.invited.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether all know.
+    /// Whether all cores know.
     pub fn is_known(&self) -> bool {
         self.invited.load(Ordering::Acquire) >= self.cores
     }
 
-    /// Ends it for all, unless it was held.
+    /// Cancels it for all cores, unless it was held.
     pub fn cancel(&self) {
-        let _ = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| (state != HELD).then_some(CANCELLED));
+        let _ =
+            self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| (state != HELD).then_some(CANCELLED));
     }
 
     /// Whether it was cancelled.
@@ -63,7 +65,7 @@ impl Meeting {
         self.state.load(Ordering::Acquire) == CANCELLED
     }
 
-    /// Stands still until all have come, or [`PAUSE_MAX`] is over; says for how long.
+    /// Pauses until all cores have arrived, or [`PAUSE_MAX`] is over; returns how long it paused.
     pub fn attend(&self) -> (Outcome, Duration) {
         let begun = Instant::now();
         let outcome = self.wait(begun);
@@ -76,7 +78,7 @@ impl Meeting {
             state if (state as u32) as usize + 1 == self.cores => Some(HELD),
             state => Some(state + 1),
         };
-        // The last to come releases the others, and sees all that they did before.
+        // The last core to arrive releases the others, and sees everything that they did before.
         let attempt = match self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, come) {
             Ok(state) if come(state) == Some(HELD) => return Outcome::Held,
             Ok(state) => state >> 32,
@@ -94,7 +96,7 @@ impl Meeting {
             }
             if begun.elapsed() >= PAUSE_MAX {
                 let next = if attempt + 1 >= u64::from(MEETINGS_MAX) { CANCELLED } else { (attempt + 1) << 32 };
-                // Fails if somebody came, or gave up, just now: look again.
+                // Fails if a core arrived or gave up just now: look again.
                 let _ = self.state.compare_exchange(state, next, Ordering::AcqRel, Ordering::Acquire);
             } else if spins < SPINS_MAX {
                 spins += 1;
@@ -105,7 +107,7 @@ impl Meeting {
         }
     }
 
-    /// Why there was no meeting, once it is cancelled.
+    /// Returns why there was no meeting, once it is cancelled.
     pub fn why_cancelled(&self, attempts: u32) -> SaveError {
         if attempts >= MEETINGS_MAX { SaveError::NoMeeting } else { SaveError::Abandoned }
     }
@@ -119,7 +121,7 @@ mod tests {
 
     use super::*;
 
-    /// Each of three threads counts; at the meeting all counts stand still.
+    /// Each of three threads counts; at the meeting no count changes.
     #[test]
     fn nobody_goes_on_before_all_have_come() {
         for _ in 0..50 {
@@ -155,7 +157,7 @@ mod tests {
         let (outcome, pause) = meeting.attend();
         assert_eq!(outcome, Outcome::Late);
         assert!(pause >= PAUSE_MAX);
-        // The next attempt counts afresh.
+        // The next attempt counts from zero.
         assert_eq!(meeting.state.load(Ordering::Acquire), 1 << 32);
     }
 

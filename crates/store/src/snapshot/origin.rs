@@ -1,4 +1,4 @@
-//! What a snapshot was taken from: with the same again, all of it has place.
+//! The origin of a snapshot: partitions like these have room for all of it.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -9,7 +9,7 @@ use super::format::{check_reserved, check_seal, put_seal, u32_at, u64_at};
 use super::reader::Reader;
 use crate::shape::Shape;
 
-/// Most partitions that a snapshot is taken of.
+/// Maximum number of partitions in a snapshot.
 pub const PARTITIONS_MAX: usize = 4096;
 
 pub const ORIGIN_TAG: u32 = u32::from_le_bytes(*b"ORIG");
@@ -17,24 +17,25 @@ pub const ORIGIN_HEADER_BYTES: usize = 32;
 const SHAPE_BYTES: usize = 48;
 const CHECKSUM_BYTES: usize = 4;
 
-/// How keys were divided over partitions, and what each partition was like. Keep it from clients: it has the secrets of the hashes.
+/// How keys were divided among partitions, and the shape of each partition. Keep it from clients: it contains the
+/// secrets of the hashes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Origin {
-    /// How keys were divided: 16 bytes of the service's own, zeros if it did not say.
+    /// How keys were divided: 16 bytes defined by the service; zeros if it did not say.
     pub routing: [u8; 16],
     /// The partitions, in the order of [`super::save`]'s parts.
     pub partitions: Vec<Shape>,
 }
 
 impl std::fmt::Debug for Origin {
-    /// Without secrets.
+    /// Omits the secrets.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Origin").field("partitions", &self.partitions).finish_non_exhaustive()
     }
 }
 
 impl Origin {
-    /// Bytes of memory that the partitions had together.
+    /// Returns the total bytes of the partitions' memory.
     pub fn memory_bytes(&self) -> u64 {
         self.partitions.iter().fold(0, |sum, shape| sum.saturating_add(shape.memory_bytes()))
     }
@@ -57,14 +58,14 @@ impl Origin {
     }
 }
 
-/// What stands before the shapes.
+/// The header before the shapes.
 pub struct OriginHeader {
     routing: [u8; 16],
     partitions: usize,
 }
 
 impl OriginHeader {
-    /// Of bytes that begin with [`ORIGIN_TAG`] and stand at `offset`.
+    /// Parses bytes at `offset` that begin with [`ORIGIN_TAG`].
     pub fn parse(bytes: &[u8], offset: u64) -> Result<OriginHeader, SnapshotError> {
         check_seal(bytes, offset, "the origin")?;
         check_reserved(u32_at(bytes, 24) == 0, offset + 24)?;
@@ -77,13 +78,13 @@ impl OriginHeader {
         Ok(OriginHeader { routing, partitions })
     }
 
-    /// Bytes that follow.
+    /// Returns the length of the shapes that follow.
     pub fn shapes_bytes(&self) -> usize {
         self.partitions * SHAPE_BYTES + CHECKSUM_BYTES
     }
 
-    /// The origin, with the shapes in these bytes, which stand at `offset`. What a shape says may be nonsense: a partition that cannot have it does
-    /// without.
+    /// Parses the shapes in these bytes, which are at `offset`, and returns the origin. A shape may be invalid: a
+    /// partition that cannot take it does without.
     pub fn parse_shapes(self, bytes: &[u8], offset: u64) -> Result<Origin, SnapshotError> {
         check_seal(bytes, offset, "the origin")?;
         let (shapes, _) = bytes.as_chunks::<SHAPE_BYTES>();
@@ -103,10 +104,10 @@ impl OriginHeader {
     }
 }
 
-/// What the snapshot in a file was taken from, if it says so: those of version 1 do not.
+/// Returns the origin recorded in a snapshot's file, if any: version 1 has none.
 ///
 /// # Errors
-/// [`SnapshotError`] if the file cannot be opened, or does not begin as a snapshot does.
+/// [`SnapshotError`] if the file cannot be opened, or does not begin like a snapshot.
 pub fn origin_of(path: &Path) -> Result<Option<Origin>, SnapshotError> {
     let file = File::open(path).map_err(|source| SnapshotError::Open { path: path.to_owned(), source })?;
     Reader::new(BufReader::new(file)).map(|reader| reader.origin().cloned())

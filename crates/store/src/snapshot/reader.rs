@@ -1,4 +1,4 @@
-//! A snapshot as a stream that is read. Total over any bytes.
+//! Reads a snapshot from a stream. Total over any bytes.
 
 use std::io::Read;
 
@@ -10,27 +10,27 @@ use super::origin::{ORIGIN_HEADER_BYTES, ORIGIN_TAG, Origin, OriginHeader};
 use super::record::Record;
 use crate::item::UnixSeconds;
 
-/// Reads a snapshot, block by block. A block is given out only when it is whole.
+/// Reads a snapshot, block by block. A block is returned only if it is intact.
 #[derive(Debug)]
 pub struct Reader<R> {
     input: R,
     header: Header,
-    /// Where in the file `input` stands.
+    /// The offset of `input` in the file.
     offset: u64,
-    /// What was read so far, as the trailer of it would say.
+    /// The trailer that the data read so far would have.
     so_far: Trailer,
     payload: Vec<u8>,
     origin: Option<Origin>,
-    /// The next tag, which was read already.
+    /// The next tag, if it was already read.
     tag: Option<[u8; 4]>,
     is_over: bool,
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads the header. The input is read in pieces from a few bytes to some hundred kilobytes: give it a buffer.
+    /// Reads the header. Reads vary from a few bytes to some hundred kilobytes: pass a buffered input.
     ///
     /// # Errors
-    /// [`SnapshotError`], if this is no snapshot.
+    /// [`SnapshotError`] if this is not a snapshot.
     pub fn new(mut input: R) -> Result<Reader<R>, SnapshotError> {
         let mut offset = 0;
         let mut bytes = [0; HEADER_BYTES];
@@ -45,7 +45,7 @@ impl<R: Read> Reader<R> {
         Ok(reader)
     }
 
-    /// Reads what the snapshot was taken from, if it says so.
+    /// Reads the snapshot's origin, if it is recorded.
     fn read_origin(&mut self) -> Result<(), SnapshotError> {
         let start = self.offset;
         let mut tag = [0; 4];
@@ -66,25 +66,25 @@ impl<R: Read> Reader<R> {
         Ok(())
     }
 
-    /// What the snapshot was taken from, if it says so.
+    /// Returns the snapshot's origin, if it is recorded.
     pub fn origin(&self) -> Option<&Origin> {
         self.origin.as_ref()
     }
 
-    /// When the snapshot was taken.
+    /// Returns when the snapshot was taken.
     pub fn taken_at(&self) -> UnixSeconds {
         self.header.taken_at
     }
 
-    /// How many bytes of the file were read.
+    /// Returns how many bytes of the file were read.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The next block; `None` when the trailer was read, and agrees with all that was before it.
+    /// Returns the next block; `None` once the trailer was read, and matches everything before it.
     ///
     /// # Errors
-    /// [`SnapshotError`] at the first byte that is wrong. Do not go on then.
+    /// [`SnapshotError`] at the first wrong byte. Do not continue after that.
     pub fn next_block(&mut self) -> Result<Option<Records<'_>>, SnapshotError> {
         if self.is_over {
             return Ok(None);
@@ -108,7 +108,7 @@ impl<R: Read> Reader<R> {
         read(&mut self.input, &mut bytes[4..], &mut self.offset, "the header of a block")?;
         let header = BlockHeader::parse(&bytes, start, self.so_far.blocks)?;
         let payload_at = self.offset;
-        // The length was checked. Memory is taken as bytes come, all the same.
+        // The length was checked. Memory is still allocated only as bytes arrive.
         self.payload.clear();
         let limit = u64::from(header.payload_bytes);
         let read = (&mut self.input).take(limit).read_to_end(&mut self.payload);
@@ -141,7 +141,7 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// Fills `bytes`, and moves the offset by what was read.
+/// Fills `bytes`, and advances the offset by the bytes read.
 fn read(input: &mut impl Read, bytes: &mut [u8], offset: &mut u64, part: &'static str) -> Result<(), SnapshotError> {
     let mut filled = 0;
     while filled < bytes.len() {
@@ -158,7 +158,8 @@ fn read(input: &mut impl Read, bytes: &mut [u8], offset: &mut u64, part: &'stati
     Ok(())
 }
 
-/// The records of a block. An error ends them: a block that is not what its header says, though its checksum is right.
+/// The records of a block. An error ends them: then the block does not match its header, although its checksum is
+/// right.
 #[derive(Debug)]
 pub struct Records<'a> {
     rest: &'a [u8],
@@ -167,7 +168,7 @@ pub struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    /// Where in the file the next one begins.
+    /// Returns the offset in the file of the next record.
     pub fn offset(&self) -> u64 {
         self.offset
     }

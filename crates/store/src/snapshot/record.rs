@@ -9,28 +9,28 @@ use crate::store::VALUE_BYTES_MAX;
 const HAS_EXPIRY: u8 = 1;
 const IS_STALE: u8 = 2;
 
-/// What a snapshot keeps of an item. CAS tokens are not kept: an item that is loaded gets a new one.
+/// An item in a snapshot. CAS tokens are not saved: a loaded item gets a new one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record<'a> {
     /// 1 to [`KEY_BYTES_MAX`] bytes.
     pub key: &'a [u8],
     /// Up to [`VALUE_BYTES_MAX`] bytes.
     pub value: &'a [u8],
-    /// 32 bits of the client's own.
+    /// 32 bits for the client's own use.
     pub flags: u32,
-    /// When it expires; `None` for never.
+    /// When it expires; `None` if never.
     pub expires: Option<UnixSeconds>,
     /// Whether it was invalidated ([`crate::Marks::is_stale`]).
     pub is_stale: bool,
 }
 
 impl<'a> Record<'a> {
-    /// What is kept of an item.
+    /// Creates the record of an item.
     pub fn of(key: &'a [u8], item: &Item<'a>) -> Record<'a> {
         Record { key, value: item.value, flags: item.flags, expires: item.expires, is_stale: item.marks.is_stale }
     }
 
-    /// The record at the start of some bytes that stand at `offset`, and how many bytes it takes.
+    /// Parses the record at the start of some bytes at `offset`, and returns its length as well.
     pub(super) fn parse(bytes: &'a [u8], offset: u64) -> Result<(Record<'a>, usize), SnapshotError> {
         let malformed = |at, what| SnapshotError::Malformed { offset: offset + at, what };
         let Some((header, rest)) = bytes.split_at_checked(RECORD_HEADER_BYTES) else {
@@ -54,7 +54,8 @@ impl<'a> Record<'a> {
         let Some((key, value)) = rest.get(..key_len + value_len).map(|rest| rest.split_at(key_len)) else {
             return Err(malformed(0, "a record is longer than its block"));
         };
-        let record = Record { key, value, flags, expires: has_expiry.then_some(expires), is_stale: marks & IS_STALE != 0 };
+        let record =
+            Record { key, value, flags, expires: has_expiry.then_some(expires), is_stale: marks & IS_STALE != 0 };
         Ok((record, RECORD_HEADER_BYTES + key_len + value_len))
     }
 }
@@ -70,7 +71,7 @@ impl Block {
     /// Adds a record.
     ///
     /// # Panics
-    /// If its key or value is longer than those of any store, or the block was full.
+    /// If its key or value is longer than any store allows, or the block was full.
     pub fn push(&mut self, record: &Record<'_>) {
         assert!(
             (1..=KEY_BYTES_MAX).contains(&record.key.len()) && record.value.len() <= VALUE_BYTES_MAX,
@@ -91,7 +92,7 @@ impl Block {
         self.records += 1;
     }
 
-    /// Whether it should be written now: it has [`BLOCK_BYTES`].
+    /// Whether it should be written now: its records have reached [`BLOCK_BYTES`].
     pub fn is_full(&self) -> bool {
         self.payload.len() >= BLOCK_BYTES
     }
@@ -101,12 +102,12 @@ impl Block {
         self.records == 0
     }
 
-    /// Records in it.
+    /// Returns the number of records.
     pub fn records(&self) -> u32 {
         self.records
     }
 
-    /// The records as they are written.
+    /// Returns the encoded records.
     pub fn payload(&self) -> &[u8] {
         &self.payload
     }

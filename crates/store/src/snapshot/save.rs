@@ -1,4 +1,4 @@
-//! A snapshot of several cores, from the moment that they meet to a complete file.
+//! Takes a snapshot of several cores, from their meeting to a complete file.
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
@@ -15,13 +15,14 @@ use crate::moment::Moment;
 use crate::shape::Shape;
 use crate::sweep::Sweep;
 
-/// Most blocks between the cores and the thread that writes.
+/// Most blocks queued between the cores and the writing thread.
 pub const BLOCKS_QUEUED_MAX: usize = 8;
-/// How often the collector asks whether a core has given up, while nothing comes.
+/// How often the collector checks whether a core has given up, while nothing arrives.
 const FAILURE_LOOK: Duration = Duration::from_millis(50);
 
-/// A snapshot of `cores` partitions that is to be taken now, at `taken_at`: a part for each core, in the order that the snapshot keeps, and what
-/// collects them in a file. Items that expired by `taken_at` are left out. Times in the file are those of the wall clock.
+/// Begins a snapshot of `cores` partitions, as of now, at `taken_at`. Returns a part for each core, in the order of the
+/// snapshot, and the collector that writes them to a file. Items that expired by `taken_at` are left out. Times in the
+/// file are wall-clock times.
 ///
 /// # Panics
 /// If there are no cores, or more than [`PARTITIONS_MAX`].
@@ -44,13 +45,13 @@ pub fn save(cores: usize, taken_at: impl Into<Moment>) -> (Vec<Part>, Collector)
     ((0..cores).map(part).collect(), Collector { shared: shared.clone(), pieces, taken_at, cores, routing: [0; 16] })
 }
 
-/// What the cores and the collector share.
+/// State shared by the cores and the collector.
 #[derive(Debug)]
 struct Shared {
     meeting: Meeting,
     /// Why a core gave up.
     failure: Mutex<Option<SaveError>>,
-    /// The shapes of the partitions. All are there once the cores have met.
+    /// The shapes of the partitions; complete once the cores have met.
     shapes: Mutex<Vec<Shape>>,
 }
 
@@ -61,7 +62,8 @@ impl Shared {
         self.meeting.cancel();
     }
 
-    /// Says what the partition of a core is like. Before the core meets the others, so that whoever gets a piece finds all shapes.
+    /// Records the shape of a core's partition. Called before the core meets the others, so that all shapes are there
+    /// when the first piece arrives.
     fn tell_shape(&self, core: usize, shape: Shape) {
         self.shapes.lock().unwrap_or_else(PoisonError::into_inner)[core] = shape;
     }
@@ -75,19 +77,19 @@ impl Shared {
     }
 }
 
-/// What a core does next for a snapshot.
+/// What a core has to do next for a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
-    /// It calls [`Part::turn`] again after its next burst, and does not sleep until then.
+    /// Call [`Part::turn`] again after its next burst, without sleeping until then.
     Again,
-    /// The disk is behind: it calls again in about a millisecond, and serves meanwhile.
+    /// The disk is slow: call again in about a millisecond, and serve meanwhile.
     Wait,
     /// Nothing: its part is over.
     Over,
 }
 
-/// The part that one core has in a snapshot. It calls [`Part::turn`] between bursts. A part that is dropped before it is over ends the
-/// snapshot for all.
+/// One core's part in a snapshot. The core calls [`Part::turn`] between bursts. Dropping a part before it is over ends
+/// the snapshot for all.
 #[derive(Debug)]
 pub struct Part {
     core: usize,
@@ -110,7 +112,8 @@ enum Stage {
 }
 
 impl Part {
-    /// Does a little of it: meets the others, or visits some items of the partition. Always the same partition.
+    /// Does a little work: meets the others, or visits some items of the partition. Call it with the same partition
+    /// each time.
     pub fn turn(&mut self, partition: &mut impl Sweep) -> Turn {
         match self.stage {
             Stage::New => {
@@ -140,7 +143,7 @@ impl Part {
             Outcome::Held => {
                 let (output, kept) = (self.output.clone(), self.kept_bytes_max);
                 let copier = Copier::new(partition, self.snapshot(), self.taken_at, output, self.pause, kept);
-                // A copier of an earlier snapshot is there if its core gave it up. It ends with its watch.
+                // The copier of an earlier snapshot is still there if its core gave it up. Replacing the watch ends it.
                 partition.watch(Box::new(copier));
                 self.stage = Stage::Sweeping;
                 Turn::Again
@@ -162,7 +165,7 @@ impl Part {
         turn
     }
 
-    /// Says that there is no more, as soon as the queue has place.
+    /// Announces the end, as soon as the queue has room.
     fn end(&mut self, effort: Effort) -> Turn {
         if let Err(TrySendError::Full(_)) = self.output.try_send(Piece::End(effort)) {
             self.stage = Stage::Ending(effort);
@@ -172,7 +175,7 @@ impl Part {
         Turn::Over
     }
 
-    /// Names the snapshot among those of this process that are not over.
+    /// Returns the identity of the snapshot among the unfinished ones of this process.
     fn snapshot(&self) -> usize {
         Arc::as_ptr(&self.shared).addr()
     }
@@ -192,16 +195,16 @@ impl Drop for Part {
     }
 }
 
-/// What became of a snapshot.
+/// The result of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Report {
-    /// What is in the file.
+    /// The contents of the file.
     pub totals: Totals,
     /// From the first piece to the complete file.
     pub elapsed: Duration,
-    /// Longest time that a core stood still so that all began at one instant.
+    /// Longest pause of a core for the common instant.
     pub pause: Duration,
-    /// Ranges of hashes that were copied because they were about to change.
+    /// Ranges of hashes copied because they were about to change.
     pub copies: u64,
     /// Longest time that one operation waited for the disk.
     pub stall: Duration,
@@ -212,7 +215,7 @@ pub struct Report {
 pub struct Canceller(Arc<Shared>);
 
 impl Canceller {
-    /// Has the collector return [`SaveError::Abandoned`] soon, unless the snapshot has failed already or is complete.
+    /// Makes the collector return [`SaveError::Abandoned`] soon, unless the snapshot has failed already or is complete.
     pub fn cancel(&self) {
         self.0.fail(SaveError::Abandoned);
     }
@@ -229,22 +232,22 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Has the snapshot keep how keys were divided over its partitions, in 16 bytes that mean nothing here: [`Origin::routing`].
+    /// Records in the snapshot how keys were divided among its partitions, as 16 opaque bytes: [`Origin::routing`].
     #[must_use]
     pub fn routed_by(self, routing: [u8; 16]) -> Collector {
         Collector { routing, ..self }
     }
 
-    /// What ends this snapshot before it is complete.
+    /// Returns a handle that can end this snapshot before it is complete.
     pub fn canceller(&self) -> Canceller {
         Canceller(self.shared.clone())
     }
 
-    /// Writes the file, which takes its name when it is complete and on the disk: `path` with `.tmp` behind until then. Waits for the
-    /// cores and the disk: give it a thread of its own.
+    /// Writes the file, which gets its name when it is complete and durable; until then it is `path` with the suffix
+    /// `.tmp`. Blocks on the cores and the disk: call it on a separate thread.
     ///
     /// # Errors
-    /// [`SaveError`]; the file that had the name before is there still.
+    /// [`SaveError`]; an existing file of that name is unchanged.
     pub fn write_to(self, path: &Path) -> Result<Report, SaveError> {
         let begun = Instant::now();
         let mut file = Replacement::create(path)?;
@@ -263,7 +266,7 @@ impl Collector {
             let piece = self.pieces.recv_timeout(FAILURE_LOOK);
             self.shared.check()?;
             if piece.is_ok() && !has_origin {
-                // There is a piece, so the cores have met.
+                // A piece has arrived, so the cores have met.
                 writer.write_origin(&self.shared.origin(self.routing)).map_err(io)?;
                 has_origin = true;
             }

@@ -1,4 +1,4 @@
-//! Copying a partition while it changes, so that what is copied is the state of one instant.
+//! Copies a partition while it changes, so that the copy is its state at one instant.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -14,49 +14,50 @@ use crate::key::KeyHash;
 use crate::moment::Moment;
 use crate::sweep::{Sweep, Visit, Watch};
 
-/// Most ranges of hashes that are visited between two bursts.
+/// Most ranges of hashes visited between two bursts.
 pub const STEP_RANGES: usize = 256;
-/// About how many bytes are copied between two bursts. The last range of a step may exceed it.
+/// Bytes copied between two bursts, approximately. The last range of a step may exceed it.
 pub const STEP_BYTES: usize = 32 << 10;
-/// Blocks that a core keeps when the disk is slow, of changes that could not wait, before further changes wait a little.
+/// Blocks of changes that could not wait, which a core keeps when the disk is slow; beyond that, further changes wait a
+/// little.
 pub const BLOCKS_KEPT_MAX: usize = 16;
 /// How long operations wait for the disk in each [`STALL_MAX`], all together, when little is kept.
 pub const STALL_MIN: Duration = Duration::from_millis(1);
-/// The same when half of what may be kept is, or more, and how long one operation waits at most. In between it grows with
-/// what is kept, so that changes that come faster than the disk writes slow down to its pace, however many come between two
-/// steps.
+/// The same when at least half of the limit is kept; also the longest wait of one operation. In between, the time grows
+/// with the amount kept. So changes that come faster than the disk writes slow down to its pace, however many there are
+/// between two steps.
 pub const STALL_MAX: Duration = Duration::from_millis(10);
-/// How long operations wait, all together, for a disk that takes nothing. Then it hangs, and they wait again only once
-/// it has taken a block.
+/// How long operations wait, all together, for a disk that writes nothing. Then it counts as hung, and they wait again
+/// only after it has written a block.
 pub const HANG: Duration = Duration::from_secs(1);
-/// Most bytes of blocks that one core keeps when the disk is slow, before the snapshot is given up.
+/// Most bytes of blocks that one core keeps for a slow disk before the snapshot is given up.
 pub const KEPT_BYTES_MAX: usize = 64 << 20;
-/// Most bytes of blocks that all cores together keep, if that is [`KEPT_BYTES_MIN`] or more for each.
+/// Most bytes of blocks that all cores together keep, provided that each may keep at least [`KEPT_BYTES_MIN`].
 pub const KEPT_BYTES_ALL_MAX: usize = 256 << 20;
-/// Bytes of blocks that a core may keep however many there are.
+/// Bytes of blocks that a core may always keep, however many cores there are.
 pub const KEPT_BYTES_MIN: usize = 16 << 20;
-/// How often a waiting operation asks.
+/// How often a waiting operation checks the disk.
 const STALL_STEP: Duration = Duration::from_micros(100);
 
-/// How often waiting operations ask in the time in which a disk hangs. Sleeps are counted and not timed: a thread that the
-/// system wakes late has waited once.
+/// How often waiting operations check a hung disk in total. Sleeps are counted, not timed: a thread that the system
+/// wakes late has waited once.
 const HANG_STEPS: u32 = (HANG.as_micros() / STALL_STEP.as_micros()) as u32;
 
-/// Most bytes of blocks that each of so many cores keeps.
+/// Returns the most bytes of blocks that each core keeps, with this many cores.
 pub fn kept_bytes_max(cores: usize) -> usize {
     (KEPT_BYTES_ALL_MAX / cores.max(1)).clamp(KEPT_BYTES_MIN, KEPT_BYTES_MAX)
 }
 
-/// The time by which operations wait.
+/// The clock of waiting operations.
 trait Clock: fmt::Debug + Send {
-    /// Time since any one instant.
+    /// Returns the time since some fixed instant.
     fn now(&self) -> Duration;
 
-    /// Lets so much time pass, or more.
+    /// Waits for this time, or longer.
     fn sleep(&self, time: Duration);
 }
 
-/// The thread's own.
+/// The thread's real time.
 #[derive(Debug)]
 struct ThreadClock {
     began: Instant,
@@ -72,53 +73,55 @@ impl Clock for ThreadClock {
     }
 }
 
-/// Limit of the bits that number the ranges: what is noted of each takes 8 MiB then.
+/// Limit of the number of bits that number the ranges: their bitmap takes 8 MiB then.
 const RANGE_BITS_MAX: u32 = 26;
 
-/// What a core sends to whoever writes the snapshot.
+/// What a core sends to the writing thread.
 #[derive(Debug)]
 pub enum Piece {
     /// Items.
     Block(Block),
-    /// There are no more from this core.
+    /// The end of this core's items.
     End(Effort),
 }
 
-/// What a snapshot cost one core.
+/// The cost of a snapshot for one core.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Effort {
-    /// Longest time it stood still for the others.
+    /// Longest pause for the other cores.
     pub pause: Duration,
-    /// Ranges that were copied because they were about to change.
+    /// Ranges copied because they were about to change.
     pub copies: u64,
     /// Longest time that one operation waited for the disk.
     pub stall: Duration,
 }
 
-/// How far a snapshot of one partition is. The partition tells it of changes, and gives it back for each step.
+/// The progress of a snapshot of one partition. The partition reports changes to it, and returns it for each step.
 ///
-/// Hashes are cut into numbered ranges, about as many as the partition had buckets when it began.
+/// Hashes are divided into numbered ranges, about as many as the partition had buckets at the start.
 #[derive(Debug)]
 pub struct Copier {
-    /// Which snapshot it belongs to.
+    /// The snapshot that it belongs to.
     snapshot: usize,
     range_bits: u32,
     /// All ranges before this one were visited.
     next: usize,
-    /// A bit for each range: it was copied before its turn.
+    /// One bit for each range: set if it was copied before its turn.
     early: Vec<u64>,
     taken_at: Moment,
     block: Block,
-    /// Full blocks that the queue has no place for.
+    /// Full blocks that the queue has no room for.
     kept: VecDeque<Block>,
     /// Bytes of their records.
     kept_bytes: usize,
     kept_bytes_max: usize,
-    /// How long operations may wait for the disk now, and when that was reckoned.
+    /// How long operations may wait for the disk now, and when that was computed.
     stall_left: Duration,
     reckoned_at: Duration,
     /// How long they have waited since the last step.
     stalled: Duration,
+    /// How long the one that is under way has.
+    waited: Duration,
     /// How often they may still ask before the disk has taken a block.
     hang_steps: u32,
     clock: Box<dyn Clock>,
@@ -127,7 +130,7 @@ pub struct Copier {
     effort: Effort,
 }
 
-/// How a step went.
+/// The result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// There is more to visit.
@@ -141,9 +144,8 @@ pub enum Step {
 }
 
 impl Copier {
-    /// Of a partition as it is now, which its core stood still for `pause` to see. Items that expired by `taken_at` are
-    /// left out. Keeps up to
-    /// `kept_bytes_max` for a slow disk.
+    /// Begins to copy a partition as of now, after its core paused for `pause`. Items that expired by `taken_at` are
+    /// left out. Keeps up to `kept_bytes_max` for a slow disk.
     pub fn new(
         items: &dyn Visit,
         snapshot: usize,
@@ -166,6 +168,7 @@ impl Copier {
             stall_left: STALL_MIN,
             reckoned_at: Duration::ZERO,
             stalled: Duration::ZERO,
+            waited: Duration::ZERO,
             hang_steps: HANG_STEPS,
             clock: Box::new(ThreadClock { began: Instant::now() }),
             output,
@@ -174,7 +177,7 @@ impl Copier {
         }
     }
 
-    /// Takes the one of a snapshot back from its partition. Whoever else watches goes on doing so.
+    /// Takes a snapshot's copier back from its partition. A watch of another kind stays.
     pub fn take(partition: &mut impl Sweep, snapshot: usize) -> Option<Box<Copier>> {
         let watch = partition.unwatch()?;
         let copier = (watch.as_ref() as &dyn Any).downcast_ref::<Copier>();
@@ -186,7 +189,7 @@ impl Copier {
         }
     }
 
-    /// Gives up; nothing is copied any more.
+    /// Gives up; nothing more is copied.
     fn fail(&mut self, why: SaveError) {
         self.failure.get_or_insert(why);
         self.kept.clear();
@@ -195,12 +198,12 @@ impl Copier {
         self.stalled = Duration::ZERO;
     }
 
-    /// Why it was given up.
+    /// Returns why it was given up.
     pub fn failure(self) -> Option<SaveError> {
         self.failure
     }
 
-    /// What it cost.
+    /// Returns its cost.
     pub fn effort(&self) -> Effort {
         self.effort
     }
@@ -223,7 +226,7 @@ impl Copier {
         }
     }
 
-    /// Moves full blocks to the queue as long as it has place; says whether it had for all.
+    /// Moves full blocks to the queue while that has room; returns whether it had room for all.
     fn push_out(&mut self) -> bool {
         while let Some(block) = self.kept.pop_front() {
             let bytes = block.payload().len();
@@ -238,7 +241,7 @@ impl Copier {
                 }
                 Err(TrySendError::Full(_)) => return false,
                 Err(TrySendError::Disconnected(_)) => {
-                    // Whoever wrote it has said why it stopped.
+                    // The writing thread has reported why it stopped.
                     self.fail(SaveError::Abandoned);
                     return true;
                 }
@@ -247,11 +250,27 @@ impl Copier {
         true
     }
 
-    /// Waits in the middle of an operation for the disk to take a block, but not for long: what it does not take is kept.
+    /// Hands on what an operation made full, or keeps it. If much is kept, the operation waits.
+    fn settle(&mut self) {
+        self.push_out();
+        if self.kept.len() > BLOCKS_KEPT_MAX {
+            self.stall();
+        }
+    }
+
+    /// Waits in the middle of an operation for the disk to take a block, but not for long: what it does not take is
+    /// kept.
     fn stall(&mut self) {
         let begun = self.clock.now();
-        self.reckon(begun);
-        while self.stall_left >= STALL_STEP && self.hang_steps > 0 && !self.push_out() && self.kept.len() > BLOCKS_KEPT_MAX {
+        // Once for each operation, whatever it evicts.
+        if self.waited.is_zero() {
+            self.reckon(begun);
+        }
+        while self.stall_left >= STALL_STEP
+            && self.hang_steps > 0
+            && !self.push_out()
+            && self.kept.len() > BLOCKS_KEPT_MAX
+        {
             self.stall_left -= STALL_STEP;
             self.hang_steps -= 1;
             self.stalled += STALL_STEP;
@@ -260,11 +279,12 @@ impl Copier {
         if self.kept_bytes > self.kept_bytes_max {
             self.fail(SaveError::TooSlow);
         }
-        self.effort.stall = self.effort.stall.max(self.clock.now().saturating_sub(begun));
+        self.waited += self.clock.now().saturating_sub(begun);
+        self.effort.stall = self.effort.stall.max(self.waited);
     }
 
-    /// Adds to the time that operations may wait: a share of the time that has passed, as large as what is kept asks for. Once that is
-    /// all of the time, each may wait, whatever those before it did.
+    /// Adds to the time that operations may wait: a share of the time that has passed, which grows with the amount
+    /// kept. Once the share is all of the time, each operation may wait, whatever earlier ones did.
     fn reckon(&mut self, now: Duration) {
         let passed = now.saturating_sub(std::mem::replace(&mut self.reckoned_at, now));
         let full = self.kept_bytes_max / 2;
@@ -286,8 +306,17 @@ impl Copier {
         first..=first | u64::MAX >> self.range_bits
     }
 
+    fn range(&self, hash: KeyHash) -> usize {
+        (hash.0 >> (64 - self.range_bits)) as usize
+    }
+
     fn is_early(&self, range: usize) -> bool {
         self.early[range / 64] & 1 << (range % 64) != 0
+    }
+
+    /// Whether changes of a range need no copy any more.
+    fn is_over(&self, range: usize) -> bool {
+        range < self.next || self.failure.is_some() || self.is_early(range)
     }
 
     /// Visits the next ranges.
@@ -323,16 +352,27 @@ impl Copier {
 
 impl Watch for Copier {
     fn before_change(&mut self, items: &dyn Visit, hash: KeyHash) {
-        let range = (hash.0 >> (64 - self.range_bits)) as usize;
-        if range < self.next || self.failure.is_some() || self.is_early(range) {
+        self.waited = Duration::ZERO;
+        let range = self.range(hash);
+        if self.is_over(range) {
             return;
         }
         items.visit(self.hashes(range), &mut |_, key, item| self.add(key, item));
         self.early[range / 64] |= 1 << (range % 64);
         self.effort.copies += 1;
-        self.push_out();
-        if self.kept.len() > BLOCKS_KEPT_MAX {
-            self.stall();
+        self.settle();
+    }
+
+    /// Copies the item alone. The rest of its range is as it was when the snapshot began, and the sweep or the first
+    /// change of the range copies that.
+    fn before_eviction(&mut self, _items: &dyn Visit, hash: KeyHash, key: &[u8], item: &Item<'_>) {
+        if self.is_over(self.range(hash)) {
+            return;
+        }
+        let kept = self.kept.len();
+        self.add(key, item);
+        if self.kept.len() > kept {
+            self.settle();
         }
     }
 
@@ -351,9 +391,9 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
-    use crate::Marks;
+    use crate::{Marks, Mode, Partition, PartitionConfig, Put, Store};
 
-    /// A block each.
+    /// One value fills a block.
     const VALUE_BYTES: usize = 256 << 10;
 
     /// A partition of 1,024 ranges, each with an item that fills a block.
@@ -366,7 +406,7 @@ mod tests {
             Filled(vec![b'v'; VALUE_BYTES])
         }
 
-        /// A hash of each range.
+        /// Returns one hash of each range.
         fn hashes() -> impl Iterator<Item = KeyHash> {
             (0..1 << Filled::RANGE_BITS).map(|range: u64| KeyHash(range << (64 - Filled::RANGE_BITS)))
         }
@@ -388,28 +428,35 @@ mod tests {
         Copier::new(items, 1, Moment::default(), output, Duration::ZERO, kept_bytes_max)
     }
 
-    /// A disk in a time of its own.
+    /// A disk with simulated time.
     #[derive(Debug)]
     struct Disk {
         pieces: Receiver<Piece>,
         now: Duration,
-        /// Time that somebody waited for it.
+        /// The time that operations waited for it.
         waited: Duration,
-        /// It takes a block in each such time.
+        /// It writes a block in this time.
         block_time: Duration,
         /// When it takes the next block.
         free_at: Duration,
         records: u32,
     }
 
-    /// A disk, and whoever lets its time pass.
+    /// A disk, shared with the clock that advances its time.
     #[derive(Debug, Clone)]
     struct Shared(Arc<Mutex<Disk>>);
 
     impl Shared {
         fn new(pieces: Receiver<Piece>, block_time: Duration) -> Shared {
             let zero = Duration::ZERO;
-            Shared(Arc::new(Mutex::new(Disk { pieces, now: zero, waited: zero, block_time, free_at: zero, records: 0 })))
+            Shared(Arc::new(Mutex::new(Disk {
+                pieces,
+                now: zero,
+                waited: zero,
+                block_time,
+                free_at: zero,
+                records: 0,
+            })))
         }
 
         fn pass(&self, time: Duration) {
@@ -444,7 +491,7 @@ mod tests {
         }
     }
 
-    /// Changes come faster than the disk writes, each so long after the one before, and there are many times as many as are kept.
+    /// Changes come faster than the disk writes, at this interval, and many times as many as can be kept.
     fn check_pace(change_time: Duration, changes_per_step: usize) {
         const BLOCK_TIME: Duration = Duration::from_millis(10);
         let items = Filled::new();
@@ -452,7 +499,7 @@ mod tests {
         let mut copier = copier(&items, output, KEPT_BYTES_MIN);
         let disk = Shared::new(pieces, BLOCK_TIME);
         copier.clock = Box::new(disk.clone());
-        // From the other end than the sweep.
+        // From the opposite end to the sweep.
         for (at, hash) in Filled::hashes().collect::<Vec<_>>().into_iter().rev().enumerate() {
             let before = disk.waited();
             copier.before_change(&items, hash);
@@ -482,7 +529,8 @@ mod tests {
         check_pace(Duration::from_micros(5), 500);
     }
 
-    /// Sessions that let others run after a change that waited, and change nothing more in a turn that has waited for this long.
+    /// Sessions let others run after a change that waited, and change nothing more in a turn that has waited for this
+    /// long.
     #[test]
     fn changes_of_sessions_that_make_way_keep_the_pace_of_the_disk_and_hold_a_turn_for_a_bounded_time() {
         const TURN_MAX: Duration = Duration::from_millis(20);
@@ -506,18 +554,64 @@ mod tests {
         assert!(disk.waited() > Duration::from_secs(4), "{:?}", disk.waited());
     }
 
+    /// Each long item evicts many small ones, most of them in ranges that were not visited.
+    #[test]
+    fn an_item_that_evicts_many_others_waits_no_longer_than_any_change_and_the_snapshot_has_them_all() {
+        let config = PartitionConfig::new(Mode::Cache, 32 << 20);
+        let mut cache = Partition::with_secret(config, [1, 2]).unwrap();
+        let put = |cache: &mut Partition, key: u32, value: &[u8]| {
+            let text = key.to_string();
+            let key = cache.key(text.as_bytes()).unwrap();
+            cache.put(&key, value, Put::default()).unwrap();
+        };
+        (1..).find(|&key| {
+            put(&mut cache, key, &[b'v'; 100]);
+            cache.stats().evicted_log > 0
+        });
+        let before = cache.stats();
+        let (output, pieces) = sync_channel(1);
+        let mut copier = Copier::new(&cache, 1, Moment::default(), output, Duration::ZERO, KEPT_BYTES_MIN);
+        let disk = Shared::new(pieces, Duration::from_millis(10));
+        copier.clock = Box::new(disk.clone());
+        cache.watch(Box::new(copier));
+        // A few at once, and then as many bytes as the disk takes.
+        for (value_bytes, count) in [(1 << 20, 3), (64 << 10, 200)] {
+            let value = vec![b'l'; value_bytes];
+            for key in 0..count {
+                let waited_before = disk.waited();
+                put(&mut cache, u32::MAX - value_bytes as u32 - key, &value);
+                let waited = disk.waited() - waited_before;
+                assert!(waited <= STALL_MAX, "one item of {value_bytes} bytes waited for {waited:?}");
+                assert_eq!(cache.stalled(), waited);
+                let mut copier = Copier::take(&mut cache, 1).unwrap();
+                assert!(copier.failure.is_none(), "{:?} after {} records", copier.failure, disk.records());
+                assert!(copier.effort.stall <= STALL_MAX, "{:?}", copier.effort);
+                copier.step(&cache);
+                cache.watch(copier);
+                disk.pass(Duration::from_millis(1));
+            }
+        }
+        assert!(cache.stats().evicted_log > before.evicted_log + before.items / 4, "few were evicted");
+        let mut copier = Copier::take(&mut cache, 1).unwrap();
+        while copier.step(&cache) != Step::Complete {
+            disk.pass(Duration::from_millis(10));
+        }
+        disk.pass(Duration::from_millis(20));
+        assert_eq!(u64::from(disk.records()), before.items, "each item that was there is there once");
+    }
+
     /// Changes of long values while the disk takes nothing.
     #[test]
     fn a_disk_that_hangs_holds_a_core_for_a_bounded_time_and_memory() {
         let items = Filled::new();
         let (output, pieces) = sync_channel(1);
         let mut copier = copier(&items, output, KEPT_BYTES_MAX);
-        // The first block that it takes is the last.
+        // The first block that it writes is the last.
         let disk = Shared::new(pieces, Duration::MAX / 2);
         copier.clock = Box::new(disk.clone());
         disk.pass(Duration::ZERO);
         let mut changed = Filled::hashes();
-        // A burst, while little is kept: its operations wait for a small part of the time.
+        // A burst while little is kept: its operations wait for a small part of the time.
         for hash in changed.by_ref().take(BLOCKS_KEPT_MAX + 16) {
             copier.before_change(&items, hash);
         }

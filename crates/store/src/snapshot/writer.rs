@@ -1,4 +1,4 @@
-//! A snapshot as a stream that is written.
+//! Writes a snapshot to a stream.
 
 use std::io::{self, Write};
 
@@ -7,12 +7,12 @@ use super::origin::Origin;
 use super::record::Block;
 use crate::item::UnixSeconds;
 
-/// How much a snapshot holds.
+/// The amount that a snapshot holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Totals {
     /// Items.
     pub records: u64,
-    /// Blocks of them.
+    /// Blocks.
     pub blocks: u64,
     /// Length of the file, in bytes.
     pub file_bytes: u64,
@@ -20,7 +20,7 @@ pub struct Totals {
 
 /// Writes a snapshot, block by block.
 ///
-/// Without [`Writer::finish`] what was written is refused by readers as truncated.
+/// Without [`Writer::finish`], readers reject the output as truncated.
 #[derive(Debug)]
 pub struct Writer<W> {
     output: W,
@@ -33,7 +33,7 @@ impl<W: Write> Writer<W> {
     /// Writes the header. `taken_at` is the time of the snapshot.
     ///
     /// # Errors
-    /// Those of the output.
+    /// Errors of the output.
     pub fn new(mut output: W, taken_at: UnixSeconds) -> io::Result<Writer<W>> {
         let header = Header { taken_at, version: VERSION }.to_bytes();
         output.write_all(&header)?;
@@ -41,10 +41,10 @@ impl<W: Write> Writer<W> {
         Ok(Writer { output, totals, payload_bytes: 0, headers_checksum: crc32c::crc32c(&header) })
     }
 
-    /// Writes what the snapshot is taken from. Once, before the first block, or not at all.
+    /// Writes the snapshot's origin: at most once, before the first block.
     ///
     /// # Errors
-    /// Those of the output.
+    /// Errors of the output.
     pub fn write_origin(&mut self, origin: &Origin) -> io::Result<()> {
         let bytes = origin.to_bytes();
         self.output.write_all(&bytes)?;
@@ -56,7 +56,7 @@ impl<W: Write> Writer<W> {
     /// Writes a block, unless it is empty.
     ///
     /// # Errors
-    /// Those of the output.
+    /// Errors of the output.
     pub fn write(&mut self, block: &Block) -> io::Result<()> {
         if block.is_empty() {
             return Ok(());
@@ -79,10 +79,10 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Writes the trailer; gives back the output, and what was written to it.
+    /// Writes the trailer; returns the output, and the totals.
     ///
     /// # Errors
-    /// Those of the output.
+    /// Errors of the output.
     pub fn finish(mut self) -> io::Result<(W, Totals)> {
         let trailer = Trailer {
             blocks: self.totals.blocks,

@@ -1,5 +1,5 @@
-//! Random work on a partition and on the model, side by side. What they answer must be the same, but for items that a cache evicted, and
-//! it must say how many those are. `DUNLIN_SEEDS=100` runs more.
+//! Random operations on a partition and on the model, side by side. Their answers must be the same, except for items
+//! that a cache evicted, and the cache must count these correctly. `DUNLIN_SEEDS=100` runs more.
 
 mod pair;
 mod work;
@@ -21,7 +21,7 @@ fn partition(mode: Mode, layout: Layout, memory: usize, seed: u64) -> Partition 
     Partition::with_secret(config, [seed, !seed]).expect("a few MiB of memory")
 }
 
-/// Runs and says which seed it was if that fails.
+/// Runs, and reports the seed if that fails.
 fn long_runs(mode: Mode, memory: usize, shape: Shape, steps: usize) -> Vec<Pair> {
     let mut pairs = Vec::new();
     for layout in [Layout::Inline, Layout::Log] {
@@ -52,7 +52,8 @@ fn a_store_with_room_forgets_nothing() {
 
 #[test]
 fn a_store_of_small_items_grows_its_index() {
-    for pair in long_runs(Mode::Store, 8 * MIB, Shape { keys: 30_000, deletes: 2, flushes: 0, ..Shape::SMALL }, 150_000) {
+    for pair in long_runs(Mode::Store, 8 * MIB, Shape { keys: 30_000, deletes: 2, flushes: 0, ..Shape::SMALL }, 150_000)
+    {
         assert_eq!((pair.lost, pair.refused), (0, 0));
     }
 }
@@ -83,7 +84,7 @@ fn a_cache_loses_only_what_it_says_it_evicted() {
     }
 }
 
-/// As many segments as a partition of gigabytes has.
+/// As many segments as a partition of several gigabytes has.
 #[test]
 fn hundreds_of_segments_make_no_difference() {
     for (seed, mode) in seeds().flat_map(|seed| [(seed, Mode::Cache), (seed, Mode::Store)]) {

@@ -1,4 +1,4 @@
-//! A partition and the model of it.
+//! A partition and its model.
 
 use std::collections::HashMap;
 
@@ -6,14 +6,14 @@ use dunlin_store::{Condition, Item, KeyHash, Marks, Model, Partition, Put, Refus
 
 use crate::work::{Random, Shape, Step};
 
-/// An item that is owned.
+/// An owned item.
 #[derive(Debug, PartialEq)]
 struct Seen {
     value: Vec<u8>,
     flags: u32,
     cas: u64,
     expires: Option<u32>,
-    /// In minutes: the finest that a partition promises.
+    /// In minutes: the precision that a partition guarantees.
     last_access: u32,
     marks: Marks,
 }
@@ -35,7 +35,7 @@ impl Seen {
     }
 }
 
-/// What an operation answered.
+/// The answer of an operation.
 #[derive(Debug, PartialEq)]
 enum Answer {
     Item(Option<Seen>),
@@ -81,9 +81,9 @@ pub struct Pair {
     partition: Partition,
     model: Model,
     now: u32,
-    /// Items that the partition lost, as it may if it is a cache.
+    /// Items that the partition lost, which only a cache may.
     pub lost: u64,
-    /// Operations that were refused for want of memory.
+    /// Operations that were rejected for lack of memory.
     pub refused: u64,
 }
 
@@ -107,7 +107,7 @@ impl Pair {
         self.stats().evicted_index + self.stats().evicted_log
     }
 
-    /// Does one thing at random on both.
+    /// Does one random operation on both.
     pub fn step(&mut self, random: &mut Random, shape: &Shape) {
         if random.one_in(50) {
             self.now += random.below(100) as u32;
@@ -141,7 +141,9 @@ impl Pair {
         if answer.is_refusal_for_room() {
             let is_full = matches!(
                 answer,
-                Answer::Stored(Err(Refused::Full)) | Answer::Counted(Err(Refused::Full)) | Answer::Done(Err(Refused::Full))
+                Answer::Stored(Err(Refused::Full))
+                    | Answer::Counted(Err(Refused::Full))
+                    | Answer::Done(Err(Refused::Full))
             );
             self.refused += u64::from(is_full);
         } else {
@@ -156,11 +158,11 @@ impl Pair {
         );
     }
 
-    /// Compares all that can be seen.
+    /// Compares everything visible.
     pub fn compare_all(&mut self) {
         let all = |store: &dyn Visit| {
             let mut items = HashMap::new();
-            // In uneven ranges, so that their borders lie anywhere.
+            // In uneven ranges, so that their borders are anywhere.
             let mut first = 0u64;
             loop {
                 let last = first.saturating_add(first / 3 + 0x0123_4567_89ab_cdef);

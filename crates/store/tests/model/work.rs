@@ -1,4 +1,4 @@
-//! What is done at random, from a seed.
+//! Random operations, from a seed.
 
 use dunlin_store::{Condition, Delta, Marks, Put, Side, Token};
 
@@ -23,16 +23,16 @@ impl Random {
     }
 }
 
-/// Sizes of keys and values, and how often the rare operations are.
+/// Sizes of keys and values, and the frequency of rare operations.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
     pub keys: u64,
     /// Longest key and value.
     pub key_bytes: u64,
     pub value_bytes: u64,
-    /// In a hundred operations.
+    /// Deletes in a hundred operations.
     pub deletes: u64,
-    /// In a hundred thousand.
+    /// Flushes in a hundred thousand.
     pub flushes: u64,
 }
 
@@ -41,7 +41,7 @@ impl Shape {
     pub const MIXED: Shape = Shape { keys: 1000, key_bytes: 250, value_bytes: 900, deletes: 8, flushes: 20 };
     pub const LARGE: Shape = Shape { keys: 1000, key_bytes: 40, value_bytes: 30_000, deletes: 8, flushes: 20 };
 
-    /// The key of a number, always the same.
+    /// Returns the key of a number, always the same.
     pub fn key(&self, number: u64) -> Vec<u8> {
         let mut key = format!("{number:x}.").into_bytes();
         let len = (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % (self.key_bytes + 1);
@@ -59,7 +59,7 @@ impl Shape {
     }
 }
 
-/// One operation on one key. Tokens are written as how far they are from the item's.
+/// One operation on one key. Tokens are given as their difference from the item's.
 #[derive(Debug, Clone)]
 pub enum Step {
     Get,
@@ -84,7 +84,7 @@ fn marks(random: &mut Random) -> Marks {
     Marks { is_fetched: random.one_in(2), is_stale: random.one_in(2), is_won: random.one_in(2) }
 }
 
-/// Half the time none, else mostly the right one.
+/// Half the time none, otherwise mostly the right one.
 fn token(random: &mut Random) -> Option<bool> {
     random.one_in(2).then(|| !random.one_in(4))
 }
@@ -127,7 +127,10 @@ impl Step {
             }
             86..91 => {
                 let by = random.next() >> random.below(64);
-                Step::Count { delta: if random.one_in(2) { Delta::Up(by) } else { Delta::Down(by) }, token: token(random) }
+                Step::Count {
+                    delta: if random.one_in(2) { Delta::Up(by) } else { Delta::Down(by) },
+                    token: token(random),
+                }
             }
             91..96 => Step::Touch { expires: expires(random, now) },
             _ => {

@@ -1,11 +1,11 @@
-//! Files that are not as they were written.
+//! Damaged files.
 
 use dunlin_store::snapshot::{Loaded, Misfit, Reader, SnapshotError, load, load_file};
 use dunlin_store::{Model, Store};
 
 use super::small_file;
 
-/// What a file holds: records as text, or the error.
+/// Returns the contents of a file: records as text, or the error.
 fn read(bytes: &[u8]) -> Result<Vec<String>, SnapshotError> {
     let mut reader = Reader::new(bytes)?;
     let mut found = Vec::new();
@@ -43,10 +43,12 @@ fn every_flipped_bit_is_refused_and_says_where() {
         for bit in 0..8 {
             let mut damaged = bytes.clone();
             damaged[at] ^= 1 << bit;
-            let error =
-                read(&damaged).map(|found| panic!("bit {bit} of byte {at} makes no difference: {found:?}")).unwrap_err();
+            let error = read(&damaged)
+                .map(|found| panic!("bit {bit} of byte {at} makes no difference: {found:?}"))
+                .unwrap_err();
             let offset = error.offset().unwrap();
-            // The part that is damaged begins before it, within 32 bytes of headers and 300 of records, and the message says it.
+            // The damaged part begins before it, within 32 bytes of headers and 300 of records, and the message says
+            // so.
             assert!(offset <= at as u64 && at as u64 - offset < 400, "byte {at}: {error}");
             assert!(error.to_string().starts_with(&format!("at byte {offset}: ")), "{error}");
         }
@@ -74,7 +76,10 @@ fn other_files_are_named_as_such() {
     let (mut bytes, _) = small_file();
     bytes[8] = 3;
     let error = read(&bytes).unwrap_err();
-    assert_eq!(error.to_string(), "at byte 8: the snapshot has version 3 of the format, this program reads versions 1 to 2");
+    assert_eq!(
+        error.to_string(),
+        "at byte 8: the snapshot has version 3 of the format, this program reads versions 1 to 2"
+    );
     let missing = std::path::Path::new("/nonexistent/snapshot");
     let error = load_file(missing, 0, &mut [Model::new()], |_| Some(0), Misfit::Refuse, |_| {}).unwrap_err();
     assert_eq!((error.offset(), error.to_string().as_str()), (None, "cannot open the snapshot /nonexistent/snapshot"));
@@ -87,9 +92,10 @@ fn records_go_where_they_are_routed() {
     let mut told = Vec::new();
     let route = |key: &[u8]| [Some(0), Some(1), None][if key == b"a" { 0 } else { key.len() % 2 + 1 }];
     let loaded =
-        load(&bytes[..], 1_500, &mut partitions, route, Misfit::Refuse, |at| told.push((at.records, at.bytes))).unwrap();
+        load(&bytes[..], 1_500, &mut partitions, route, Misfit::Refuse, |at| told.push((at.records, at.bytes)))
+            .unwrap();
     let expected = Loaded { taken_at: 1_000, stored: 2, elsewhere: 1, ..Loaded::default() };
-    // The key of 250 bytes has even length: it is partition 1's; "key" is nobody's.
+    // The key of 250 bytes has even length, so it is partition 1's; "key" is nobody's.
     assert_eq!(loaded, expected);
     assert_eq!(partitions.each_ref().map(|partition| partition.stats().items), [1, 1]);
     assert_eq!(told.len(), 2);

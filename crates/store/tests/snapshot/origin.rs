@@ -1,4 +1,4 @@
-//! What was saved has place in partitions of the same settings, however full those were.
+//! A saved snapshot fits into partitions with the same settings, however full the saved ones were.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use dunlin_store::{
 use super::small_file;
 
 const MIB: usize = 1 << 20;
-/// Of a normal test run; `DUNLIN_SEEDS` gives more.
+/// Seeds of a normal test run; `DUNLIN_SEEDS` sets more.
 const SEEDS: u64 = 2;
 
 /// The output of SplitMix64 for a state.
@@ -25,22 +25,24 @@ fn bytes_of(number: u64) -> [u8; 16] {
     u128::from(number).to_be_bytes()
 }
 
-/// Longest values: of lines alone, of lines and the log, and of 3, 23, 34, 55 and 92 hundredths of a segment, which is the sixteenth part of
-/// [`BYTES`].
+/// Longest values: for lines alone, for lines and the log, and of 3, 23, 34, 55 and 92 hundredths of a segment, which
+/// is a sixteenth of [`BYTES`].
 const SHAPES: [u64; 7] = [34, 300, 7_000, 60_000, 90_000, 145_000, 240_000];
 const BYTES: usize = 4 * MIB;
 
-/// Fills a store until it refuses, then overwrites and deletes at random and fills it again: nothing is where it was at first.
+/// Fills a store until it rejects an item, then overwrites and deletes at random and fills it again: nothing is in its
+/// first place.
 fn fill(store: &mut Partition, seed: u64, longest: u64) {
     fill_with(store, seed, 300, |random| (random >> 8) as usize % longest as usize);
 }
 
-/// The same, with values as long as this function of a random number says. The store is full after so many refusals in a row.
+/// The same, with value lengths given by a function of a random number. The store counts as full after this many
+/// rejections in a row.
 fn fill_with(store: &mut Partition, seed: u64, refusals: u32, length: impl Fn(u64) -> usize) {
     let mut numbers = 0;
     for round in 0..4 {
         let mut refused = 0;
-        // More than one refusal: where no large value fits, small ones do.
+        // More than one rejection: small values fit where no large one does.
         while refused < refusals {
             let random = mix(numbers ^ seed << 32 ^ round << 56);
             let bytes = bytes_of(numbers);
@@ -82,7 +84,9 @@ fn a_full_store_loads_its_own_snapshot() {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("origin-full-{}", std::process::id()));
     let mut refused_elsewhere = 0;
     for seed in 0..seeds {
-        for (longest, layout) in SHAPES.into_iter().flat_map(|longest| [(longest, Layout::Inline), (longest, Layout::Log)]) {
+        for (longest, layout) in
+            SHAPES.into_iter().flat_map(|longest| [(longest, Layout::Inline), (longest, Layout::Log)])
+        {
             for segment in [None, Some(4 << 10)] {
                 if segment.is_some() && longest > 7_000 {
                     continue;
@@ -96,12 +100,15 @@ fn a_full_store_loads_its_own_snapshot() {
                 assert_eq!((origin.routing, origin.partitions.len()), ([7; 16], 1));
                 let shape = &origin.partitions[0];
                 assert!(shape.suits(&config).unwrap());
-                // Again and again: what was loaded is saved and loaded.
+                // Repeatedly: what was loaded is saved and loaded again.
                 for round in 0..3 {
                     let mut after = [Partition::with_shape(config, shape).unwrap()];
                     let loaded = load_file(&path, 0, &mut after, |_| Some(0), Misfit::Refuse, |_| {});
                     let loaded = loaded.unwrap_or_else(|error| {
-                        panic!("seed {seed} {longest} {layout:?} {segment:?} round {round}: {error} {:?}", before.stats())
+                        panic!(
+                            "seed {seed} {longest} {layout:?} {segment:?} round {round}: {error} {:?}",
+                            before.stats()
+                        )
                     });
                     let [after] = &mut after;
                     assert_eq!((loaded.stored, after.stats().items), (before.stats().items, before.stats().items));
@@ -117,15 +124,15 @@ fn a_full_store_loads_its_own_snapshot() {
             }
         }
     }
-    // Else these stores are not so full that the secret and the shape matter.
+    // Otherwise these stores are not full enough for the secret and the shape to matter.
     assert!(refused_elsewhere > 0, "a partition of another secret and shape took each of these snapshots");
     std::fs::remove_file(&path).unwrap();
 }
 
-/// The length of a value, of a random number.
+/// The length of a value, as a function of a random number.
 type Length = fn(u64) -> u64;
 
-/// Few of these fit a segment: in the order of the snapshot they pack otherwise than in that of the store.
+/// Few of these fit a segment: they pack differently in the snapshot's order than in the store's.
 #[test]
 fn a_full_store_of_items_that_pack_badly_loads_its_own_snapshot() {
     const HUNDREDTH: u64 = BYTES as u64 / 16 / 100;
@@ -152,7 +159,7 @@ fn a_full_store_of_items_that_pack_badly_loads_its_own_snapshot() {
     std::fs::remove_file(&path).unwrap();
 }
 
-/// Shuffled as often as that, of sizes of about a half, a third and a quarter of a segment, and of all at once.
+/// Shuffled repeatedly, of about a half, a third and a quarter of a segment, and mixed.
 #[test]
 fn a_full_store_of_large_items_in_any_order_loads_its_own_snapshot() {
     const SHUFFLES: u64 = 400;
@@ -185,11 +192,12 @@ fn a_full_store_of_large_items_in_any_order_loads_its_own_snapshot() {
     std::fs::remove_file(&path).unwrap();
 }
 
-/// A store that was loaded full goes on as any full store: it refuses, and what is deleted makes room.
+/// A store that was loaded full behaves like any full store: it rejects items, and deletions make room.
 #[test]
 fn a_store_that_was_loaded_full_takes_new_items_after_deletes() {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("origin-goes-on-{}", std::process::id()));
-    for (longest, layout) in SHAPES.into_iter().flat_map(|longest| [(longest, Layout::Inline), (longest, Layout::Log)]) {
+    for (longest, layout) in SHAPES.into_iter().flat_map(|longest| [(longest, Layout::Inline), (longest, Layout::Log)])
+    {
         let config = PartitionConfig { layout, ..PartitionConfig::new(Mode::Store, 4 * MIB) };
         let mut before = Partition::with_secret(config, [3, longest]).unwrap();
         fill(&mut before, 3, longest);
@@ -202,7 +210,7 @@ fn a_store_that_was_loaded_full_takes_new_items_after_deletes() {
         for (key, _) in keys.iter().step_by(2) {
             after.delete(&after.key(key).unwrap(), None).unwrap();
         }
-        // A tenth of what went comes back, under other keys.
+        // A tenth of the deleted amount returns, under other keys.
         for (number, (_, bytes)) in keys.iter().step_by(20).enumerate() {
             let bytes_of_key = bytes_of(u64::MAX - number as u64);
             let key = after.key(&bytes_of_key).unwrap();
@@ -270,7 +278,7 @@ fn other_settings_are_filled_as_far_as_they_have_room_and_say_what_is_missing() 
 fn a_file_of_version_1_has_no_origin_and_is_read() {
     let (bytes, _) = small_file();
     assert_eq!(Reader::new(&bytes[..]).unwrap().origin().unwrap().partitions.len(), 2);
-    // As the version before wrote it.
+    // As the previous version wrote it.
     let mut writer = dunlin_store::snapshot::Writer::new(Vec::new(), 1_000).unwrap();
     let mut block = dunlin_store::snapshot::Block::default();
     block.push(&dunlin_store::snapshot::Record { key: b"a", value: b"1", flags: 0, expires: None, is_stale: false });

@@ -1,4 +1,4 @@
-//! The file is replaced as a whole or not at all, also when the process that writes it is killed.
+//! The file is replaced entirely or not at all, even if the writing process is killed.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
@@ -22,7 +22,7 @@ fn directory(name: &str) -> PathBuf {
     path
 }
 
-/// Items that all say which round they were stored in.
+/// Returns items that all name the round in which they were stored.
 fn partition(round: u32) -> Model {
     let mut partition = Model::new();
     for number in 0..ITEMS {
@@ -44,7 +44,7 @@ fn take(partition: &mut impl Sweep, path: &Path) -> Result<(), SaveError> {
     })
 }
 
-/// The round of a complete file.
+/// Returns the round of a complete file.
 fn round(path: &Path) -> u32 {
     let mut found = [Model::new()];
     load_file(path, 0, &mut found, |_| Some(0), Misfit::Refuse, |_| {}).unwrap();
@@ -59,7 +59,8 @@ fn round(path: &Path) -> u32 {
     rounds.into_iter().next().unwrap()
 }
 
-/// Takes snapshots until it is killed, and says so. At the second one it waits for that in the middle, if it is told after how many turns.
+/// Takes snapshots until it is killed, and reports each. If it is given a number of turns, it stops there in the second
+/// snapshot, and waits to be killed.
 #[test]
 #[ignore = "a process for the other tests"]
 fn child() {
@@ -110,9 +111,9 @@ fn a_killed_writer_leaves_the_last_complete_snapshot() {
         let told = if is_inside { "inside" } else { "saved" };
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().ends_with(told)), "the writer ended by itself");
-        // If it does not wait for this, where it stands is chance, and different from time to time.
+        // If it does not wait for the kill, it is killed at a random place, different from time to time.
         child.kill().unwrap();
-        // One that failed by itself, and was not there to be killed, has not passed.
+        // A child that failed before it could be killed has not passed.
         assert_eq!(child.wait().unwrap().signal(), Some(SIGKILL));
         let is_stale = path.with_extension("tmp").exists();
         stale += u32::from(is_stale);
@@ -131,7 +132,7 @@ fn a_killed_writer_leaves_the_last_complete_snapshot() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
-/// What a start does: it takes the right to the file, loads it, and saves again.
+/// Does what a server does at its start: it takes the right to the file, loads it, and saves again.
 fn start(path: &Path, expected: Option<u32>) {
     let lock = SnapshotLock::take(path).unwrap();
     assert_eq!(path.exists(), expected.is_some());
@@ -142,11 +143,12 @@ fn start(path: &Path, expected: Option<u32>) {
     take(&mut partition(next), path).unwrap();
     drop(lock);
     assert_eq!(round(path), next);
-    let left: Vec<_> = std::fs::read_dir(path.parent().unwrap()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let left: Vec<_> =
+        std::fs::read_dir(path.parent().unwrap()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["snapshot"], "nothing else stays behind");
 }
 
-/// The kernel kills the writer at the write that would make the file longer than that.
+/// The kernel kills the writer at the write that would exceed this file length.
 #[test]
 fn a_writer_that_is_killed_at_any_length_leaves_a_start_that_works() {
     let directory = directory("length");
@@ -169,8 +171,8 @@ fn a_writer_that_is_killed_at_any_length_leaves_a_start_that_works() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
-/// Each state that a kill between two steps leaves: the lock is taken or not, the new file is not there, is begun, or is complete and has its
-/// own name still; and so at the very first snapshot.
+/// Each state that a kill between two steps can leave: the lock is taken or not; the new file does not exist, is begun,
+/// or is complete under its temporary name; and the same at the very first snapshot.
 #[test]
 fn a_kill_between_any_two_steps_leaves_a_start_that_works() {
     let directory = directory("steps");
@@ -204,7 +206,7 @@ fn a_kill_between_any_two_steps_leaves_a_start_that_works() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
-/// Tokens are not in the file. Every item gets another one when it is loaded, which none of its versions before had.
+/// Tokens are not in the file. Every loaded item gets a new one, which none of its earlier versions had.
 #[test]
 fn a_token_of_before_matches_nothing_after() {
     let directory = directory("tokens");
@@ -214,7 +216,7 @@ fn a_token_of_before_matches_nothing_after() {
     let key = before.key(b"key").unwrap();
     let tokens = [&b"1"[..], b"2", b"3"].map(|value| before.put(&key, value, Put::default()).unwrap().cas);
     take(&mut before, &path).unwrap();
-    // Others came after the snapshot, and are lost.
+    // Others were given out after the snapshot, and are lost.
     let lost = before.put(&key, b"4", Put::default()).unwrap().cas;
     for _ in 0..3 {
         let mut after = [new()];
@@ -239,7 +241,7 @@ fn a_file_has_one_writer() {
     let (mut parts, collector) = save(1, 0);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| collector.write_to(&path));
-        // Its header is written once it has the lock.
+        // The header is written once the writer has the lock.
         while std::fs::metadata(directory.join("snapshot.tmp")).map_or(0, |file| file.len()) == 0 {
             std::thread::yield_now();
         }

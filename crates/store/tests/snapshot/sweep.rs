@@ -1,17 +1,17 @@
-//! A snapshot of partitions that change meanwhile holds what was there at its start.
+//! A snapshot of partitions that change meanwhile holds the items as of its start.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use dunlin_store::snapshot::{Misfit, Part, SaveError, Turn, load_file, save};
 use dunlin_store::{
-    Condition, Delta, Layout, MEMORY_BYTES_MIN, Mode, Model, Moment, Partition, PartitionConfig, Put, Side, Store, Sweep,
-    Visit,
+    Condition, Delta, Layout, MEMORY_BYTES_MIN, Mode, Model, Moment, Partition, PartitionConfig, Put, Side, Store,
+    Sweep, Visit,
 };
 
-/// Of a normal test run; `DUNLIN_SEEDS` gives more.
+/// Seeds of a normal test run; `DUNLIN_SEEDS` sets more.
 const SEEDS: u64 = 60;
-/// Time when partitions begin, in seconds since 1970.
+/// The time at which partitions begin, in seconds since 1970.
 const NOW: u32 = 1_000;
 
 /// xorshift64*: enough for tests.
@@ -26,7 +26,7 @@ impl Random {
     }
 }
 
-/// Items by key, with value, flags, expiry and whether stale.
+/// Items by key: value, flags, expiry, and whether stale.
 type Items = BTreeMap<Vec<u8>, (Vec<u8>, u32, Option<u32>, bool)>;
 
 fn items(partition: &impl Visit) -> Items {
@@ -46,21 +46,26 @@ fn live(items: &Items, now: u32) -> Items {
         .collect()
 }
 
-/// Anything that changes a partition, or looks at it.
+/// Does any operation that changes a partition, or reads it.
 fn act(partition: &mut impl Sweep, random: &mut Random, now: &mut u32, keys: u64) {
     let text = format!("key-{}", random.below(keys));
     let key = partition.key(text.as_bytes()).unwrap();
     let expires = (random.below(4) == 0).then(|| *now + random.below(20) as u32);
     let cas = partition.peek(&key).map(|item| item.cas);
-    // Most are refused now and then; that is as good a test.
+    // Most are rejected now and then; that is as good a test.
     match random.below(12) {
         0..=3 => {
             let value = vec![random.below(256) as u8; random.below(3_000) as usize];
             let condition =
                 [Condition::Always, Condition::Absent, Condition::Present, Condition::Unchanged(cas.unwrap_or(0))];
             let condition = condition[random.below(4) as usize];
-            let put =
-                Put { flags: random.below(9) as u32, expires, condition, is_stale: random.below(5) == 0, ..Put::default() };
+            let put = Put {
+                flags: random.below(9) as u32,
+                expires,
+                condition,
+                is_stale: random.below(5) == 0,
+                ..Put::default()
+            };
             let _ = partition.put(&key, &value, put);
         }
         4 => _ = partition.put(&key, b"41", Put::default()),
@@ -69,8 +74,11 @@ fn act(partition: &mut impl Sweep, random: &mut Random, now: &mut u32, keys: u64
         7 => _ = partition.touch(&key, expires),
         8 => {
             let stale = partition.peek(&key).map(|item| item.marks).unwrap_or_default();
-            let _ =
-                partition.mark(&key, dunlin_store::Marks { is_stale: !stale.is_stale, ..stale }, dunlin_store::Token::Keep);
+            let _ = partition.mark(
+                &key,
+                dunlin_store::Marks { is_stale: !stale.is_stale, ..stale },
+                dunlin_store::Token::Keep,
+            );
         }
         9 => _ = partition.delete(&key, None),
         10 => _ = partition.get(&key).map(|item| item.cas),
@@ -87,8 +95,8 @@ fn directory(name: &str) -> PathBuf {
     path
 }
 
-/// Takes a snapshot of two partitions in one thread, with random operations between the turns, and compares it with what they held when both
-/// had met.
+/// Takes a snapshot of two partitions in one thread, with random operations between the turns, and compares it with
+/// their contents at the meeting.
 fn snapshot_under_change<P: Sweep>(seed: u64, partitions: &mut [P; 2], keys: u64, path: &Path) {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut now = NOW;
@@ -109,7 +117,7 @@ fn snapshot_under_change<P: Sweep>(seed: u64, partitions: &mut [P; 2], keys: u64
     let start = now;
     for at in 0..2 {
         let (partition, part): (&mut P, &mut Part) = (&mut partitions[at], &mut parts[at]);
-        // Of one core, the first turn is the meeting.
+        // With one core, the first turn is the meeting.
         let expected = live(&items(partition), start);
         assert_eq!(part.turn(partition), Turn::Again);
         assert_eq!(live(&items(partition), start), expected);
@@ -124,7 +132,7 @@ fn snapshot_under_change<P: Sweep>(seed: u64, partitions: &mut [P; 2], keys: u64
         }
         let expires_meanwhile = |item: &(Vec<u8>, u32, Option<u32>, bool)| item.2.is_some_and(|at| at <= now);
         let mut found = [Model::new()];
-        // The writer may still be at it; the other partition has another.
+        // The writer may still be busy; the other partition has another writer.
         while !paths[at].exists() {
             std::thread::yield_now();
         }
@@ -178,7 +186,8 @@ fn partitions_are_saved_as_they_were_at_the_start() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
-/// Two threads write to their partitions: in each step first to the one, then to the other's. No snapshot has an effect without its cause.
+/// Two threads write to their partitions, in each step first one, then the other. No snapshot has an effect without its
+/// cause.
 #[test]
 fn all_cores_begin_at_one_instant() {
     let directory = directory("instant");
@@ -189,7 +198,7 @@ fn all_cores_begin_at_one_instant() {
             let path = path.clone();
             std::thread::spawn(move || collector.write_to(&path))
         };
-        // The first thread counts up; the second stores what it sees of that count, which is never more.
+        // The first thread counts up; the second stores the count that it sees, which is never more.
         let count = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
         let threads: Vec<_> = parts
             .into_iter()
@@ -229,12 +238,18 @@ fn all_cores_begin_at_one_instant() {
             let key = found[0].key(key).unwrap();
             String::from_utf8(found[0].peek(&key).unwrap().value.to_vec()).unwrap().parse().unwrap()
         };
-        assert!(number(b"effect") <= number(b"cause"), "round {round}: {} after {}", number(b"effect"), number(b"cause"));
+        assert!(
+            number(b"effect") <= number(b"cause"),
+            "round {round}: {} after {}",
+            number(b"effect"),
+            number(b"cause")
+        );
     }
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
-/// The wall clock was set since the partition was first told the time. The file has its times, and whoever loads them has a clock of its own.
+/// The wall clock was set after the partition was first given the time. The file has the wall clock's times, and the
+/// loading process has a clock of its own.
 #[test]
 fn times_in_a_file_are_those_of_the_wall_clock() {
     let directory = directory("wall");

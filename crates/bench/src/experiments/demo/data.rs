@@ -1,4 +1,4 @@
-//! The records that the demo serves: real ones where the machine has some.
+//! The records that the demo serves: real ones if the machine has some.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader};
@@ -10,38 +10,38 @@ use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
 
-/// Records that are taken at most.
+/// Maximum number of records.
 const RECORDS_MAX: usize = 200_000;
-/// Bytes of keys and values that are taken at most: a quarter of the memory of the demo's server.
+/// Maximum bytes of keys and values: a quarter of the memory of the demo's server.
 const BYTES_MAX: usize = 128 << 20;
-/// With fewer records than this, made ones are added.
+/// If there are fewer records than this, generated ones are added.
 const RECORDS_MIN: usize = 1_000;
-/// Where Debian keeps what is installed.
+/// Debian's list of installed packages.
 const INSTALLED: &str = "/var/lib/dpkg/status";
-/// Where it keeps what could be.
+/// Debian's lists of available packages.
 const AVAILABLE: &str = "/var/lib/apt/lists";
 
-/// Where the records come from. Every process of the demo reads them anew, and gets the same.
+/// The source of the records. Every process of the demo reads it again, and gets the same records.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Source {
-    /// A file, of any format that `dunlin kv load` takes; `None` for the package index of this machine.
+    /// A file, in any format that `dunlin kv load` reads; `None` for the package index of this machine.
     pub file: Option<PathBuf>,
 }
 
-/// Records in the order of their keys, each key once, and where they are from.
+/// Records in key order, each key once, with their origin.
 #[derive(Debug)]
 pub struct Data {
     /// The records.
     pub records: Vec<Record>,
-    /// Where they are from, in words.
+    /// The origin, as text.
     pub origin: String,
 }
 
 impl Source {
-    /// Reads them.
+    /// Reads the records.
     ///
     /// # Errors
-    /// [`BenchError::Io`] if the file cannot be read, [`BenchError::Demo`] if there is nothing in it.
+    /// [`BenchError::Io`] if the file cannot be read, [`BenchError::Demo`] if it has no records.
     pub fn read(&self) -> Result<Data, BenchError> {
         let mut records = Vec::new();
         let mut bytes = 0;
@@ -81,9 +81,10 @@ fn sort(records: &mut Vec<Record>) {
     records.dedup_by(|next, kept| next.key == kept.key);
 }
 
-/// Gives every record to `take` until it has enough. Lines that are wrong are left out: the demo is no check of the file.
+/// Passes every record to `take` until that returns false. Malformed lines are skipped: the demo does not check the
+/// file.
 fn read_file(path: &Path, take: &mut impl FnMut(Record) -> bool) -> io::Result<()> {
-    // Whether it is there comes first: what its name tells matters to nobody otherwise.
+    // Check first that the file exists: otherwise an error about its name would be misleading.
     fs::metadata(path)?;
     let format = Format::of_file(path).ok_or_else(|| {
         io::Error::new(
@@ -104,10 +105,11 @@ fn feed<R: io::BufRead>(reader: Reader<R>, take: &mut impl FnMut(Record) -> bool
     }
 }
 
-/// The packages that this machine knows, and says of which kind they are. What cannot be read is not there.
+/// The packages known to this machine, with a description of their kind. Unreadable files are skipped.
 fn read_packages(take: &mut impl FnMut(Record) -> bool) -> String {
-    let mut lists: Vec<PathBuf> =
-        fs::read_dir(AVAILABLE).map(|entries| entries.flatten().map(|entry| entry.path()).collect()).unwrap_or_default();
+    let mut lists: Vec<PathBuf> = fs::read_dir(AVAILABLE)
+        .map(|entries| entries.flatten().map(|entry| entry.path()).collect())
+        .unwrap_or_default();
     lists.sort();
     for list in lists {
         let name = list.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -117,7 +119,7 @@ fn read_packages(take: &mut impl FnMut(Record) -> bool) -> String {
             let unpacked = BufReader::new(lz4_flex::frame::FrameDecoder::new(file));
             feed(Reader::new(unpacked, Format::Packages, &Columns::default()), take);
         } else if name.ends_with("_Packages") || name.ends_with("_Packages.gz") {
-            // One that went away meanwhile is not there.
+            // A file that has disappeared is skipped.
             let _ = read_file(&list, take);
         }
     }
@@ -125,17 +127,18 @@ fn read_packages(take: &mut impl FnMut(Record) -> bool) -> String {
     "the package index of this machine".into()
 }
 
-/// A record as a service keeps of a session: some hundred bytes of JSON under a number.
+/// A record like a service's session data: some hundred bytes of JSON under a number.
 fn made(number: u64) -> Record {
     let mut random = Random(number);
     let (user, cart, minutes) = (random.next() % 1_000_000, random.next() % 20, random.next() % 600);
-    let items: Vec<String> =
-        (0..cart).map(|_| format!(r#"{{"sku":"{:08x}","n":{}}}"#, random.next() as u32, 1 + random.next() % 5)).collect();
+    let items: Vec<String> = (0..cart)
+        .map(|_| format!(r#"{{"sku":"{:08x}","n":{}}}"#, random.next() as u32, 1 + random.next() % 5))
+        .collect();
     let value = format!(r#"{{"user":{user},"minutes":{minutes},"cart":[{}]}}"#, items.join(","));
     Record { key: format!("session:{number:012}").into(), value: value.into(), ..Record::default() }
 }
 
-/// Numbers that follow from a seed (SplitMix64).
+/// Numbers derived from a seed (SplitMix64).
 #[derive(Debug, Clone)]
 pub(super) struct Random(pub(super) u64);
 

@@ -1,4 +1,4 @@
-//! The key-value part of the demo: real records into a server, out of it three ways at once, and through a kill.
+//! The key-value part of the demo: loads real records into a server, reads them in three ways at once, and kills it.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -18,19 +18,19 @@ use crate::measure::Spread;
 use crate::peer::Peer;
 use crate::report::{Metric, RowBuilder};
 
-/// Steps that the progress bar counts.
+/// Steps in the progress bar.
 pub(super) const STEPS: usize = 8;
-/// Records on their way at a time.
+/// Records in flight at a time.
 const LOADING_IN_FLIGHT: usize = 256;
-/// Keys of one request when all records are verified.
+/// Keys per request when all records are verified.
 const KEYS_PER_CHECK: usize = 256;
-/// Keys that the memcached library is asked for one by one.
+/// Keys read one by one through the memcached library.
 const ASKED_ONE_BY_ONE: usize = 200;
-/// Time the server may take for all of it.
+/// Time limit of the server.
 const SERVER_LIMIT: Duration = Duration::from_secs(60);
-/// How long one operation may take.
+/// Timeout of one operation.
 const DEADLINE: Duration = Duration::from_secs(20);
-/// Runs of the length of the others, for one driver.
+/// Length of a driver's run, in run lengths.
 const RUNS_PER_DRIVE: u32 = 2;
 
 /// Runs it.
@@ -55,9 +55,9 @@ pub(super) fn run(lab: &mut Lab, source: &Source) -> Result<(), BenchError> {
     ask_one_by_one(&serving.memcached, &data.records)?;
 
     lab.step("saving a snapshot, then killing the server");
-    // By a client of its own: one that was not run meanwhile has lost its sessions.
+    // By a new client: an earlier one, whose endpoint did not run meanwhile, has lost its sessions.
     Remote::new(&serving.shm)?.snapshot()?;
-    // Nothing is left in order.
+    // Without a clean shutdown.
     server.kill()?;
 
     lab.step("starting the server again from its snapshot");
@@ -69,7 +69,7 @@ pub(super) fn run(lab: &mut Lab, source: &Source) -> Result<(), BenchError> {
     server.stop()
 }
 
-/// Drives the server each way alone, then all ways at once.
+/// Drives the server in each way alone, then in all ways at once.
 fn drive(lab: &mut Lab, source: &Source, serving: &Serving) -> Result<(), BenchError> {
     let run = lab.run_length() * RUNS_PER_DRIVE;
     let ways = [
@@ -97,7 +97,7 @@ fn push(lab: &mut Lab, case: String, driven: Driven) {
     lab.push(RowBuilder::new(case, Metric::Operations, Spread::single(driven.rate)));
 }
 
-/// Asks a library that knows nothing of Dunlin for keys from all over the data.
+/// Reads keys from all over the data through a library that knows nothing of Dunlin.
 fn ask_one_by_one(server: &str, records: &[Record]) -> Result<(), BenchError> {
     let client = memcached_client(server)?;
     let usable: Vec<(&str, &[u8])> = records.iter().filter_map(memcached_record).collect();
@@ -111,7 +111,7 @@ fn ask_one_by_one(server: &str, records: &[Record]) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Compares every record of a server that was killed and started again.
+/// Compares every record of a server that was killed and restarted.
 fn verify(lab: &mut Lab, serving: &Serving, data: &Data) -> Result<(), BenchError> {
     let remote = Remote::new(&serving.udp)?;
     let begun = Instant::now();
@@ -145,13 +145,14 @@ impl Remote {
         Ok(Remote { endpoint, client })
     }
 
-    /// Stores every record, and gives the seconds that it took.
+    /// Stores every record, and returns the seconds it took.
     fn load(&self, records: &[Record]) -> Result<f64, BenchError> {
         let begun = Instant::now();
         let numbered: Vec<Result<Numbered, RecordError>> =
             (1..).zip(records).map(|(line, record)| Ok(Numbered { line, record: record.clone() })).collect();
         let loading = Loading::new(LOADING_IN_FLIGHT).strict();
-        let loaded = self.endpoint.block_on(transfer::load(&self.client, numbered.into_iter(), loading, &mut Unwatched));
+        let loaded =
+            self.endpoint.block_on(transfer::load(&self.client, numbered.into_iter(), loading, &mut Unwatched));
         loaded.map_err(|error| BenchError::demo("load the records", error.to_string()))?;
         Ok(begun.elapsed().as_secs_f64().max(1e-6))
     }
@@ -161,7 +162,7 @@ impl Remote {
         saved.map_err(|error| BenchError::demo("save a snapshot", error.to_string()))
     }
 
-    /// Reads some records and fails if one is not as it was.
+    /// Reads some records and fails if one differs.
     fn compare(&self, records: &[Record]) -> Result<(), BenchError> {
         let keys: Vec<&[u8]> = records.iter().map(|record| &record.key[..]).collect();
         let values = self.endpoint.block_on(self.client.multi_get(&keys));
@@ -176,7 +177,7 @@ impl Remote {
     }
 }
 
-/// Nothing to show while records are loaded: it takes a moment.
+/// Shows nothing while records are loaded: it takes only a moment.
 struct Unwatched;
 
 impl transfer::Watch for Unwatched {
@@ -187,7 +188,7 @@ impl transfer::Watch for Unwatched {
     fn skipped(&mut self, _skipped: &Skipped) {}
 }
 
-/// A directory of this demo's own, removed at the end.
+/// The demo's own directory, removed at the end.
 struct Files {
     directory: PathBuf,
     snapshot: PathBuf,
@@ -197,7 +198,7 @@ impl Files {
     fn new() -> Files {
         let directory = std::env::temp_dir().join(format!("dunlin-demo-{}", std::process::id()));
         let snapshot = directory.join("kv.snapshot");
-        // If it cannot be made the server says so when it saves.
+        // If it cannot be made, the server reports that when it saves.
         let _ = std::fs::create_dir_all(&directory);
         Files { directory, snapshot }
     }
@@ -210,6 +211,6 @@ impl Drop for Files {
 }
 
 fn remove(directory: &Path) {
-    // What cannot be removed stays in the directory for temporary files.
+    // If this fails, the files stay in the temporary directory.
     let _ = std::fs::remove_dir_all(directory);
 }

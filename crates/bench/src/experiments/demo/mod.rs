@@ -1,5 +1,5 @@
-//! `dunlin demo`: a little of everything, over shared memory and then over UDP, a key-value service on top, and a replicated one whose leader
-//! is killed.
+//! `dunlin demo`: a sample of everything, over shared memory and then over UDP, a key-value service on top, and a
+//! replicated one whose leader is killed.
 
 mod data;
 mod kv;
@@ -23,13 +23,13 @@ const LARGE_BYTES: usize = 8 << 20;
 /// The mix: of ten requests seven are small, two of 1 KiB and one of 4 KiB.
 const MIX: [usize; 10] = [32, 32, 1024, 32, 32, 4096, 32, 1024, 32, 32];
 
-/// Measurements of one transport, for those who divide a length of time among them: each takes a run and one of its floor.
+/// Measurements of one transport, for dividing a total time among them: each takes a run, and one of its floor.
 pub const MEASUREMENTS: usize = 4;
 
-/// Makes sure that the demo can serve the records of a file, before minutes of measuring.
+/// Checks that the demo can serve the records of a file, before minutes of measuring.
 ///
 /// # Errors
-/// [`BenchError::Io`] if it cannot be read, [`BenchError::Demo`] if there is nothing in it.
+/// [`BenchError::Io`] if it cannot be read, [`BenchError::Demo`] if it has no records.
 pub fn check_data(file: &Path) -> Result<(), BenchError> {
     data::Source { file: Some(file.to_owned()) }.read().map(drop)
 }
@@ -58,7 +58,13 @@ fn latency(lab: &mut Lab, carrier: Carrier) -> Result<(), BenchError> {
     Ok(())
 }
 
-fn rate(lab: &mut Lab, carrier: Carrier, name: &str, load: &Load, paper: Option<PaperFigure>) -> Result<(), BenchError> {
+fn rate(
+    lab: &mut Lab,
+    carrier: Carrier,
+    name: &str,
+    load: &Load,
+    paper: Option<PaperFigure>,
+) -> Result<(), BenchError> {
     let case = format!("{} {name}", carrier.name());
     let measured = runs::rate_case(lab, &case, &Setup::new(carrier), load)?;
     lab.push(runs::row(&case, Metric::Rate, &measured, |rate| *rate)?.paper(paper));
@@ -69,6 +75,8 @@ fn bandwidth(lab: &mut Lab, carrier: Carrier) -> Result<(), BenchError> {
     let case = format!("{} 8 MiB, one outstanding", carrier.name());
     let setup = Setup { credits: runs::LARGE_CREDITS, ..Setup::new(carrier) };
     let measured = runs::bandwidth_case(lab, &case, &setup, LARGE_BYTES)?;
-    lab.push(runs::row(&case, Metric::Bandwidth, &measured, |bandwidth| *bandwidth)?.paper(Some(paper::BANDWIDTH_8_MIB)));
+    lab.push(
+        runs::row(&case, Metric::Bandwidth, &measured, |bandwidth| *bandwidth)?.paper(Some(paper::BANDWIDTH_8_MIB)),
+    );
     Ok(())
 }

@@ -8,13 +8,13 @@ use crate::lab::Lab;
 use crate::measure::Spread;
 use crate::report::{Metric, RowBuilder};
 
-/// Steps that the progress bar counts.
+/// Steps in the progress bar.
 pub(super) const STEPS: usize = 3;
 /// Election timeout of the replicas.
 const ELECTION: Duration = Duration::from_millis(200);
-/// How long there are writes before the kill.
+/// Duration of writes before the kill.
 const CALM: Duration = Duration::from_millis(500);
-/// Time that the replicas may take for all of it.
+/// Time limit of the replicas.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs it.

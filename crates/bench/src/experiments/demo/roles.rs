@@ -1,4 +1,4 @@
-//! The processes of the demo's key-value part: the server, and those that drive it.
+//! The processes of the demo's key-value part: the server, and its drivers.
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -22,20 +22,20 @@ use crate::report::Metric;
 
 /// Memory of the server, in bytes.
 const MEMORY_BYTES: usize = 512 << 20;
-/// Requests on their way at a time over shared memory and UDP.
+/// Requests in flight at a time over shared memory and UDP.
 const IN_FLIGHT: usize = 64;
-/// Keys of one request with the memcached library.
+/// Keys per request with the memcached library.
 const KEYS_PER_REQUEST: usize = 32;
-/// One of so many operations stores a value.
+/// One operation in this many stores a value.
 const STORES_ONE_IN: u64 = 20;
-/// How often a driver tells its rate.
+/// Interval at which a driver reports its rate.
 const LIVE_INTERVAL: Duration = Duration::from_millis(200);
-/// Iterations of the event loop between two looks at the clock.
+/// Iterations of the event loop between two readings of the clock.
 const TURNS_PER_LOOK: u32 = 64;
-/// How long a memcached request may take, in seconds.
+/// Timeout of a memcached request, in seconds.
 const MEMCACHED_SECONDS_MAX: u32 = 10;
 
-/// The server: one core, all three ways in, and a snapshot that it starts from if it is there.
+/// The server: one core, all three interfaces, and a snapshot that it loads at the start if it exists.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct DemoServer {
     /// Name of its shared memory.
@@ -44,14 +44,14 @@ pub struct DemoServer {
     pub snapshot: PathBuf,
 }
 
-/// Where it is reached.
+/// The addresses of a server.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Serving {
-    /// Over shared memory.
+    /// For shared memory.
     pub shm: String,
-    /// Over UDP.
+    /// For UDP.
     pub udp: String,
-    /// By memcached clients, as HOST:PORT.
+    /// For memcached clients, as HOST:PORT.
     pub memcached: String,
     /// Seconds from the start of its process until it served.
     pub seconds: f64,
@@ -90,20 +90,20 @@ impl Role for DemoServer {
     }
 }
 
-/// Reads keys at random and stores one in twenty again, and compares every value.
+/// Reads keys at random, stores one in twenty again, and compares every value.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct DemoDriver {
-    /// Where the server is: `shm:`, `udp://`, or HOST:PORT of its memcached port.
+    /// The server's address: `shm:`, `udp://`, or HOST:PORT of its memcached port.
     pub server: String,
-    /// Whether that is its memcached port.
+    /// The client to use.
     pub by: Client,
-    /// What it holds.
+    /// The source of its records.
     pub source: Source,
-    /// For how long.
+    /// Length of the run.
     pub run: Duration,
 }
 
-/// With which client.
+/// Kinds of clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Client {
     /// Dunlin's.
@@ -112,7 +112,7 @@ pub enum Client {
     Memcache,
 }
 
-/// What a driver did.
+/// The result of a driver.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Driven {
     /// Keys read or stored per second.
@@ -142,7 +142,7 @@ impl Role for DemoDriver {
 
 /// The end of a run, and its rate so far.
 struct Pace<'a> {
-    /// When the first operation began: connecting does not count.
+    /// When the first operation began: connecting is not counted.
     begun: Option<Instant>,
     run: Duration,
     shown: Instant,
@@ -155,7 +155,7 @@ impl<'a> Pace<'a> {
         Pace { begun: None, run, shown: Instant::now(), operations: 0, control }
     }
 
-    /// Notes how much was done in all. False at the end.
+    /// Records the total work. Returns false at the end.
     fn go_on(&mut self, operations: u64) -> bool {
         self.operations = operations;
         let begun = *self.begun.get_or_insert_with(Instant::now);
@@ -185,7 +185,7 @@ fn drive(server: &str, records: &[Record], pace: &mut Pace<'_>) -> Result<(), Be
     config.sessions_per_core = 8;
     let connected = endpoint.block_on(KvClient::connect(&endpoint, &server, config));
     let client = connected.map_err(|error| failed(&error))?;
-    // What a response must be is found by its tag: the place of its record, and whether it was stored.
+    // The tag of a response gives its expected content: the index of the record, and whether it was stored.
     let expected: Rc<[Vec<u8>]> = records.iter().map(|record| record.value.clone()).collect();
     let (done, wrong) = (Rc::new(Cell::new(0u64)), Rc::new(Cell::new(0u64)));
     let on_end = {

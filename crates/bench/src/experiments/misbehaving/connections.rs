@@ -1,4 +1,4 @@
-//! A memcached port, and connections that hold memory for commands that do not end and answers that are not read.
+//! A memcached port, and connections that make it hold memory for unfinished commands and unread answers.
 
 use dunlin_kv::server::ServerConfig;
 
@@ -9,31 +9,31 @@ use crate::lab::{Lab, spread};
 use crate::report::{Metric, RowBuilder, Target};
 use crate::roles::{Carrier, Connections, Holding, KvMemcachedServer, KvServer, TextOperation, UNREAD_BYTES};
 
-/// Memory for items, in bytes: little, so that what lies outside it shows.
+/// Memory for items, in bytes: little, so that other memory is visible.
 const MEMORY: u64 = 64 << 20;
 /// Connections that begin to store a value.
 const UNFINISHED: usize = 1_200;
 /// Connections that do not read a long answer.
 const UNREAD: usize = 200;
-/// Connections that do not read short answers, and the bytes of each: less than what needs room in the common budget.
+/// Connections that do not read short answers, and the bytes of each: too short to need the common budget.
 const UNREAD_SHORT: usize = 400;
 const SHORT_BYTES: usize = 1_900;
-/// The share of misbehaving connections that are to be open at the end. The server may close some: that is its right.
+/// Required share of misbehaving connections that are open at the end. The server may close some.
 const OPEN_SHARE_MIN: f64 = 0.7;
-/// Parts of 32 of the budget that unfinished commands and unread answers of one host may have, of which it gets three quarters.
+/// Parts, of 32, of the budget for unfinished commands and unread answers of one host, of which it gets three quarters.
 const PARTS_HELD: usize = (9 + 9) * 3 / 4;
-/// A value for which a connection needs memory of the common budget, whether it is stored or read.
+/// A value for which a connection needs memory of the common budget, when storing or reading it.
 const LARGE_BYTES: usize = 100_000;
 
-/// Items, and what is done with them.
+/// Items, and the operations on them.
 struct Loads {
     name: &'static str,
     items: u64,
     value_bytes: usize,
     cases: &'static [Case],
-    /// Passes through the cases before the one that counts. After connections have made the system hold memory, other
-    /// sockets are slow for a while: a bare TCP server gave answers of 100 kB at 12 to 19 k/s instead of 40 k/s for three
-    /// seconds after unrelated sockets had come to hold 875 MB, and at 28 k/s for about one second after 273 MB.
+    /// Passes through the cases before the one that counts. After connections have made the system allocate memory,
+    /// other sockets are slow for a while: a bare TCP server sent answers of 100 kB at 12 to 19 k/s instead of 40 k/s
+    /// for three seconds after unrelated sockets had grown to 875 MB, and at 28 k/s for about one second after 273 MB.
     passes_before: usize,
 }
 
@@ -49,7 +49,10 @@ const LARGE: Loads = Loads {
     name: "values of 100 kB",
     items: 200,
     value_bytes: LARGE_BYTES,
-    cases: &[of_large("SET, 2 connections x 1", TextOperation::Set), of_large("GET, 2 connections x 1", TextOperation::Get)],
+    cases: &[
+        of_large("SET, 2 connections x 1", TextOperation::Set),
+        of_large("GET, 2 connections x 1", TextOperation::Get),
+    ],
     passes_before: 1,
 };
 
@@ -57,7 +60,7 @@ const fn of_large(name: &'static str, operation: TextOperation) -> Case {
     Case { name, operation, connections: 2, window: 1, value_bytes: LARGE_BYTES }
 }
 
-/// A server, and the connections that misbehave with it.
+/// A server, and its misbehaving connections.
 struct Crowd {
     cores: u16,
     unfinished: usize,
@@ -73,26 +76,27 @@ impl Crowd {
         self.unfinished + self.unread
     }
 
-    /// What the documentation allows these connections beside the common budget (docs/memcached.md): small commands, and the connections
-    /// themselves.
+    /// The memory that the documentation allows these connections besides the common budget (docs/memcached.md): small
+    /// commands, and the connections themselves.
     fn bytes_beside(&self) -> usize {
         let asking_cores = if self.cores > 1 { 16 + 4 * usize::from(self.cores) } else { 0 };
         self.connections() * ((2 + 2 + 8 + asking_cores) << 10)
     }
 }
 
-/// Beside work that needs none of the memory that they hold.
+/// With a working load that needs none of the held memory.
 pub(super) fn small(lab: &mut Lab) -> Result<(), BenchError> {
     run_long(lab, &SMALL)
 }
 
-/// Beside work that needs some of it.
+/// With a working load that needs some of it.
 pub(super) fn large(lab: &mut Lab) -> Result<(), BenchError> {
     run_long(lab, &LARGE)
 }
 
 fn run_long(lab: &mut Lab, loads: &Loads) -> Result<(), BenchError> {
-    let case = format!("memcached port, {UNFINISHED} unfinished sets and {UNREAD} unread gets of 1 MiB, {}", loads.name);
+    let case =
+        format!("memcached port, {UNFINISHED} unfinished sets and {UNREAD} unread gets of 1 MiB, {}", loads.name);
     let case = with_threads(&case, 1);
     let runs = run(lab, &case, &Crowd::LONG, loads)?;
     let share = ServerConfig::default().connection_memory_bytes / 32 * PARTS_HELD / UNREAD_BYTES;
@@ -101,14 +105,17 @@ fn run_long(lab: &mut Lab, loads: &Loads) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Beside work that needs some of the memory that short answers do not take, of a server whose cores ask each other.
+/// With a working load that needs some of the memory that short answers leave, on a server whose cores send requests to
+/// each other.
 pub(super) fn short_answers(lab: &mut Lab) -> Result<(), BenchError> {
-    let case =
-        format!("memcached port of 2 cores, {UNREAD_SHORT} connections with unread gets of {SHORT_BYTES} B, {}", LARGE.name);
-    // The cores of the server share one.
+    let case = format!(
+        "memcached port of 2 cores, {UNREAD_SHORT} connections with unread gets of {SHORT_BYTES} B, {}",
+        LARGE.name
+    );
+    // The cores of the server share one processor.
     let case = case + " [2 | 1 + 1]";
     let runs = run(lab, &case, &Crowd::SHORT, &LARGE)?;
-    // An answer of each connection.
+    // The held memory, in answers.
     let held = runs.iter().map(|(_, holding)| holding.counted_bytes / SHORT_BYTES as u64);
     push_seen(lab, format!("{case}, answers' worth of memory held"), asked_open(&Crowd::SHORT), held);
     Ok(())
@@ -139,7 +146,7 @@ fn run(lab: &mut Lab, case: &str, crowd: &Crowd, loads: &Loads) -> Result<Vec<(S
 
 fn round(lab: &Lab, order: Order, crowd: &Crowd, loads: &Loads) -> Result<(Seen, Holding), BenchError> {
     let items = lab.items(loads.items);
-    // A server of its own for each: what one has suffered must not slow down the work that it is compared with.
+    // A new server for each: the effects of one load must not slow down the load that it is compared with.
     let server = || KvMemcachedServer(KvServer { cores: crowd.cores, ..KvServer::cache(Carrier::Shm, MEMORY) });
     let works = |filled: &Filled| {
         let pass = || loads.cases.iter().map(|case| work(lab, case, filled, items)).collect::<Result<Vec<_>, _>>();

@@ -1,4 +1,4 @@
-//! A server of calls, and a client on another address of this host that takes what it can get.
+//! A server of calls, and a client on another address of this host that takes as much as it can.
 
 use std::time::Duration;
 
@@ -13,27 +13,30 @@ use crate::roles::{
     ForgedUnreachables, Guesses, Hoarder, LatencyClient, LimitedServer, RpcServing, Setup,
 };
 
-/// Bytes of message buffers that the server may have.
+/// Limit of the server's message buffers, in bytes.
 const BUFFER_BYTES_MAX: u64 = 64 << 20;
-/// Bytes that other ends may make the server hold, of which one host gets half: three quarters of its buffers, as it would be without this limit.
+/// Limit of bytes that the server holds for other ends, of which one host gets half: three quarters of its buffers, as
+/// without this limit.
 const HELD_BYTES_MAX: u64 = BUFFER_BYTES_MAX / 4 * 3;
-/// Sessions of the client that has large responses kept: with eight slots each they ask for over five times what the server may hold.
+/// Sessions of the client that hoards large responses: with eight slots each they request over five times the server's
+/// limit.
 const HOARDING_SESSIONS: u32 = 32;
-/// Sessions that one host may open.
+/// Limit of sessions of one host.
 const SESSIONS_OF_HOST: u32 = 64;
 /// CONNECTs in one datagram.
 const CONNECTS: u32 = 700;
-/// Sessions for which either end plans its receive queue.
+/// Sessions for which each end sizes its receive queue.
 pub(super) const SESSIONS_PLANNED: u32 = 64;
-/// Time a server waits for its clients to come and go.
+/// Additional time limit of a server, for starting and ending its clients.
 const CLIENT_SLACK: Duration = Duration::from_secs(60);
-/// What a server of calls needs beside its budget: sessions, and the one response that is made and refused.
+/// Memory that a server of calls needs besides its budget: sessions, and the one response that is made and refused.
 pub(super) const BESIDE_BUDGET: u64 = (4 << 20) + BULK_BYTES as u64;
 
-/// Reports that the server is to hear, and guesses at sessions that are open that it is to reject, during a load, however short that is.
+/// Minimum number of reports that the server must receive, and of guesses at open sessions that it must reject, during
+/// a load, however short.
 const REPORTS_MIN: u64 = 5;
 const GUESSES_MIN: u64 = 20;
-/// What the server holds for working clients: a response of each of their slots.
+/// Bytes that the server holds for working clients: a response for each of their slots.
 const WORKING_BYTES: u64 = 1 << 20;
 
 /// Calls of a working client, one at a time.
@@ -43,17 +46,17 @@ pub(super) struct Echo {
     pub bytes: usize,
 }
 
-/// One that needs nothing of the budget.
+/// A call that needs nothing of the budget.
 pub(super) const SMALL: Echo = Echo { name: "echo of 32 B", bytes: SMALL_BYTES };
-/// One whose request is held until it is whole, and whose response until it was fetched.
+/// A call whose request is held until it is complete, and whose response until it was fetched.
 const LARGE: Echo = Echo { name: "echo of 100 kB", bytes: 100_000 };
 
-/// Responses that a client has the server keep, while it says that it is alive: memory of the application's own.
+/// Responses that a client makes the server keep, while it keeps its sessions alive: the application's own memory.
 pub(super) fn responses(lab: &mut Lab) -> Result<(), BenchError> {
     hoarded(lab, "responses", BULK)
 }
 
-/// The same in message buffers, which have a limit for all of the server.
+/// The same in message buffers, which have a server-wide limit.
 pub(super) fn buffers(lab: &mut Lab) -> Result<(), BenchError> {
     hoarded(lab, "responses in message buffers", BULK_IN_BUFFERS)
 }
@@ -71,12 +74,12 @@ fn hoarded(lab: &mut Lab, what: &str, request: u8) -> Result<(), BenchError> {
         &seen(&runs),
         (HELD_BYTES_MAX / 2 + BESIDE_BUDGET) as f64,
     )?;
-    // Else nothing is kept, and the rows above show nothing.
+    // Otherwise nothing is kept, and the rows above are meaningless.
     let held = spread(&runs, |run| run.after.held_bytes as f64)?;
     let row = RowBuilder::new(format!("{case}, counted by the server"), Metric::Memory, held);
     lab.push(row.target(Target::Absolute((HELD_BYTES_MAX / 2 + WORKING_BYTES) as f64)));
     let kept = runs.iter().map(|run| run.before.held_bytes.min(run.after.held_bytes) / BULK_BYTES as u64);
-    // All that one host may have kept but one.
+    // All but one of the responses that may be kept for one host.
     let asked = HELD_BYTES_MAX / 2 / BULK_BYTES as u64 - 1;
     push_seen(lab, format!("{case}, responses kept meanwhile"), asked, kept);
     Ok(())
@@ -99,7 +102,7 @@ pub(super) fn connects(lab: &mut Lab) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Forged ICMP messages that say that clients of the server are not there.
+/// Forged ICMP messages that report clients of the server as unreachable.
 pub(super) fn unreachable(lab: &mut Lab) -> Result<(), BenchError> {
     let case = with_threads("udp, forged ICMP port-unreachables", 1);
     if let Err(error) = ForgedUnreachables::check_allowed() {
@@ -112,14 +115,14 @@ pub(super) fn unreachable(lab: &mut Lab) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Guessed tags of the sessions of other clients, from an address of the guesser's own.
+/// Guessed tags of the sessions of other clients, from the guesser's own address.
 pub(super) fn guesses(lab: &mut Lab) -> Result<(), BenchError> {
     let case = with_threads("udp, guessed tags of others' sessions", 1);
     let runs = rounds(lab, &case, &[SMALL], |server| Guesses { server })?;
     push_guesses(lab, &case, &runs)
 }
 
-/// The same from the addresses of those clients, as often as a session is still heard.
+/// The same from the addresses of those clients, at the maximum rate at which a session still accepts packets.
 pub(super) fn guesses_in_name(lab: &mut Lab) -> Result<(), BenchError> {
     let case = with_threads("udp, guessed tags of others' sessions, from their addresses", 1);
     if let Err(error) = ForgedGuesses::check_allowed() {
@@ -140,17 +143,17 @@ fn push_guesses<O>(lab: &mut Lab, case: &str, runs: &[Round<O>]) -> Result<(), B
     Ok(())
 }
 
-/// A row of what the server counted while the working load was measured beside misbehaving clients.
+/// A row of the events that the server counted during the working load with misbehaving clients.
 fn push_counted<O>(lab: &mut Lab, case: String, asked: u64, runs: &[Round<O>], count: impl Fn(&Counted) -> u64) {
     push_seen(lab, case, asked, runs.iter().map(|run| count(&run.after) - count(&run.before)));
 }
 
-/// One run, with what the server had counted before and after the working load beside misbehaving clients.
+/// One run, with the server's counters before and after the working load with misbehaving clients.
 pub(super) struct Round<O> {
     seen: Seen,
     before: Counted,
     after: Counted,
-    /// What the misbehaving clients say.
+    /// The output of the misbehaving clients.
     pub output: O,
 }
 
@@ -158,7 +161,7 @@ pub(super) fn seen<O>(runs: &[Round<O>]) -> Vec<Seen> {
     runs.iter().map(|run| run.seen.clone()).collect()
 }
 
-/// The runs of a case beside a client of any kind, which is given the server's address.
+/// The runs of a case with a misbehaving client of any kind, which gets the server's address.
 pub(super) fn rounds<M: Role<Ready = ()>>(
     lab: &mut Lab,
     case: &str,
@@ -179,7 +182,7 @@ fn round<M: Role<Ready = ()>>(
         let works = works.iter().map(|work| echoes(lab, Carrier::Udp, address, (work, load_length(lab))));
         works.collect::<Result<Vec<_>, _>>()
     };
-    // A server of its own for each: what one has suffered must not slow down the work that it is compared with.
+    // A new server for each: the effects of one load must not slow down the load that it is compared with.
     let with_server = || server(lab, Carrier::Udp, 4 * lab.run_length());
     let alone = || {
         let mut server = with_server()?;
@@ -204,13 +207,13 @@ fn round<M: Role<Ready = ()>>(
     Ok(Round { seen: Seen::new(alone, beside, cost), before, after, output })
 }
 
-/// What the server has counted until now.
+/// The server's counters now.
 fn counted(lab: &Lab, server: &str) -> Result<Counted, BenchError> {
     let setup = Setup::as_shipped(Carrier::Udp, SESSIONS_PLANNED);
     lab.client(AskCounted { setup, server: server.to_owned() }, Duration::ZERO)?.result()
 }
 
-/// A server for working loads of this length together.
+/// A server for working loads of this total length.
 pub(super) fn server(lab: &Lab, carrier: Carrier, work: Duration) -> Result<Peer<LimitedServer>, BenchError> {
     let role = LimitedServer {
         setup: Setup::as_shipped(carrier, SESSIONS_PLANNED),
@@ -222,7 +225,12 @@ pub(super) fn server(lab: &Lab, carrier: Carrier, work: Duration) -> Result<Peer
 }
 
 /// Echoes, one at a time.
-pub(super) fn echoes(lab: &Lab, carrier: Carrier, server: &str, (echo, run): (&Echo, Duration)) -> Result<Work, BenchError> {
+pub(super) fn echoes(
+    lab: &Lab,
+    carrier: Carrier,
+    server: &str,
+    (echo, run): (&Echo, Duration),
+) -> Result<Work, BenchError> {
     let setup = Setup::as_shipped(carrier, SESSIONS_PLANNED);
     let client = LatencyClient { setup, server: server.to_owned(), size: echo.bytes, run };
     let latency = lab.client(client, run)?.result()?;

@@ -1,4 +1,4 @@
-//! Packets that are lost: those of eight small calls at once, and all that are longer than what a path takes.
+//! Lost packets: those of eight concurrent small calls, and all that are too long for a path.
 
 use dunlin_rpc::EndpointConfig;
 
@@ -9,10 +9,10 @@ use crate::lab::{Lab, spread};
 use crate::report::{Metric, RowBuilder, Target};
 use crate::roles::{Carrier, LostCalls, RpcServing, Setup, ShortPath, ShortPathCalls};
 
-/// Retransmission timeouts after the first answer, within which the last one comes.
+/// Maximum delay of the last answer after the first, in retransmission timeouts.
 const TIMEOUTS_MAX: f64 = 2.0;
 
-/// Eight small calls of a session that are lost together come back together. Nobody misbehaves here but the network.
+/// Eight small calls of a session that are lost together recover together. Only the network misbehaves here.
 pub(super) fn calls(lab: &mut Lab) -> Result<(), BenchError> {
     let case = with_threads("udp, 8 small calls lost together, until the last is answered", 0);
     let recovered = lab.case(&case, |lab| {
@@ -31,7 +31,7 @@ pub(super) fn calls(lab: &mut Lab) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// A client whose path comes to swallow its long packets.
+/// A client whose path starts to drop its long packets.
 pub(super) fn short_path(lab: &mut Lab) -> Result<(), BenchError> {
     let case = &with_threads("udp, a path that comes to swallow packets of more than 1,400 B", 1);
     let setup = Setup::as_shipped(Carrier::Udp, SESSIONS_PLANNED);

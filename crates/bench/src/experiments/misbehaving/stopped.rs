@@ -1,4 +1,4 @@
-//! A server over shared memory, and senders that are stopped in the middle of what they send.
+//! A server over shared memory, and senders that are stopped in the middle of sending.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use crate::roles::{Carrier, RpcServing, Sender, Setup, Stopped, Stopper};
 struct Stops {
     name: &'static str,
     senders: usize,
-    /// How long one that was caught in the middle of sending stays stopped.
+    /// How long a sender that was caught in the middle of sending stays stopped.
     stop: Duration,
-    /// How often one is to be caught during a load, at least.
+    /// Required number of catches during a load.
     caught: u64,
 }
 
@@ -34,13 +34,13 @@ const CASES: [Stops; 2] = [
         caught: 1,
     },
 ];
-/// No stop is longer than so many measured runs, so that short experiments are short.
+/// Maximum length of a stop, in measured runs, so that short experiments are short.
 const RUNS_STOPPED_MAX: u32 = 5;
-/// No load is shorter, so that a sender is caught during each: about every other stop catches one.
+/// Minimum length of a load, so that a sender is caught during each: about every other stop catches one.
 const LOAD_MIN: Duration = Duration::from_millis(500);
-/// Memory by which the server may grow: sessions and the regions of the senders.
+/// Limit of the server's growth: sessions and the regions of the senders.
 const MEMORY_MAX: u64 = 64 << 20;
-/// A sender is caught now and then only: the time that this may take at most.
+/// Time limit for catching a sender, which happens only at times.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
@@ -51,12 +51,17 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
         let runs = lab.case(&name, |lab| round(lab, order.next(), case))?;
         let seen: Vec<Seen> = runs.iter().map(|(seen, _)| seen.clone()).collect();
         push(lab, &name, (Metric::Rate, &[SMALL.name]), &seen, MEMORY_MAX as f64)?;
-        push_seen(lab, format!("{name}, within a burst meanwhile"), case.caught, runs.iter().map(|(_, caught)| *caught));
+        push_seen(
+            lab,
+            format!("{name}, within a burst meanwhile"),
+            case.caught,
+            runs.iter().map(|(_, caught)| *caught),
+        );
     }
     Ok(())
 }
 
-/// One run, and how often the senders were stopped within a burst beside the working load.
+/// One run, and how often senders were stopped within a burst during the working load.
 fn round(lab: &Lab, order: Order, case: &Stops) -> Result<(Seen, u64), BenchError> {
     let stop = case.stop.min(RUNS_STOPPED_MAX * lab.run_length());
     // A long stop is measured from its beginning to its end.
@@ -86,7 +91,7 @@ fn round(lab: &Lab, order: Order, case: &Stops) -> Result<(Seen, u64), BenchErro
             let grown = growth.most()?;
             let stopped = stopper.stop()?;
             for sender in senders {
-                // Killed, since it may have ended of what was done to it.
+                // Killed, since the stops may have ended it already.
                 sender.kill()?;
             }
             server.stop()?;

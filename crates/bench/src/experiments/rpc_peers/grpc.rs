@@ -1,4 +1,4 @@
-//! The echo in gRPC, by tonic. The message and the service are written out here, as `protoc` would generate them.
+//! The echo in gRPC, by tonic. The message and the service are written by hand, as `protoc` would generate them.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -68,7 +68,7 @@ impl Service<http::Request<Body>> for EchoService {
 /// Serves until dropped.
 pub(super) async fn serve(listener: TcpListener) -> Result<(), BenchError> {
     let incoming = TcpListenerStream::new(listener);
-    // Listening sockets of our own are not touched by the builder's option, so each connection is set here.
+    // The builder's option does not apply to listening sockets of our own, so each connection is set here.
     let incoming = incoming.map(|stream| stream.and_then(|stream| stream.set_nodelay(true).map(|()| stream)));
     Server::builder().add_service(EchoService).serve_with_incoming(incoming).await.map_err(failed)
 }

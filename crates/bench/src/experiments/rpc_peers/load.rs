@@ -1,4 +1,4 @@
-//! The load put on every system: the same calls, measured the same way.
+//! The load on every system: the same calls, measured in the same way.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use tokio::task::LocalSet;
 use crate::BenchError;
 use crate::measure::{Latencies, Percentiles};
 
-/// Share of a run that comes before it and is not counted.
+/// Length of the warm-up, which is not counted, as a share of the run.
 const WARM_UP_SHARE: f64 = 0.2;
 
 /// A client's handle; clones share one connection.
@@ -38,13 +38,19 @@ pub(super) async fn latency(mut caller: impl Caller, size: usize, run: Duration)
 }
 
 /// Calls per second with `outstanding` of them at any time.
-pub(super) async fn rate(caller: impl Caller, size: usize, outstanding: usize, run: Duration) -> Result<f64, BenchError> {
+pub(super) async fn rate(
+    caller: impl Caller,
+    size: usize,
+    outstanding: usize,
+    run: Duration,
+) -> Result<f64, BenchError> {
     let payload: Rc<[u8]> = vec![7; size].into();
     let warm = Instant::now() + run.mul_f64(WARM_UP_SHARE);
     let end = warm + run;
     let tasks = LocalSet::new();
-    let callers: Vec<_> =
-        (0..outstanding).map(|_| tasks.spawn_local(call_until(caller.clone(), Rc::clone(&payload), warm, end))).collect();
+    let callers: Vec<_> = (0..outstanding)
+        .map(|_| tasks.spawn_local(call_until(caller.clone(), Rc::clone(&payload), warm, end)))
+        .collect();
     let counts = tasks.run_until(futures::future::join_all(callers)).await;
     let mut calls = 0;
     for count in counts {
@@ -53,8 +59,13 @@ pub(super) async fn rate(caller: impl Caller, size: usize, outstanding: usize, r
     Ok(calls as f64 / run.as_secs_f64())
 }
 
-/// Calls one after another; returns how many ended between `warm` and `end`.
-async fn call_until(mut caller: impl Caller, payload: Rc<[u8]>, warm: Instant, end: Instant) -> Result<u64, BenchError> {
+/// Makes calls one after another; returns how many ended between `warm` and `end`.
+async fn call_until(
+    mut caller: impl Caller,
+    payload: Rc<[u8]>,
+    warm: Instant,
+    end: Instant,
+) -> Result<u64, BenchError> {
     let mut calls = 0;
     loop {
         caller.echo(Rc::clone(&payload)).await?;

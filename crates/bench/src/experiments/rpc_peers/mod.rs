@@ -1,4 +1,4 @@
-//! `rpc-peers`: the same 32 B echo with systems that one would otherwise choose, in the same run.
+//! `rpc-peers`: the same 32 B echo with alternative systems, in the same run.
 
 mod grpc;
 mod load;
@@ -15,10 +15,10 @@ use crate::report::{Metric, RowBuilder, Target};
 use crate::roles::{Carrier, Setup};
 use roles::{OtherFigures, System};
 
-/// Batches of our client: single calls, as the clients of the others issue them.
+/// Batch size of our client: single calls, like those of the other clients.
 const BATCH: usize = 1;
 
-/// Everybody, measured once.
+/// All systems, measured once.
 struct Round {
     ours: [Ours; Carrier::ALL.len()],
     others: [OtherFigures; System::ALL.len()],
@@ -74,7 +74,12 @@ fn other(lab: &Lab, system: System) -> Result<OtherFigures, BenchError> {
     Ok(figures)
 }
 
-fn push_ours(lab: &mut Lab, carrier: Carrier, rounds: &[Round], of: impl Fn(&Round) -> &Ours) -> Result<(), BenchError> {
+fn push_ours(
+    lab: &mut Lab,
+    carrier: Carrier,
+    rounds: &[Round],
+    of: impl Fn(&Round) -> &Ours,
+) -> Result<(), BenchError> {
     let case = format!("dunlin over {}", carrier.name());
     let latencies = BesideFloor::of(rounds.iter().map(|round| of(round).latency).collect());
     let rates = BesideFloor::of(rounds.iter().map(|round| of(round).rate).collect());

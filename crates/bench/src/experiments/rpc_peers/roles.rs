@@ -15,7 +15,7 @@ use crate::BenchError;
 use crate::measure::Percentiles;
 use crate::peer::{Control, Role};
 
-/// How often a server looks whether it is to stop.
+/// Interval at which a server checks whether to stop.
 const LOOK_AROUND: Duration = Duration::from_millis(20);
 
 /// Another RPC system.
@@ -74,7 +74,7 @@ async fn stopped(control: &Control<OtherServer>) {
     }
 }
 
-/// Calls it: first one call at a time, then many.
+/// Calls the server: first one call at a time, then many.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct OtherClient {
     pub(super) system: System,
@@ -84,7 +84,7 @@ pub(crate) struct OtherClient {
     pub(super) run: Duration,
 }
 
-/// What it measured.
+/// The result.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct OtherFigures {
     pub(super) latency: Percentiles,
@@ -114,7 +114,7 @@ impl OtherClient {
     }
 }
 
-/// Runs on a runtime of this thread, which is pinned.
+/// Runs a future on a runtime of this thread, which is pinned.
 fn block_on<T>(future: impl Future<Output = Result<T, BenchError>>) -> Result<T, BenchError> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build();
     LocalSet::new().block_on(&runtime.map_err(BenchError::io("start a runtime"))?, future)

@@ -15,9 +15,9 @@ use crate::peer::{Control, Role};
 
 /// Members.
 const MEMBERS: usize = 3;
-/// Between two looks whether it is to end.
+/// Interval of checks whether to stop.
 const LOOK_AROUND: Duration = Duration::from_millis(5);
-/// How long the members may take to elect one.
+/// Time limit for electing a leader.
 const ELECTION_MAX: Duration = Duration::from_secs(20);
 
 fn failed(why: impl ToString) -> BenchError {
@@ -46,7 +46,7 @@ impl Role for EtcdServers {
     }
 }
 
-/// Asks an etcd.
+/// The load on an etcd.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct EtcdLoad {
     pub(super) endpoints: Vec<String>,
@@ -80,7 +80,7 @@ impl EtcdLoad {
         tally.figures()
     }
 
-    /// A client that is connected to the member that leads, and to no other.
+    /// A client that is connected only to the leader.
     async fn leader(&self) -> Result<Client, BenchError> {
         let end = Instant::now() + ELECTION_MAX;
         while Instant::now() < end {
@@ -88,7 +88,7 @@ impl EtcdLoad {
                 let mut client = Client::connect([endpoint], None).await.map_err(failed)?;
                 match client.status().await {
                     Ok(status) if is_leader(&status) => return Ok(client),
-                    // It may just have begun to listen.
+                    // It may have just started to listen.
                     _ => {}
                 }
             }

@@ -1,4 +1,4 @@
-//! The load that both get: the same requests, measured the same way.
+//! The load on both systems: the same requests, measured in the same way.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -11,22 +11,22 @@ use serde::{Deserialize, Serialize};
 use crate::BenchError;
 use crate::measure::{Latencies, Percentiles};
 
-/// Bytes of a key and of a value, as in the paper.
+/// Bytes of a key, and of a value, as in the paper.
 pub(super) const KEY_BYTES: usize = 16;
 pub(super) const VALUE_BYTES: usize = 64;
-/// Keys; all are there before anything is measured.
+/// Number of keys; all are stored before the measurement.
 pub(super) const KEYS: u64 = 1000;
-/// Keys that are stored at a time.
+/// Keys stored at a time.
 pub(super) const FILL_WINDOW: u64 = 50;
-/// Share of a run that comes before it and is not counted.
+/// Length of the warm-up, which is not counted, as a share of the run.
 const WARM_UP_SHARE: f64 = 0.2;
 
-/// What is asked for.
+/// The requested operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Operation {
-    /// A value is stored, durably at a majority.
+    /// Stores a value, durably at a majority.
     Put,
-    /// A value is read, linearizably.
+    /// Reads a value, linearizably.
     Get,
 }
 
@@ -42,7 +42,7 @@ impl Operation {
     }
 }
 
-/// So many clients, each of which asks for one thing after another.
+/// Several clients, each of which sends one request after another.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Load {
     pub operation: Operation,
@@ -50,16 +50,16 @@ pub(super) struct Load {
     pub run: Duration,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Figures {
     /// Requests per second.
     pub rate: f64,
-    /// From asking to having the answer.
+    /// From sending a request to receiving its answer.
     pub latency: Percentiles,
 }
 
-/// What a client is to do now.
+/// The next request of a client.
 pub(super) struct Request {
     pub operation: Operation,
     pub key: [u8; KEY_BYTES],
@@ -74,27 +74,27 @@ impl Request {
     }
 }
 
-/// What all clients of a load have measured.
+/// The measurements of all clients of a load.
 #[derive(Clone)]
 pub(super) struct Tally {
     load: Load,
     warm: Instant,
-    /// Answers within the time that counts.
+    /// Answers within the measured time.
     answered: Rc<Cell<u64>>,
     latencies: Rc<RefCell<Latencies>>,
 }
 
 impl Tally {
-    /// The time of the load begins.
+    /// Starts the load's time.
     pub fn start(load: Load) -> Tally {
         let warm = Instant::now() + load.run.mul_f64(WARM_UP_SHARE);
         Tally { load, warm, answered: Rc::default(), latencies: Rc::new(RefCell::new(Latencies::new())) }
     }
 
-    /// One client: asks until the time is over.
+    /// One client: sends requests until the time is over.
     ///
     /// # Errors
-    /// The first of a request.
+    /// The error of the first failed request.
     pub async fn client<F>(self, number: usize, mut ask: impl FnMut(Request) -> F) -> Result<(), BenchError>
     where
         F: Future<Output = Result<(), BenchError>>,
@@ -118,7 +118,7 @@ impl Tally {
     /// The figures, when all clients have ended.
     ///
     /// # Errors
-    /// [`BenchError::NoSamples`] if nothing was answered in time.
+    /// [`BenchError::NoSamples`] if there was no answer in the measured time.
     pub fn figures(self) -> Result<Figures, BenchError> {
         let latencies = self.latencies.borrow();
         let rate = self.answered.get() as f64 / self.load.run.as_secs_f64();

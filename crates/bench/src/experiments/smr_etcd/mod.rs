@@ -1,4 +1,5 @@
-//! `smr-etcd`: beyond the paper. Three replicas of a key-value machine with durable logs, and an etcd of three members, in turn, under the same load.
+//! `smr-etcd`: beyond the paper. Three replicas of a key-value machine with durable logs, and an etcd of three members,
+//! in turn, under the same load.
 
 mod etcd;
 mod load;
@@ -19,40 +20,40 @@ use crate::lab::{Lab, spread};
 use crate::report::{Metric, RowBuilder, Target};
 use crate::roles::{Carrier, MajorityFlushes};
 
-/// Clients that ask at a time, each for one thing.
+/// Number of concurrent clients.
 const CLIENTS: [usize; 2] = [1, 64];
-/// How many times more requests Dunlin must serve, and what share of the time it may take.
+/// Required ratio of Dunlin's request rate, and limit of its latency as a share.
 const RATE_TIMES: f64 = 10.0;
 const LATENCY_SHARE: f64 = 0.2;
-/// That of replicas by default.
+/// The default of replicas.
 const ELECTION: Duration = Duration::from_millis(500);
-/// How long storing all keys and starting may take, beside the runs.
+/// Time limit for storing all keys and starting, in addition to the runs.
 const SLACK: Duration = Duration::from_secs(60);
-/// Files that are flushed bare, and bytes for each.
+/// Number of files for bare flushes, and bytes of each flush.
 const REPLICAS: usize = 3;
 const ENTRY_BYTES: usize = 136;
-/// Longest run that bare flushes are taken for: their time varies more from one second to the next than within one.
+/// Maximum time of a run of bare flushes: their time varies more from one second to the next than within one.
 const FLUSH_RUN_MAX: Duration = Duration::from_secs(1);
 
-/// Where logs are.
+/// The storage of logs.
 #[derive(Debug, Clone, Copy)]
 struct Storage {
     name: &'static str,
     directory: fn() -> PathBuf,
 }
 
-/// In memory, flushes cost nothing: what is left is software.
+/// In memory, flushes cost nothing, which leaves the cost of software.
 const STORAGES: [Storage; 2] = [
     Storage { name: "disk", directory: std::env::temp_dir },
     Storage { name: "tmpfs", directory: || PathBuf::from("/dev/shm") },
 ];
 
-/// What both did in one round with one storage.
+/// The results of both in one round with one storage.
 struct Round {
-    /// By carrier, then by operation and clients.
+    /// By carrier, then by operation and number of clients.
     ours: Vec<Vec<Figures>>,
     theirs: Vec<Figures>,
-    /// Time until two of three bare files are durable, in nanoseconds, for the disk.
+    /// Time until two of three bare files are durable, in nanoseconds, on disk.
     flush: Option<f64>,
 }
 
@@ -97,7 +98,7 @@ fn round(lab: &Lab, storage: Storage, with_etcd: bool) -> Result<Round, BenchErr
     Ok(Round { ours, theirs, flush: flush.transpose()? })
 }
 
-/// What all loads of a round may take.
+/// Time limit for all loads of a round.
 fn time(lab: &Lab) -> Duration {
     lab.run_length() * 2 * loads().count() as u32 + SLACK
 }
@@ -128,7 +129,7 @@ fn replica_round(lab: &Lab, carrier: Carrier, parent: &Path) -> Result<Vec<Figur
 
 type Figure = fn(&Figures) -> f64;
 
-/// The figures of a load, and how many times that of the other each must be.
+/// The figures of a load, and the required ratio to the other system.
 const FIGURES: [(Metric, Figure, f64); 3] = [
     (Metric::Operations, |figures| figures.rate, RATE_TIMES),
     (Metric::LatencyP50, |figures| figures.latency.p50, LATENCY_SHARE),
@@ -152,7 +153,8 @@ fn push(lab: &mut Lab, storage: Storage, rounds: &[Round], with_etcd: bool) -> R
                 _ => row,
             };
             if with_etcd {
-                let theirs = RowBuilder::new(case("etcd"), metric, spread(rounds, |round| figure(&round.theirs[place]))?);
+                let theirs =
+                    RowBuilder::new(case("etcd"), metric, spread(rounds, |round| figure(&round.theirs[place]))?);
                 lab.push(with_floor(theirs));
             }
             for (number, carrier) in Carrier::ALL.into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The load on replicas of Dunlin's.
+//! The load on Dunlin's replicas.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -14,10 +14,10 @@ use super::load::{FILL_WINDOW, Figures, KEYS, Load, Operation, Request, Tally, V
 use crate::BenchError;
 use crate::peer::{Control, Role};
 
-/// Far beyond what a disk takes.
+/// Far more than any disk operation takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Asks replicas.
+/// The load on replicas.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct ReplicaLoad {
     pub(super) members: Vec<(u64, String)>,
@@ -37,11 +37,12 @@ impl Role for ReplicaLoad {
         let members = self.members.iter().map(|(id, address)| Ok((*id, address.parse()?)));
         let members: Vec<(u64, Addr)> = members.collect::<Result<_, BenchError>>()?;
         let (_, first) = members.first().ok_or_else(|| failed("there are none"))?;
-        // It has a core of its own.
+        // It has its own core.
         let endpoint_config = EndpointConfig { poll: PollPolicy::Spin, ..EndpointConfig::default() };
         let endpoint = Rc::new(Endpoint::new(AnyTransport::for_peer(first)?, endpoint_config)?);
-        let config = ClientConfig { timeout: PATIENCE, attempt_timeout: Duration::from_secs(2), ..ClientConfig::default() };
-        // Fewer on each than a session of commands may have: one that is late holds up the numbers behind it.
+        let config =
+            ClientConfig { timeout: PATIENCE, attempt_timeout: Duration::from_secs(2), ..ClientConfig::default() };
+        // Fewer on each than a session's command limit: a late answer blocks the numbers after it.
         let sessions = self.load.clients.div_ceil(COMMANDS_PER_SESSION_MAX / 2);
         let sessions: Vec<_> =
             (0..sessions).map(|_| Rc::new(Client::new(&endpoint, members.iter().cloned(), config))).collect();
@@ -59,7 +60,7 @@ impl Role for ReplicaLoad {
     }
 }
 
-/// Runs all of them, until they end.
+/// Runs all futures until they end.
 fn all<F: Future<Output = Result<(), BenchError>> + 'static>(
     endpoint: &Endpoint<AnyTransport>,
     control: &Control<ReplicaLoad>,

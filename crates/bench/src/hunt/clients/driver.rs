@@ -15,43 +15,43 @@ use super::object::Object;
 use super::phases::{Clients, Doings, Phase};
 use crate::hunt::node::run_endpoint;
 
-/// Times that a client tries to read a key in a network that has healed.
+/// How often a client tries to read a key in a healed network.
 const LAST_READS_MAX: u32 = 200;
 
-/// What a task of a client still has to do.
+/// The unfinished work of a client's task.
 type Task = Rc<RefCell<Option<Pin<Box<dyn Future<Output = ()>>>>>>;
 
-/// What is asked of the clients of a kind of store.
+/// The work of clients of one kind of store.
 pub trait Work {
-    /// What its tasks share.
+    /// State shared by its tasks.
     type Caller: Caller;
 
     fn caller(&self) -> &Rc<Self::Caller>;
 
-    /// Begins what goes on for as long as the client lives. By default nothing.
+    /// Starts work that lasts as long as the client. By default none.
     fn arrive(&mut self, _tasks: &mut Tasks) {}
 
-    /// Begins something at random.
+    /// Starts a random operation.
     fn begin(&mut self, tasks: &mut Tasks);
 }
 
-/// What the tasks of a client share.
+/// State shared by the tasks of a client.
 pub trait Caller: 'static {
-    /// What is kept under a key.
+    /// The object under a key.
     type Object: Object;
 
-    /// Reads a key, for the history; says whether there was an answer.
+    /// Reads a key, for the history; returns whether there was an answer.
     fn read(&self, key: usize) -> impl Future<Output = bool>;
 }
 
-/// What a client is to do, and when.
+/// The pace of a client.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
-    /// Times that it begins something.
+    /// How often it starts something.
     pub steps: u32,
-    /// Longest time between two of them, in nanoseconds.
+    /// Maximum time between two starts, in nanoseconds.
     pub gap_max_ns: u64,
-    /// Keys that there are.
+    /// Number of keys.
     pub keys: usize,
 }
 
@@ -59,11 +59,11 @@ pub struct Pace {
 pub struct Tasks {
     endpoint: Rc<Endpoint<SimTransport>>,
     doings: Rc<Doings>,
-    /// A task holds its client, which holds the endpoint, which holds the task: whoever drops the endpoint must drop the tasks first.
+    /// A task holds its client, which holds the endpoint, which holds the task: drop the tasks before the endpoint.
     tasks: Vec<Task>,
 }
 
-/// Counts something in progress.
+/// Counts an operation in progress.
 struct InProgress(Rc<Doings>);
 
 impl InProgress {
@@ -84,12 +84,12 @@ impl Tasks {
         Tasks { endpoint, doings, tasks: Vec::new() }
     }
 
-    /// How many are in progress.
+    /// Number of operations in progress.
     pub fn in_progress(&self) -> u32 {
         self.doings.in_progress.get()
     }
 
-    /// Begins something that ends, and waits in no phase for anything else.
+    /// Starts work that ends by itself, without waiting for other work in any phase.
     pub fn spawn(&mut self, work: impl Future<Output = ()> + 'static) {
         let begun = InProgress::begin(&self.doings);
         self.keep(async move {
@@ -98,7 +98,7 @@ impl Tasks {
         });
     }
 
-    /// Begins something that goes on for as long as the client lives.
+    /// Starts work that lasts as long as the client.
     pub fn keep(&mut self, work: impl Future<Output = ()> + 'static) {
         let task: Task = Rc::new(RefCell::new(Some(Box::pin(work))));
         self.tasks.retain(|task| task.borrow().is_some());
@@ -120,7 +120,7 @@ impl Drop for Tasks {
     }
 }
 
-/// What the callers of a kind of store see.
+/// The object of a kind of store.
 type ObjectOf<W> = <<W as Work>::Caller as Caller>::Object;
 
 /// The program of a client.
@@ -137,7 +137,7 @@ pub struct Driver<W: Work> {
     idle_runs: u32,
 }
 
-/// Where a client lives.
+/// The endpoint and the clock of a client.
 pub struct Place {
     number: usize,
     pub endpoint: Rc<Endpoint<SimTransport>>,
@@ -146,31 +146,48 @@ pub struct Place {
 }
 
 impl Place {
-    /// Of the client of a number.
+    /// For the client with this number.
     ///
     /// # Panics
-    /// If the settings are not valid.
+    /// If the settings are invalid.
     pub fn new(number: usize, transport: SimTransport, config: EndpointConfig) -> Place {
         let (clock, waker) = (transport.clock(), transport.waker());
         let endpoint = Rc::new(Endpoint::new(transport, config).expect("drawn settings are valid"));
-        // What a task asserts fails the run.
+        // A failed assertion in a task fails the run.
         endpoint.propagate_panics();
         Place { number, endpoint, clock, waker }
     }
 }
 
 impl<W: Work> Driver<W> {
-    /// Starts a client, in place of the one with its number before.
-    pub fn start(clients: &Rc<Clients<ObjectOf<W>>>, place: Place, pace: Pace, mut work: W, random: Random) -> Driver<W> {
+    /// Starts a client, replacing the earlier one with its number.
+    pub fn start(
+        clients: &Rc<Clients<ObjectOf<W>>>,
+        place: Place,
+        pace: Pace,
+        mut work: W,
+        random: Random,
+    ) -> Driver<W> {
         let Place { number, endpoint, clock, waker } = place;
         let doings = clients.arrived(number, waker);
         let mut tasks = Tasks::new(endpoint, doings);
         work.arrive(&mut tasks);
         let (next_step, steps_left) = (clock.now(), pace.steps);
-        Driver { number, clients: clients.clone(), tasks, work, clock, random, pace, steps_left, next_step, idle_runs: 0 }
+        Driver {
+            number,
+            clients: clients.clone(),
+            tasks,
+            work,
+            clock,
+            random,
+            pace,
+            steps_left,
+            next_step,
+            idle_runs: 0,
+        }
     }
 
-    /// Reads one key after the other, each as often as it takes: together they might find a queue full.
+    /// Reads all keys one after the other, each until it succeeds: concurrent reads might find a queue full.
     fn read_all(&mut self) {
         let doings = self.tasks.doings.clone();
         if doings.has_read.replace(true) {

@@ -1,4 +1,4 @@
-//! What was done to objects, when, and with which answers.
+//! The history of operations on objects: times and answers.
 
 use std::fmt;
 
@@ -7,37 +7,38 @@ use super::object::Object;
 /// An operation in the history.
 #[derive(Debug, Clone)]
 pub struct Entry<O: Object> {
-    /// By the number of the key.
+    /// The number of the key.
     pub key: usize,
-    /// Who asked for it: the number of a client. `None` for the server.
+    /// The number of the client; `None` for the server.
     pub client: Option<usize>,
-    /// What it was.
+    /// The operation.
     pub input: O::Input,
-    /// When it was begun, in nanoseconds.
+    /// When it began, in nanoseconds.
     pub begun: u64,
-    /// How it went.
+    /// Its end.
     pub end: End<O::Output>,
-    /// Its place among the operations that the store is known to have executed, if it is known: a hint at an order that may be right.
+    /// Its position among the operations that the store is known to have executed, if known: a hint for the search for
+    /// an order.
     pub place: Option<u32>,
 }
 
-/// How an operation went.
+/// The end of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End<A> {
-    /// It has not ended, and perhaps never will: its client may have crashed.
+    /// It has not ended, and may never end: its client may have crashed.
     Pending,
     /// It ended at this time with an answer.
     Answered(u64, A),
-    /// It ended at this time for this reason, and may have been executed, or be executed yet.
+    /// It ended at this time for this reason, and may have been executed, or may still be.
     Unknown(u64, String),
-    /// It ended at this time for this reason and was not executed, says the client.
+    /// It ended at this time for this reason and, according to the client, was not executed.
     NotExecuted(u64, String),
 }
 
-/// All that was done.
+/// All operations of a run.
 #[derive(Debug)]
 pub struct History<O: Object> {
-    /// In the order in which they were begun.
+    /// In order of their beginning.
     pub entries: Vec<Entry<O>>,
 }
 
@@ -55,13 +56,13 @@ impl<O: Object> Entry<O> {
 }
 
 impl<O: Object> History<O> {
-    /// Notes that an operation begins; gives its number.
+    /// Records the beginning of an operation; returns its number.
     pub fn begin(&mut self, key: usize, client: usize, input: O::Input, now: u64) -> usize {
         self.entries.push(Entry { key, client: Some(client), input, begun: now, end: End::Pending, place: None });
         self.entries.len() - 1
     }
 
-    /// Notes how an operation ended.
+    /// Records the end of an operation.
     pub fn end(&mut self, number: usize, end: End<O::Output>) {
         let entry = &mut self.entries[number];
         assert_eq!(entry.end, End::Pending, "an operation ends once");
@@ -69,7 +70,7 @@ impl<O: Object> History<O> {
     }
 }
 
-/// One line: from when to when, who, what, and how it ended.
+/// One line: times, client, operation, and end.
 impl<O: Object> fmt::Display for Entry<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let micros = |nanos: u64| format!("{:.3}", nanos as f64 / 1e3);

@@ -1,14 +1,17 @@
-//! Whether the history of a key is linearizable: [`porcupine_rs`] searches for the order, with what operations do from their [`Object`].
+//! Checks whether the history of a key is linearizable: [`porcupine_rs`] searches for an order, with the semantics of
+//! operations from their [`Object`].
 //!
-//! Histories are judged key by key, since that is as good as all at once (P-compositionality, Horn and Kroening 2015). An operation without an answer may
-//! have been executed at any time after it was begun, or never: for the search it never ends, so that it can stand after all that was answered, where nobody
-//! sees what it does. How far the search goes is bounded in steps of the model, not in time, so a seed always has the same verdict.
+//! Histories are judged key by key, which is equivalent to all at once (P-compositionality, Horn and Kroening 2015). An
+//! operation without an answer may have been executed at any time after it began, or never: for the search it never
+//! ends, so that it can come after all answered operations, where its effect is not observed. The search is bounded in
+//! steps of the model, not in time, so a seed always has the same verdict.
 //!
-//! Of operations without an answer each can stand anywhere, and the search would try all sets of them. Two rules leave out orders that others stand for,
-//! since such an operation may as well come last of all: it must change something, and what it changes must not be overwritten unseen.
+//! Each operation without an answer can be anywhere in the order, and the search would try all sets of them. Two rules
+//! leave out redundant orders, since such an operation may as well come last: it must change something, and its change
+//! must not be overwritten unseen.
 //!
-//! Where the order is known in which a store executed writes ([`Entry::place`]), it is tried first: then little is left to search for. What it leads to is a
-//! proof, however it was found; if it leads to none, all orders are tried.
+//! If the order in which a store executed writes is known ([`Entry::place`]), it is tried first, which leaves little to
+//! search for. If it succeeds, that is a proof, however the order was found; otherwise all orders are tried.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -18,17 +21,18 @@ use porcupine_rs::{CheckResult, Model, Operation, check_operations, check_operat
 use super::history::{End, Entry};
 use super::object::Object;
 
-/// Steps of the search for one key.
+/// Limit of steps of the search for one key.
 const STEPS_MAX: u32 = 2_000_000;
-/// Operations of the longest order that is right, and of those that cannot follow it, that a failure shows before it shows the history.
+/// Operations shown with a failure before the history: those of the longest valid order, and those that cannot follow
+/// it.
 const SHOWN_MAX: usize = 12;
 
-/// What is known of a history of one key that is not wrong.
+/// The verdict on the history of one key that is not wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// There is an order in which all answers are right.
     Linearizable,
-    /// It was not found out within the steps allowed.
+    /// Not decided within the limit of steps.
     Undecided,
 }
 
@@ -47,7 +51,7 @@ struct OneKey<'a, O: Object>(PhantomData<&'a Entry<O>>);
 struct Op<'a, O: Object> {
     entry: &'a Entry<O>,
     search: &'a Search,
-    /// Its place among those whose order is given.
+    /// Its position among the operations whose order is given.
     place: Option<u32>,
 }
 
@@ -59,15 +63,15 @@ impl<O: Object> Clone for Op<'_, O> {
 
 impl<O: Object> Copy for Op<'_, O> {}
 
-/// What there is after some operations.
+/// The state after some operations.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct State<O> {
     object: O,
     /// How many of them have an answer.
     answered: u32,
-    /// The last of them has none, so it must be seen by the next.
+    /// Whether the last of them has no answer and is not seen yet: the next operation must see it.
     is_unseen: bool,
-    /// How many of them have a place.
+    /// How many of them have a position.
     placed: u32,
 }
 
@@ -97,7 +101,7 @@ impl Search {
         Search { steps_left: AtomicU32::new(steps), answered }
     }
 
-    /// Takes one of the steps that are left; without any, nothing can follow anything, and the search ends.
+    /// Takes one of the remaining steps; if none is left, no operation can follow, and the search ends.
     fn takes_step(&self) -> bool {
         self.steps_left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok()
     }
@@ -108,11 +112,11 @@ impl Search {
 }
 
 impl<O: Object> State<O> {
-    /// What an operation leaves; `None` if it cannot be the next.
+    /// The state after an operation; `None` if it cannot be next.
     fn after(&self, op: &Op<'_, O>) -> Option<State<O>> {
         let is_answered = matches!(op.entry.end, End::Answered(..));
         if !is_answered && self.answered == op.search.answered {
-            // All others had their place: from here on, nobody sees anything.
+            // All others are placed: from here on, no operation observes anything.
             return Some(self.clone());
         }
         if let Some(place) = op.place {
@@ -130,7 +134,7 @@ impl<O: Object> State<O> {
 }
 
 impl<O: Object> State<O> {
-    /// What an operation leaves that is known to have been executed next.
+    /// The state after an operation that is known to have been executed next.
     fn after_placed(&self, entry: &Entry<O>) -> Option<State<O>> {
         let placed = self.placed + 1;
         match (&entry.end, self.object.after(entry)) {
@@ -144,12 +148,12 @@ impl<O: Object> State<O> {
     }
 }
 
-/// Whether an operation says something about the object.
+/// Whether an operation reveals anything about the object.
 fn counts<O: Object>(entry: &Entry<O>) -> bool {
     match entry.end {
         End::Answered(..) => true,
         End::NotExecuted(..) => false,
-        // A read without an answer says nothing.
+        // A read without an answer reveals nothing.
         End::Pending | End::Unknown(..) => !O::is_silent(&entry.input),
     }
 }
@@ -157,7 +161,7 @@ fn counts<O: Object>(entry: &Entry<O>) -> bool {
 /// Judges the history of a key.
 ///
 /// # Errors
-/// If it is not linearizable: why, and the history.
+/// If it is not linearizable: the reason, and the history.
 pub fn judge<O: Object>(key: usize, entries: &[Entry<O>]) -> Result<Verdict, String> {
     judge_within(STEPS_MAX, key, entries)
 }
@@ -183,7 +187,7 @@ fn judge_within<O: Object>(steps: u32, key: usize, entries: &[Entry<O>]) -> Resu
     Err(text)
 }
 
-/// Whether there is an order in which all answers are right, and writes whose places are known stand in these.
+/// Whether there is an order in which all answers are right and writes with known positions keep them.
 fn is_right_in_order<O: Object>(steps: u32, answered: u32, counting: &[&Entry<O>]) -> bool {
     let mut placed: Vec<&Entry<O>> = counting.iter().copied().filter(|entry| entry.place.is_some()).collect();
     if placed.is_empty() {
@@ -192,7 +196,7 @@ fn is_right_in_order<O: Object>(steps: u32, answered: u32, counting: &[&Entry<O>
     placed.sort_by_key(|entry| entry.place);
     let search = Search::new(steps, answered);
     let may_have_run = |entry: &&&Entry<O>| {
-        // Of those that can be told from others, it would have a place.
+        // An executed operation without twins would have a position.
         matches!(entry.end, End::Answered(..)) || entry.place.is_some() || O::has_twins(&entry.input)
     };
     let entries: Vec<&Entry<O>> = counting.iter().filter(may_have_run).copied().collect();
@@ -204,7 +208,7 @@ fn is_right_in_order<O: Object>(steps: u32, answered: u32, counting: &[&Entry<O>
     check_operations(&operations)
 }
 
-/// A history in the words of the search.
+/// A history in the form that the search needs.
 fn operations<'a, O: Object>(entries: &[&'a Entry<O>], search: &'a Search) -> Vec<Operation<OneKey<'a, O>>> {
     let operation = |entry: &&'a Entry<O>| Operation {
         client_id: entry.client.map(|number| number as u32),
@@ -216,7 +220,7 @@ fn operations<'a, O: Object>(entries: &[&'a Entry<O>], search: &'a Search) -> Ve
     entries.iter().map(operation).collect()
 }
 
-/// The longest order that is right, what is there after it, and what cannot follow.
+/// The longest valid order, the state after it, and the operations that cannot follow.
 fn explain<O: Object>(entries: &[&Entry<O>], search: &Search, text: &mut String) {
     let (result, info) = check_operations_info(&operations(entries, search));
     debug_assert_eq!(result, CheckResult::Illegal, "the same search ends in the same way");
@@ -275,11 +279,11 @@ mod tests {
         assert!(is_right(&[]));
         // Both reads are during the write.
         assert!(is_right(&[written(0, 10, 1), nothing(1, 2), found(3, 4, 1)]));
-        // The second may not see less than the first.
+        // The second must not see an older state than the first.
         assert!(!is_right(&[written(0, 10, 1), found(1, 2, 1), nothing(3, 4)]));
         // A stale read.
         assert!(!is_right(&[written(0, 1, 1), nothing(2, 3)]));
-        // Ends and begins at the same time count as concurrent.
+        // If one ends when the other begins, they count as concurrent.
         assert!(is_right(&[written(0, 2, 1), nothing(2, 3)]));
     }
 
@@ -289,23 +293,25 @@ mod tests {
         assert!(is_right(&[write(), nothing(5, 6)]));
         assert!(is_right(&[write(), nothing(5, 6), found(7, 8, 1)]));
         assert!(!is_right(&[write(), found(5, 6, 1), nothing(7, 8)]));
-        // Not before it was begun.
+        // Not before it began.
         assert!(!is_right(&[found(0, 1, 1), entry(5, put(1, Condition::Always), None)]));
-        // Nor when its client says that it was not.
+        // Nor if its client says that it was not executed.
         let refused = Entry { end: End::NotExecuted(1, "refused".into()), ..write() };
         assert!(!is_right(&[refused, found(5, 6, 1)]));
     }
 
-    /// Appends in an order that only the last read tells, and there of no use.
+    /// Appends whose order only the last read reveals, too late to guide the search.
     #[test]
     fn a_search_that_takes_too_long_is_undecided() {
         let append = |number: u8| Input::Extend { bytes: vec![b'a' + number], side: Side::End };
-        let appends = (0..16).map(|number| entry(2, append(number), Some((100, Output::Stored(100 + u64::from(number))))));
+        let appends =
+            (0..16).map(|number| entry(2, append(number), Some((100, Output::Stored(100 + u64::from(number))))));
         let history: Vec<_> = [written(0, 1, 1)].into_iter().chain(appends).chain([found(101, 102, 99)]).collect();
         assert_eq!(judge_within(10_000, 0, &history), Ok(Verdict::Undecided));
     }
 
-    /// Appends without an answer, each of which a read shows: their order is found at once if it is known, and is not believed if it is wrong.
+    /// Appends without an answer, each of which a read shows: if their order is known, it is found at once; a wrong
+    /// order is rejected.
     #[test]
     fn a_known_order_is_tried_first() {
         const APPENDS: u8 = 100;
@@ -316,18 +322,18 @@ mod tests {
         let read = Output::Item(Some(Found { value, flags: 0, token: 99, expires: None }));
         let first = Entry { place: Some(0), ..written(0, 1, 1) };
         let read = entry(500, Input::Read, Some((501, read)));
-        // Numbered against their order in time, which is that of the search.
+        // Numbered against their order in time, in which the search tries them.
         let appends: Vec<Entry> = (0..APPENDS).rev().map(append).collect();
         let history: Vec<Entry> = [first].into_iter().chain(appends).chain([read]).collect();
         assert_eq!(judge_within(100_000, 0, &history), Ok(Verdict::Linearizable));
         let unknown: Vec<Entry> = history.iter().map(|entry| Entry { place: None, ..entry.clone() }).collect();
         assert_eq!(judge_within(10_000, 0, &unknown), Ok(Verdict::Undecided));
-        // Places that no order has hide none that is right.
+        // Impossible positions do not hide a valid order.
         let places = [Some(1), None, Some(0)];
         let wrong = [written(0, 1, 1), found(2, 3, 1), written(4, 5, 2)];
         let wrong: Vec<Entry> = wrong.into_iter().zip(places).map(|(entry, place)| Entry { place, ..entry }).collect();
         assert!(is_right(&wrong));
-        // Nor do they make a history right.
+        // Nor do they make a wrong history valid.
         let stale = [Entry { place: Some(0), ..written(0, 1, 1) }, nothing(2, 3)];
         assert!(!is_right(&stale));
     }
@@ -346,7 +352,7 @@ mod tests {
         assert!(lines[2].ends_with("Read: nothing there"), "{why}");
     }
 
-    /// Whether there is an order of those left that have answers, and any of the others.
+    /// Whether a valid order exists of all remaining operations with answers, and any of the others.
     fn exists(entries: &[Entry], executed: &mut Vec<usize>, item: &Option<Item>) -> bool {
         let ended = |number: &usize| if let End::Answered(at, _) = entries[*number].end { Some(at) } else { None };
         let left: Vec<usize> = (0..entries.len()).filter(|number| !executed.contains(number)).collect();
@@ -363,7 +369,7 @@ mod tests {
         })
     }
 
-    /// All orders of a few random operations, tried one by one without any rule, agree with the search.
+    /// Trying all orders of a few random operations, without any rule, agrees with the search.
     #[test]
     fn it_agrees_with_trying_all_orders() {
         const HISTORIES: u32 = 4_000;
@@ -386,7 +392,7 @@ mod tests {
                     };
                     let is_answered = Option::<Item>::is_silent(&input) || r.chance(40);
                     let ended = begun + r.between(0, 12);
-                    // Mostly wrong ones: the verdict is the same.
+                    // Mostly wrong positions: the verdict is the same.
                     let place = r.chance(30).then(|| r.between(0, 9) as u32);
                     Entry { place, ..entry(begun, input, is_answered.then_some((ended, output))) }
                 })

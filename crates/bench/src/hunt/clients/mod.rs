@@ -1,13 +1,14 @@
-//! Clients of a key-value store in a run, of whichever kind: what all of them do and when, what they saw, and whether it could be.
+//! Clients of any kind of key-value store in a run: their work and its timing, their observations, and whether these
+//! are possible.
 //!
 //! | File | What it holds |
 //! |---|---|
-//! | `phases` | what clients do in each phase of a run, up to its verdict |
+//! | `phases` | the phases of a run, up to its verdict |
 //! | `driver` | the program of a client |
-//! | `history` | what was done, and when |
-//! | `object` | what is kept under a key, as the judge needs it |
-//! | `item` | that of a key-value store: its words, and what operations do to one item |
-//! | `patience` | operations that are given up |
+//! | `history` | the recorded operations |
+//! | `object` | the object under a key, specified for the judge |
+//! | `item` | the object of a key-value store: its operations, and their effect on one item |
+//! | `patience` | operations that time out |
 //! | `judge` | whether there is an order in which all answers are right |
 
 pub mod driver;

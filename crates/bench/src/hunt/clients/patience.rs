@@ -1,4 +1,4 @@
-//! Operations that are given up.
+//! Operations that time out.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use dunlin_rpc::Timers;
 
-/// What `work` gives; `None` if that takes longer than `patience`, if there is such: it is given up then.
+/// The result of `work`; `None` if it takes longer than `patience`, if given: it is dropped then.
 pub async fn within<F: Future>(timers: &Timers, patience: Option<Duration>, work: F) -> Option<F::Output> {
     let mut work = pin!(work);
     let mut patience = patience.map(|time| Box::pin(timers.sleep(time)));

@@ -1,4 +1,5 @@
-//! What the clients of a run do: at first anything, then nothing new, at last they read every key; and whether all of that could be.
+//! The phases of a run: first clients do random work, then they start nothing new, finally they read every key; and the
+//! verdict on all of that.
 
 use std::cell::{Cell, RefCell};
 use std::hash::{DefaultHasher, Hash};
@@ -14,34 +15,34 @@ use crate::hunt::story::Story;
 use crate::hunt::trace::Trace;
 
 const MILLISECOND: u64 = 1_000_000;
-/// All operations end so soon after the network healed: each gives up by itself, after some tries of some sessions, each of which may take all of its
-/// time to be refused; and those of the end are tried often.
+/// All operations end within this time after the network has healed. Each gives up by itself after several tries on
+/// several sessions, each of which may take all of its time to be refused. Final reads are retried often.
 const OPERATIONS_END_WITHIN: u64 = 300_000 * MILLISECOND;
-/// Least time between two looks at everything.
+/// Minimum interval between two checks of everything.
 const LOOK_EVERY: u64 = MILLISECOND;
-/// Operations that a failure tells of.
+/// Operations that a failure lists.
 const TOLD_MAX: usize = 20;
 
-/// What clients do.
+/// The phases of clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     /// Random operations.
     Working,
-    /// Nothing but to end them.
+    /// Ending the operations in progress.
     Ending,
-    /// Each reads each key.
+    /// Each client reads each key.
     Reading,
 }
 
-/// What all clients of a run, and the run itself, share.
+/// State shared by all clients of a run, and the run itself.
 pub struct Clients<O: Object> {
     history: RefCell<History<O>>,
     phase: Cell<Phase>,
-    /// By number: what the client that lives there now has begun.
+    /// By number: the operations of the current client.
     living: RefCell<Vec<Option<Rc<Doings>>>>,
 }
 
-/// What a client has begun.
+/// The operations of a client.
 pub struct Doings {
     waker: Waker,
     pub in_progress: Cell<u32>,
@@ -55,7 +56,7 @@ impl Doings {
         Doings { waker, in_progress: Cell::new(0), unread: RefCell::default(), has_read: Cell::new(false) }
     }
 
-    /// Whether it has ended all that it began, in a phase.
+    /// Whether all its operations have ended, in a phase.
     fn has_ended(&self, phase: Phase) -> bool {
         self.in_progress.get() == 0 && (phase != Phase::Reading || self.has_read.get())
     }
@@ -71,32 +72,31 @@ impl<O: Object> Clients<O> {
         self.phase.get()
     }
 
-    /// A client begins its life, in place of the one with its number before.
+    /// Registers a client, replacing the earlier one with its number.
     pub fn arrived(&self, number: usize, waker: Waker) -> Rc<Doings> {
         let doings = Rc::new(Doings::new(waker));
         self.living.borrow_mut()[number] = Some(doings.clone());
         doings
     }
 
-    /// Notes that an operation begins; gives its number.
+    /// Records the beginning of an operation; returns its number.
     pub fn begin(&self, key: usize, client: usize, input: O::Input, now: u64) -> usize {
         self.history.borrow_mut().begin(key, client, input, now)
     }
 
-    /// Notes how an operation ended.
+    /// Records the end of an operation.
     pub fn end(&self, number: usize, end: End<O::Output>) {
         self.history.borrow_mut().end(number, end);
     }
 
-    /// The operation that was begun last.
+    /// The operation that began last.
     pub fn last(&self) -> String {
         self.history.borrow().entries.last().map(ToString::to_string).unwrap_or_default()
     }
 
-    /// Lets clients end what they began, and read every key, in a network that has healed; gives all that they did.
-    ///
+    /// Lets clients end their operations and read every key, in a healed network; returns the history.
     /// # Panics
-    /// If something does not end, or cannot be read.
+    /// If an operation does not end, or a key cannot be read.
     pub fn end_all(&self, datacenter: &mut Datacenter) -> Vec<Entry<O>> {
         self.live_through(Phase::Ending, datacenter);
         self.live_through(Phase::Reading, datacenter);
@@ -108,7 +108,9 @@ impl<O: Object> Clients<O> {
         let start = datacenter.now();
         loop {
             let clients: Vec<_> = self.living.borrow().iter().flatten().cloned().collect();
-            clients.iter().for_each(|client| assert!(client.unread.borrow().is_empty(), "{:?}", client.unread.borrow()));
+            clients
+                .iter()
+                .for_each(|client| assert!(client.unread.borrow().is_empty(), "{:?}", client.unread.borrow()));
             if clients.iter().all(|client| client.has_ended(phase)) {
                 return;
             }
@@ -131,7 +133,7 @@ impl<O: Object> Clients<O> {
     }
 }
 
-/// Judges a history of so many keys; gives the number of those that stay undecided.
+/// Judges a history over this many keys; returns how many of them stay undecided.
 ///
 /// # Panics
 /// If the history of a key is not linearizable.
@@ -147,7 +149,7 @@ pub fn tell<O: Object>(history: &[Entry<O>], trace: Option<&Trace>) {
     }
 }
 
-/// What a run comes to that ends now, in which clients did all this.
+/// The result of a run that ends now, with this history.
 pub fn story<O: Object>(datacenter: &Datacenter, history: &[Entry<O>]) -> Story {
     let mut hasher = DefaultHasher::new();
     history.iter().for_each(|entry| format!("{entry:?}").hash(&mut hasher));

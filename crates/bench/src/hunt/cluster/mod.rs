@@ -1,18 +1,18 @@
-//! Replicas with their logs on disks, clients, and whoever operates them, in a simulated datacenter: what the hunts of all services on replicated state
-//! machines share. Random commands, random changes of members, random faults.
-//!
-//! Replicas crash and restart with what their disks have: what was flushed, and of what was written since, some. Hosts stand still, links fail, the network
-//! is cut in two. While all that goes on, no two replicas lead in one term, logs that agree on an entry agree on all before, and what is committed stays.
-//! In the end the network heals, and every client must get an answer for every key; then the history of each must be linearizable, in which a command that was
-//! executed twice, or was lost, has no place.
+//! Replicas with logs on disks, clients, and an operator, in a simulated datacenter: shared by the hunts of all
+//! services on replicated state machines. Random commands, random changes of members, random faults.
+//! Replicas crash and restart with the contents of their disks: all flushed writes, and some later ones. Hosts stop,
+//! links fail, the network is partitioned. Meanwhile no two replicas lead in one term, logs that agree on an entry
+//! agree on all earlier ones, and committed entries stay. In the end the network heals, and every client must get an
+//! answer for every key. Then the history of each key must be linearizable, which excludes commands that were executed
+//! twice, or lost.
 //!
 //! | File | What it holds |
 //! |---|---|
-//! | `scenario` | what a seed means |
-//! | `replica`, `operator` | the programs of replicas, and of whoever changes the members |
-//! | `rot` | disks whose bits rot |
+//! | `scenario` | the meaning of a seed |
+//! | `replica`, `operator` | the programs of replicas, and of the operator that changes members |
+//! | `rot` | disks with bit rot |
 //! | `spoiler` | faults at the worst time of an election |
-//! | `observer` | what must be true of all logs at any time |
+//! | `observer` | invariants of all logs |
 //! | `run` | one run, up to its verdict |
 
 mod observer;
@@ -34,37 +34,37 @@ use dunlin_smr::{Node, StateMachine};
 
 use self::replica::Log;
 use self::run::Shared;
-pub use self::scenario::{CLOCK_PPM_MAX, Clocks, Load, Scenario};
+pub use self::scenario::{CLOCK_PPM_MAX, Clocks, Load, SNAPSHOT_PIECES_MAX, Scenario};
 use super::Drawn;
 use super::clients::history::Entry;
 use super::clients::object::Object;
 use super::story::Story;
 use super::trace::Trace;
 
-/// What is replicated, and what is done with it: where the hunts differ.
+/// A replicated service, and the work on it: where the hunts differ.
 pub trait Service: Sized + 'static {
-    /// What its clients do.
+    /// The work of its clients.
     const LOAD: Load;
 
-    /// What is replicated.
+    /// The replicated machine.
     type Machine: StateMachine + 'static;
-    /// What runs beside a replica, on its endpoint.
+    /// Runs beside a replica, on its endpoint.
     type Companion;
-    /// What is kept under a key.
+    /// The object under a key.
     type Object: Object;
     /// The program of a client.
     type Client: Program + 'static;
 
-    /// Makes a drawn scenario one of its own.
+    /// Adapts a drawn scenario to the service.
     fn adapt(_: &mut Scenario) {}
 
-    /// The part of a cluster that is its own.
+    /// The service's own part of a cluster.
     fn new(scenario: &Scenario) -> Self;
 
     /// The machine of a replica, on a host with this clock.
     fn machine(&self, scenario: &Scenario, id: u64, clock: &ThreadClock) -> Self::Machine;
 
-    /// Starts what runs beside a replica.
+    /// Starts the companion of a replica.
     fn accompany(
         shared: &Rc<Shared<Self>>,
         id: u64,
@@ -75,10 +75,10 @@ pub trait Service: Sized + 'static {
     /// Starts a client, after `incarnation` crashes.
     fn start(shared: &Rc<Shared<Self>>, number: usize, incarnation: u32, transport: SimTransport) -> Self::Client;
 
-    /// What replicas are asked to execute; `None` if an operation only reads.
+    /// The command of an operation; `None` if it only reads.
     fn command(key: usize, input: &InputOf<Self>) -> Option<Vec<u8>>;
 
-    /// Goes on when all histories were judged, and judges what stands in none.
+    /// Runs after all histories were judged, and judges everything outside histories.
     ///
     /// # Panics
     /// If a promise is broken.
@@ -120,10 +120,11 @@ impl<S: Service> Drawn for Of<S> {
     }
 }
 
-/// What is asked of a service.
+/// The operations of a service.
 type InputOf<S> = <<S as Service>::Object as Object>::Input;
 
-/// Gives writes the places that they have among commands that were committed. What two have in common, as all deletions of a key, has none.
+/// Gives writes their positions among the committed commands. Identical commands, such as all deletions of a key, get
+/// none.
 fn place<'a, S: Service>(history: &mut [Entry<S::Object>], committed: impl Iterator<Item = &'a [u8]>) {
     let command = |entry: &Entry<S::Object>| match S::Object::has_twins(&entry.input) {
         true => None,
@@ -132,7 +133,7 @@ fn place<'a, S: Service>(history: &mut [Entry<S::Object>], committed: impl Itera
     let numbers = history.iter().enumerate().filter_map(|(number, entry)| Some((command(entry)?, number)));
     let mut numbers: HashMap<Vec<u8>, usize> = numbers.collect();
     for (place, command) in (0..).zip(committed) {
-        // One that is committed again is not executed again.
+        // A command that is committed again is not executed again.
         if let Some(number) = numbers.remove(command) {
             history[number].place = Some(place);
         }

@@ -1,5 +1,6 @@
-//! What must be true of all replicas at any time (Raft, Figure 3): election safety, log matching, leader completeness, and that what is committed stays
-//! committed, also in snapshots. And of their members: one change at a time, and no leader that is none of them.
+//! Invariants of all replicas (Raft, Figure 3): election safety, log matching, leader completeness, and that committed
+//! entries stay committed, also in snapshots. Invariants of membership: one change at a time, and every leader is a
+//! member.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -12,22 +13,22 @@ use dunlin_smr::wire::response::{Role, Status};
 
 use super::replica::Log;
 
-/// Everything that was seen.
+/// All observations.
 #[derive(Default)]
 pub struct Observer {
-    /// By term: who led.
+    /// Leaders by term.
     leaders: BTreeMap<u64, u64>,
-    /// By index and term: what the entry says, and the term of the one before it.
+    /// By index and term: the entry's hash, and the term of the previous entry.
     entries: HashMap<(u64, u64), (u64, Option<u64>)>,
     /// By index.
     committed: BTreeMap<u64, Committed>,
-    /// By index: what was committed as a command, as far as it was seen in a log.
+    /// By index: committed commands, as far as they were seen in a log.
     commands: BTreeMap<u64, Vec<u8>>,
-    /// By replica: up to where it was looked at.
+    /// By replica: the last index that was checked.
     looked_at: HashMap<u64, u64>,
-    /// Who was elected since that was asked.
+    /// Replicas elected since the last call of `take_elected`.
     elected: Vec<u64>,
-    /// The last leader's term, and the members that it knows.
+    /// The last leader's term, and the members it knows.
     members: (u64, Vec<u64>),
 }
 
@@ -35,7 +36,7 @@ pub struct Observer {
 #[derive(Debug, Clone, Copy)]
 struct Committed {
     term: u64,
-    /// The term of whoever was first seen to know: it was committed in this one or before.
+    /// The term of the replica at which the commit was first seen: it was committed in this term or an earlier one.
     known_in: u64,
 }
 
@@ -46,12 +47,12 @@ fn content(entry: &Entry) -> u64 {
 }
 
 impl Observer {
-    /// A replica begins with what its disk has.
+    /// Resets what is known of a replica that restarts from its disk.
     pub fn restarted(&mut self, id: u64) {
         self.looked_at.remove(&id);
     }
 
-    /// What clients asked for in entries that were committed, in their order.
+    /// The commands in committed entries, in order.
     pub fn commands(&self) -> impl Iterator<Item = &[u8]> {
         let parsed = self.commands.values().filter_map(|entry| Command::parse(entry).ok());
         parsed.filter(|command| command.kind == Kind::Apply).map(|command| command.body)
@@ -62,15 +63,15 @@ impl Observer {
         &self.members.1
     }
 
-    /// Who was seen to be elected since this was asked.
+    /// The replicas that were elected since the last call.
     pub fn take_elected(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.elected)
     }
 
-    /// Looks at a replica.
+    /// Checks a replica.
     ///
     /// # Panics
-    /// If something is not as it must be.
+    /// If an invariant is violated.
     pub fn look(&mut self, status: &Status, log: &Log) {
         self.look_at_log(log);
         self.look_at_committed(status, log);
@@ -103,7 +104,7 @@ impl Observer {
         }
     }
 
-    /// Of changes of members that may not be committed, a log has one at most.
+    /// A log has at most one uncommitted change of members.
     fn look_at_changes(&self, status: &Status, log: &Log) {
         let known = self.committed.last_key_value().map_or(0, |(index, _)| *index);
         let open = log.view().iter().rev().take_while(|entry| entry.index > known);
@@ -111,7 +112,7 @@ impl Observer {
         assert!(changes <= 1, "replica {} has {changes} changes of members under way at a time", status.id);
     }
 
-    /// From the end on, up to the first entry that was seen with the same before it.
+    /// From the end back to the first entry that was seen before with the same predecessor.
     fn look_at_log(&mut self, log: &Log) {
         let mut entries = log.view().iter().rev().peekable();
         while let Some(entry) = entries.next() {
@@ -128,7 +129,7 @@ impl Observer {
                                 known, before,
                                 "before entry {index} of term {term} stand entries of different terms"
                             );
-                            // What is before was seen with it.
+                            // All earlier entries were seen together with it.
                             return;
                         }
                         (None, Some(before)) => known.1 = Some(before),
@@ -155,7 +156,7 @@ impl Observer {
             );
         }
         *looked_at = status.committed.max(*looked_at);
-        // A snapshot says what is committed, too.
+        // A snapshot is committed, too.
         let base = log.base().get_metadata();
         if base.index > 0 {
             let committed = *self.committed.entry(base.index).or_insert(known(base.term));

@@ -1,5 +1,5 @@
-//! The program of whoever operates the cluster: asks for learners, votes, removals and other leaders while clients work, and replaces replicas whose disks
-//! have rotted.
+//! The program of the operator: it requests learners, votes, removals and transfers of leadership while clients work,
+//! and replaces replicas whose disks have rotted.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -23,7 +23,7 @@ use crate::hunt::clients::driver::Tasks;
 use crate::hunt::clients::phases::{Doings, Phase};
 use crate::hunt::node::run_endpoint;
 
-/// Between two looks at what is to be done.
+/// Interval at which it checks for work.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// The program.
@@ -35,7 +35,7 @@ pub struct Operator {
     idle_runs: u32,
 }
 
-/// What its task has.
+/// The state of its task.
 struct Desk<S: Service> {
     shared: Rc<Shared<S>>,
     client: Client<SimTransport>,
@@ -51,10 +51,10 @@ impl Operator {
         let mut random = Random::new(scenario.seed ^ 0x09e4_a704 ^ u64::from(incarnation) << 40);
         let config = EndpointConfig { seed: Some(random.next()), ..scenario.operator_endpoint().clone() };
         let endpoint = Rc::new(Endpoint::new(transport, config).expect("drawn settings are valid"));
-        // What a task asserts fails the run.
+        // A failed assertion in a task fails the run.
         endpoint.propagate_panics();
         let client = Client::new(&endpoint, scenario.first_members(), scenario.client);
-        // It looks at each of them.
+        // It checks each of them.
         scenario.replicas().for_each(|id| client.learn(id, address(id)));
         let mut tasks = Tasks::new(endpoint.clone(), Rc::new(Doings::new(waker)));
         let desk = Desk { shared: shared.clone(), client, clock: clock.clone(), random: RefCell::new(random) };
@@ -95,12 +95,12 @@ impl<S: Service> Desk<S> {
         left > 0
     }
 
-    /// Does what the message of a replica says that does not start: removes it, and adds another; or the other way round.
+    /// Follows the advice of a replica that refuses to start: removes it, and adds another; or in the other order.
     async fn replace(&self, id: u64) {
         let fresh = self.shared.scenario.replacement(id);
         let removes_first = self.random.borrow_mut().chance(50);
         while let Some(change) = self.next_step(id, fresh, removes_first).await {
-            // Whatever comes of it, the next look shows.
+            // The next check shows the result, whatever it is.
             if let Some(change) = change {
                 self.change(change).await;
             }
@@ -109,7 +109,8 @@ impl<S: Service> Desk<S> {
         self.shared.rot.borrow_mut().replaced(id);
     }
 
-    /// The next change on the way to replace a member; inner `None` if nobody says how it is, outer `None` if that is done.
+    /// The next change for replacing a member; inner `None` if no replica reports its status, outer `None` if it is
+    /// done.
     async fn next_step(&self, old: u64, fresh: u64, removes_first: bool) -> Option<Option<Change>> {
         let Some(status) = self.leader().await else { return Some(None) };
         let is_member = |id: &u64| status.voters.contains(id) || status.learners.contains(id);
@@ -126,7 +127,7 @@ impl<S: Service> Desk<S> {
         is_member(&old).then(|| Some(remove()))
     }
 
-    /// Asks for some change, with or without looking whether it makes sense. Many are refused.
+    /// Requests some change, whether or not it makes sense. Many are refused.
     async fn change_something(&self) {
         let looks = self.random.borrow_mut().chance(60);
         let status = if looks { self.leader().await } else { None };
@@ -159,7 +160,7 @@ impl<S: Service> Desk<S> {
         self.shared.changes_made.set(self.shared.changes_made.get() + u64::from(done.is_ok()));
     }
 
-    /// Anything; `None` for another leader.
+    /// A random change; `None` for a transfer of leadership.
     fn draw(&self) -> Option<Change> {
         let scenario = &self.shared.scenario;
         let r = &mut *self.random.borrow_mut();
@@ -172,7 +173,7 @@ impl<S: Service> Desk<S> {
         }
     }
 
-    /// What may be done to a cluster that is like this; `None` for another leader.
+    /// A change that is possible in this status; `None` for a transfer of leadership.
     fn draw_sensible(&self, status: &Status) -> Option<Change> {
         let scenario = &self.shared.scenario;
         let r = &mut *self.random.borrow_mut();
@@ -190,8 +191,8 @@ impl<S: Service> Desk<S> {
         }
     }
 
-    /// A member to remove. The first one stays: by it clients find the others. While disks are to rot no other leaves, so that what is gone is never more than
-    /// a minority.
+    /// A member to remove. The first one stays, because clients find the others through it. While disks are to rot, no
+    /// other member leaves, so that never more than a minority is gone.
     fn draw_removal(&self, r: &mut Random, may_leave: impl Fn(&u64) -> bool) -> Option<Change> {
         let scenario = &self.shared.scenario;
         if !scenario.rots.is_empty() {
@@ -201,7 +202,7 @@ impl<S: Service> Desk<S> {
         r.pick(&leaving).map(|id| Change::Remove { id: *id })
     }
 
-    /// How the leader is, and with it the cluster, if one says so.
+    /// The status of the leader, if one answers.
     async fn leader(&self) -> Option<Status> {
         let mut leader: Option<Status> = None;
         for id in self.shared.scenario.replicas() {
@@ -219,7 +220,7 @@ impl<S: Service> Desk<S> {
     }
 }
 
-/// Waits for two at once.
+/// Waits for two futures concurrently.
 async fn both(first: impl Future<Output = ()>, second: impl Future<Output = ()>) {
     let (mut first, mut second) = (pin!(first), pin!(second));
     let mut left = [true; 2];

@@ -17,15 +17,15 @@ use crate::hunt::node::run_endpoint;
 /// The log of a replica: the real one, on a disk in memory.
 pub type Log = DurableLog<SimDisk>;
 
-/// What runs on the host of a replica.
+/// The state of a replica's host.
 pub enum Life<S: Service> {
-    /// It.
+    /// The replica runs.
     Runs(Box<Replica<S>>),
-    /// Nothing: its log is damaged.
+    /// The replica refused to start: its log is damaged.
     Refused,
 }
 
-/// A replica that runs.
+/// A running replica.
 pub struct Replica<S: Service> {
     id: u64,
     shared: Rc<Shared<S>>,
@@ -33,9 +33,9 @@ pub struct Replica<S: Service> {
     _companion: S::Companion,
     endpoint: Rc<Endpoint<SimTransport>>,
     node: Node<S::Machine, Log>,
-    /// What the log's thread would do.
+    /// Does the work of the log's thread.
     flusher: Stepper<SimDisk>,
-    /// Errors that its disk had given when it started.
+    /// Errors of its disk by the time it started.
     faults: u64,
     random: Random,
     clock: ThreadClock,
@@ -47,17 +47,19 @@ impl<S: Service> Life<S> {
     pub fn start(shared: &Rc<Shared<S>>, id: u64, incarnation: u32, transport: SimTransport) -> Life<S> {
         let disk = &shared.disks[id as usize - 1];
         if incarnation > 0 {
-            // It was looked after.
+            // The disk was repaired.
             disk.borrow().fail_flush_after(u64::MAX);
         }
         let parts = Parts::new(shared, id, incarnation, transport);
         loop {
-            let Some((logs, flusher)) = shared.rot.borrow_mut().judge(id, open(shared, id)) else { return Life::Refused };
+            let Some((logs, flusher)) = shared.rot.borrow_mut().judge(id, open(shared, id)) else {
+                return Life::Refused;
+            };
             let faults = disk.borrow().faults();
             if let Some(replica) = Replica::start(&parts, logs, flusher) {
                 return Life::Runs(Box::new(replica));
             }
-            // Its first write was not flushed, and the process ended: it is started again when its disk was looked after.
+            // Its first write was not flushed, and the process ended: it is restarted after its disk was repaired.
             assert!(disk.borrow().faults() > faults, "replica {id} cannot write its log, and its disk is well");
             let after = disk.borrow().crash(Crash::Process);
             after.fail_flush_after(u64::MAX);
@@ -79,7 +81,7 @@ fn open<S: Service>(shared: &Shared<S>, id: u64) -> Result<(Vec<Log>, Stepper<Si
     Ok((DurableLog::of_groups(&wal, shared.scenario.groups)?, flusher))
 }
 
-/// What a replica is made of, beside its log.
+/// The parts of a replica, besides its log.
 struct Parts<S: Service> {
     shared: Rc<Shared<S>>,
     id: u64,
@@ -123,7 +125,8 @@ impl<S: Service> Replica<S> {
     fn start(parts: &Parts<S>, logs: Vec<Log>, flusher: Stepper<SimDisk>) -> Option<Replica<S>> {
         let (id, shared) = (parts.id, &parts.shared);
         let scenario = &shared.scenario;
-        let beginning = if id <= scenario.members { Beginning::First(scenario.first_members()) } else { Beginning::Join };
+        let beginning =
+            if id <= scenario.members { Beginning::First(scenario.first_members()) } else { Beginning::Join };
         let faults = shared.disks[id as usize - 1].borrow().faults();
         let groups = logs.into_iter().map(|log| (log, shared.service.machine(scenario, id, &parts.clock))).collect();
         let node = match Host::start(&parts.endpoint, parts.config.clone(), groups, beginning) {
@@ -146,7 +149,7 @@ impl<S: Service> Replica<S> {
         })
     }
 
-    /// Lets its disk hang if that is due.
+    /// Makes its disk hang if that is due.
     fn hang(&self) {
         let time = self.clock.virtual_now();
         let mut hangs = self.shared.hangs.borrow_mut();
@@ -170,7 +173,7 @@ impl<S: Service> Replica<S> {
     }
 }
 
-/// The host crashed, or only the process: whatever was written is there then, flushed or not.
+/// The host crashed, or only the process: in the second case all writes are kept, flushed or not.
 impl<S: Service> Drop for Replica<S> {
     fn drop(&mut self) {
         let crash = if self.random.chance(75) { Crash::Power } else { Crash::Process };
@@ -187,7 +190,7 @@ impl<S: Service> Replica<S> {
         self.hang();
         self.flusher.step(now);
         let more = run_endpoint(&self.endpoint, &self.clock, &mut self.idle_runs);
-        // As of the time before, so that nothing ends of which the replica has not heard yet.
+        // As of the previous time, so that no flush completes before the replica can hear of it.
         let flushed = self.flusher.step(now);
         self.look();
         if more {

@@ -1,4 +1,4 @@
-//! Bits that rot on the disks of some replicas, and what becomes of these: each must refuse to start, and is then replaced.
+//! Bit rot on the disks of some replicas: each of these must refuse to start, and is then replaced.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -8,25 +8,25 @@ use dunlin_smr::wal::sim::SimDisk;
 use dunlin_smr::wal::{Disk as _, WalError};
 use dunlin_trial::Random;
 
-/// A bit that is not as it was written.
+/// A flipped bit.
 #[derive(Debug, Clone)]
 struct Flipped {
     path: PathBuf,
-    /// Of its byte in the file.
+    /// Offset of its byte in the file.
     offset: u64,
 }
 
-/// What a replica's disk has in store.
+/// The planned fate of a replica's disk.
 #[derive(Debug, Clone, Default)]
 enum Fate {
-    /// It rots when its replica has crashed and there is something old on it.
+    /// It rots once its replica has crashed and there is old data on it.
     #[default]
     Due,
-    /// It has, and its replica must not start.
+    /// It has rotted, and its replica must refuse to start.
     Rotten(Flipped),
-    /// Its replica did not.
+    /// Its replica refused to start.
     Refused,
-    /// Another member has taken the place of its replica.
+    /// Another member has replaced its replica.
     Replaced,
 }
 
@@ -38,12 +38,12 @@ pub struct Rot {
 }
 
 impl Rot {
-    /// The disks of these replicas are to rot.
+    /// Plans rot for the disks of these replicas.
     pub fn new(replicas: &[u64]) -> Rot {
         Rot { fates: replicas.iter().map(|id| (*id, Fate::Due)).collect() }
     }
 
-    /// A replica has crashed, and its disk is like this now.
+    /// Handles the crash of a replica, with the present state of its disk.
     pub fn crashed(&mut self, id: u64, disk: &SimDisk, random: &mut Random) {
         if let Some(fate @ Fate::Due) = self.fates.get_mut(&id)
             && let Some(flipped) = flip(disk, random)
@@ -52,10 +52,11 @@ impl Rot {
         }
     }
 
-    /// What is wrong with the disk of a replica that is about to start.
+    /// Checks the result of opening the log of a replica that is about to start.
     ///
     /// # Panics
-    /// If something is, and the replica did not say so, with its place; or said so though nothing is.
+    /// If the disk has rotted and the replica did not report that with its position, or if it reported damage without
+    /// rot.
     pub fn judge<L>(&mut self, id: u64, opened: Result<L, OpenError>) -> Option<L> {
         let fate = self.fates.get_mut(&id);
         let error = match opened {
@@ -68,7 +69,7 @@ impl Rot {
         };
         match fate {
             Some(Fate::Rotten(flipped)) => check_place(id, &error, flipped),
-            // As it was.
+            // No change.
             Some(Fate::Refused | Fate::Replaced) => return None,
             _ => panic!("replica {id} cannot open its log after a crash: {error}"),
         }
@@ -81,12 +82,12 @@ impl Rot {
         self.fates.get(&id).is_some_and(|fate| !matches!(fate, Fate::Due))
     }
 
-    /// A replica that refused to start and was not replaced yet.
+    /// A replica that refused to start and has not been replaced yet.
     pub fn to_replace(&self) -> Option<u64> {
         self.fates.iter().find(|(_, fate)| matches!(fate, Fate::Refused)).map(|(id, _)| *id)
     }
 
-    /// Another has taken the place of a replica.
+    /// Records that another member has replaced a replica.
     pub fn replaced(&mut self, id: u64) {
         self.fates.insert(id, Fate::Replaced);
     }
@@ -97,19 +98,20 @@ impl Rot {
     }
 }
 
-/// Flips a bit where a crash cannot be the cause: in a segment that is not the last, or in the snapshot. `None` if there is none.
+/// Flips a bit where a crash cannot be the cause: in a segment that is not the last, or in the snapshot. `None` if
+/// there is no such place.
 fn flip(disk: &SimDisk, random: &mut Random) -> Option<Flipped> {
     let names: BTreeSet<String> = disk.list().ok()?.into_iter().filter(|name| !name.ends_with(".tmp")).collect();
     let number = |name: &String| u64::from_str_radix(name.strip_prefix("log-")?, 16).ok();
     let segments: Vec<u64> = names.iter().filter_map(number).collect();
-    // What is before a gap was to be removed.
+    // Segments before a gap were about to be removed.
     let follows = |at: &usize| segments[*at] + 1 == segments[at + 1];
     let old = (0..segments.len().saturating_sub(1)).rev().take_while(follows);
     let mut files: Vec<String> = old.map(|at| format!("log-{:016x}", segments[at])).collect();
     if files.is_empty() {
         return None;
     }
-    // Of two, one is not needed any more, or not yet.
+    // Of two, one is no longer needed, or not needed yet.
     let mut snapshots = names.iter().filter(|name| name.starts_with("snapshot-"));
     if let (Some(only), None) = (snapshots.next(), snapshots.next()) {
         files.push(only.clone());
@@ -123,7 +125,7 @@ fn flip(disk: &SimDisk, random: &mut Random) -> Option<Flipped> {
 }
 
 /// # Panics
-/// If the error does not lead to the bit.
+/// If the error does not name the position of the bit.
 fn check_place(id: u64, error: &OpenError, flipped: &Flipped) {
     let OpenError::Wal(WalError::Damaged { path, offset, .. } | WalError::Version { path, offset, .. }) = error else {
         panic!("replica {id} has a bit flipped at {flipped:?}, and says: {error}");

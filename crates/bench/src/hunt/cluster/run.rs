@@ -21,14 +21,14 @@ use crate::hunt::strain::tell_of_narrow_paths;
 use crate::hunt::trace::{Recorded, Trace};
 
 const MILLISECOND: u64 = 1_000_000;
-/// Between two looks at whether somebody was elected.
+/// Interval of checks for elections.
 const LOOK_EVERY: u64 = MILLISECOND / 20;
-/// Replicas are replaced so soon after the network healed.
+/// Time limit for replacing replicas after the network has healed.
 const REPLACED_WITHIN: u64 = 60_000 * MILLISECOND;
 /// The shortest flush.
 const FLUSH_MIN: Duration = Duration::from_micros(1);
 
-/// What all programs of a cluster, and the run itself, share.
+/// State shared by all programs of a cluster, and the run itself.
 pub struct Shared<S: Service> {
     pub scenario: Scenario,
     /// By replica.
@@ -38,7 +38,7 @@ pub struct Shared<S: Service> {
     pub rot: RefCell<Rot>,
     /// Disks that are still to hang.
     pub hangs: RefCell<Vec<Hang>>,
-    /// Changes of members and of leaders that are still to be asked for, and those that were made.
+    /// Changes of members and of leaders still to be requested, and those that were made.
     pub changes_left: Cell<u32>,
     pub changes_made: Cell<u64>,
     pub service: S,
@@ -47,7 +47,7 @@ pub struct Shared<S: Service> {
 struct Run<S: Service> {
     datacenter: Recorded,
     shared: Rc<Shared<S>>,
-    /// Another cluster, whose list has an address of this one.
+    /// Another cluster, whose list contains an address of this one.
     foreign: Option<Rc<Shared<S>>>,
 }
 
@@ -95,7 +95,7 @@ impl<S: Service> Shared<S> {
         })
     }
 
-    /// Members that there are, and whose disks are well: others may have stopped for good.
+    /// Current members with healthy disks: others may have stopped for good.
     pub fn running_members(&self) -> Vec<u64> {
         let has_failed = |id: &u64| self.scenario.flush_fails.is_some_and(|(failing, _)| failing == *id);
         let (observer, rot) = (self.observer.borrow(), self.rot.borrow());
@@ -103,7 +103,7 @@ impl<S: Service> Shared<S> {
         observer.members().iter().copied().filter(is_well).collect()
     }
 
-    /// All that clients did, when they have ended it and read every key.
+    /// The history of all clients, after they have ended their work and read every key.
     fn history(&self, datacenter: &mut Recorded) -> Vec<Entry<S::Object>> {
         let mut history = self.clients.end_all(datacenter);
         place::<S>(&mut history, self.observer.borrow().commands());
@@ -146,7 +146,7 @@ impl<S: Service> Run<S> {
         Run { datacenter, shared, foreign }
     }
 
-    /// Everything that the scenario has in store, until all faults have ended.
+    /// Runs everything in the scenario, until all faults have ended.
     fn work(&mut self) {
         let end = self.shared.scenario.end_ns();
         if self.shared.scenario.spoiled_elections > 0 {
@@ -162,7 +162,7 @@ impl<S: Service> Run<S> {
         self.datacenter.run_until(end);
     }
 
-    /// Waits until who refused to start is replaced.
+    /// Waits until all replicas that refused to start are replaced.
     fn replace_all(&mut self) {
         let start = self.datacenter.now();
         while let Some(id) = { self.shared.rot.borrow().to_replace() } {

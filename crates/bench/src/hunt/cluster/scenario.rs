@@ -1,4 +1,4 @@
-//! What a seed means: the datacenter, replicas and clients, what they do, and what goes wrong meanwhile.
+//! The meaning of a seed: the datacenter, replicas and clients, their work, and the faults.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -14,28 +14,32 @@ use dunlin_trial::{Random, Roughness};
 use crate::hunt::scenario::{draw_config, draw_cost, draw_topology, work_ns};
 use crate::hunt::strain::Strain;
 
-/// Most clients: all of them work on few keys.
+/// Maximum number of clients: all of them work on few keys.
 const CLIENTS_MAX: u64 = 8;
-/// Least length of receive queues: it holds the credits of all sessions of a replica, and of as many whose clients have crashed.
+/// Minimum length of receive queues: it holds the credits of all sessions of a replica, and as many of crashed clients.
 const RX_DESCRIPTORS_MIN: usize = 4096;
 const MILLISECOND: u64 = 1_000_000;
-/// Groups of a replica, at most.
+/// Maximum number of groups of a replica.
 const GROUPS_MAX: u64 = 4;
-/// Congestion control may let one packet go in some milliseconds, even when the network has healed: a client that gives a replica less time than this, in
-/// nanoseconds, would never have a long answer, so it has none.
+/// Congestion control may pace packets at several milliseconds each, even when the network has healed. A client with a
+/// shorter attempt timeout than this, in nanoseconds, could never receive a long answer, so it runs without congestion
+/// control.
 const PACED_ATTEMPT_MIN: u64 = 100 * MILLISECOND;
-/// How many election timeouts clients work where elections are spoiled.
+/// Duration of client work in election timeouts, if elections are spoiled.
 const ELECTIONS: u64 = 10;
-/// How much slower a clock may be than another, in percent: leases hold as long as none runs a fifth faster than another.
+/// How much slower one clock may be than another, in percent: leases hold as long as no clock runs a fifth faster than
+/// another.
 const SLOWER_MAX: u64 = 19;
-/// By how many parts in a million a clock is fast or slow at most where rates change: one that is 8.7 % fast is 19 % faster than one that is 8.7 % slow.
+/// Maximum deviation of a clock in parts per million, if rates change: one that is 8.7 % fast is 19 % faster than one
+/// that is 8.7 % slow.
 pub const CLOCK_PPM_MAX: u32 = 87_000;
-/// How many election timeouts a disk hangs at most: leaders give way after some ([`NodeConfig::flush_elections_max`]).
+/// Maximum duration of a disk hang in election timeouts: leaders step down after some
+/// ([`NodeConfig::flush_elections_max`]).
 const HANG_ELECTIONS_MAX: u64 = 12;
-/// Members of a cluster whose list has an address of another one.
+/// Members of a cluster whose list contains an address of another one.
 const FOREIGN_MEMBERS: u64 = 3;
 
-/// A disk that hangs, and comes back.
+/// A disk that hangs temporarily.
 #[derive(Debug, Clone, Copy)]
 pub struct Hang {
     /// The replica.
@@ -45,18 +49,18 @@ pub struct Hang {
     pub length_ns: u64,
 }
 
-/// What a service has its clients do.
+/// The work of a service's clients.
 #[derive(Debug, Clone, Copy)]
 pub struct Load {
-    /// Tells the seeds of one service from those of another.
+    /// Distinguishes the seeds of different services.
     pub tag: u64,
-    /// Longest times between two things that a client begins, in nanoseconds: one of them is drawn.
+    /// Maximum times between two starts of a client, in nanoseconds: one of them is drawn.
     pub gaps_ns: &'static [u64],
-    /// Hosts of which the clocks may run otherwise: replicas alone, or clients too.
+    /// Hosts whose clocks may deviate: replicas only, or clients too.
     pub clocks: Clocks,
 }
 
-/// Whose clocks promises hang on.
+/// The clocks that guarantees depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clocks {
     /// Those of replicas.
@@ -65,68 +69,75 @@ pub enum Clocks {
     OfAll,
 }
 
+/// Maximum number of pieces in which a snapshot is taken, written, sent or restored. A piece costs a turn of the event
+/// loop, and some seeds take a snapshot every three commands.
+pub const SNAPSHOT_PIECES_MAX: u64 = 10_000;
+
 /// One run. Everything in it follows from the seed.
 #[derive(Clone)]
 pub struct Scenario {
-    /// Its name.
+    /// Its seed.
     pub seed: u64,
     /// Hosts and switches. Replica i is on host i - 1, clients are on the last hosts.
     pub topology: Topology,
-    /// What packets cost the hosts.
+    /// The CPU cost of packets at hosts.
     pub cost: CostModel,
-    /// First members. Their ids begin with 1.
+    /// Number of first members. Their ids start at 1.
     pub members: u64,
-    /// Replicas that may join, with the ids after those.
+    /// Number of replicas that may join; their ids follow.
     pub spares: u64,
     /// Clients.
     pub clients: u32,
-    /// First members whose disks rot, fewer than half of them. For each there is another replica, with an id after those of spares, to replace it.
+    /// First members whose disks rot, fewer than half of them. For each there is a replacement, with an id after those
+    /// of the spares.
     pub rots: Vec<u64>,
-    /// Settings of the endpoints of replicas, then of clients, then of the operator, but for the seed.
+    /// Settings of the endpoints of replicas, then of clients, then of the operator, except for the seed.
     pub endpoints: Vec<EndpointConfig>,
-    /// Settings of all replicas, but for id, tick, seed and clock.
+    /// Settings of all replicas, except for id, tick, seed and clock.
     pub node: NodeConfig,
-    /// Groups of each replica. Clients and the observer look at the last one; the others share links, disks and snapshots with it.
+    /// Groups of each replica. Clients and the observer use the last one; the others share links, disks and snapshots
+    /// with it.
     pub groups: u16,
-    /// By replica: how much slower its clock is than the fastest may be, in percent.
+    /// By replica: how much slower its clock is than the fastest possible one, in percent.
     slower: Vec<u64>,
-    /// How many of a hundred leaders are deposed.
+    /// Percentage of leaders that are deposed.
     pub spoiled_elections: u64,
     /// Settings of clients.
     pub client: ClientConfig,
     /// Bytes of a segment of the log.
     pub segment_bytes: u32,
-    /// Longest time that a flush takes, in nanoseconds.
+    /// Maximum duration of a flush, in nanoseconds.
     pub flush_max_ns: u64,
-    /// The replica of which a flush fails once, and after how many.
+    /// The replica at which one flush fails, and after how many.
     pub flush_fails: Option<(u64, u64)>,
     /// Disks that hang.
     pub hangs: Vec<Hang>,
     /// The first members, and their hosts.
     first: Vec<(u64, u32)>,
-    /// The replica whose address stands in the list of another cluster, under the same id.
+    /// The replica whose address is in the list of another cluster, under the same id.
     reused: Option<u64>,
-    /// The first member that there is not, since its address is that of a replica of another cluster.
+    /// The first member that does not exist, since its address belongs to a replica of another cluster.
     absent: Option<u64>,
-    /// Changes of members and of leaders that are asked for.
+    /// Number of changes of members and of leaders to request.
     pub changes: u32,
-    /// What goes wrong. All of it ends.
+    /// The faults. All of them end.
     pub plan: FaultPlan,
-    /// Keys that are used.
+    /// Number of keys.
     pub keys: usize,
-    /// Times that each client begins something.
+    /// How often each client starts something.
     pub steps: u32,
-    /// Longest time between two of them, in nanoseconds.
+    /// Maximum time between two starts, in nanoseconds.
     pub gap_max_ns: u64,
-    /// Longest value that is stored, in bytes.
+    /// Maximum length of a value, in bytes.
     pub value_bytes_max: u64,
-    /// Bytes that go into a snapshot, and from there to the disk, at a time.
+    /// Bytes that go into a snapshot, and from there to disk, at a time.
     pub snapshot_step_bytes: usize,
 }
 
 impl std::fmt::Debug for Scenario {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let NodeConfig { tick, heartbeat_ticks, election_ticks, reads, snapshot_entries, keep_entries, .. } = &self.node;
+        let NodeConfig { tick, heartbeat_ticks, election_ticks, reads, snapshot_entries, keep_entries, .. } =
+            &self.node;
         f.debug_struct("Scenario")
             .field("seed", &self.seed)
             .field("members, spares, clients", &(self.members, self.spares, self.clients))
@@ -137,7 +148,10 @@ impl std::fmt::Debug for Scenario {
             .field("groups, idle_ticks", &(self.groups, self.node.idle_ticks))
             .field("snapshot_entries, keep_entries", &(snapshot_entries, keep_entries))
             .field("client", &self.client)
-            .field("segment_bytes, flush_max_ns, flush_fails", &(self.segment_bytes, self.flush_max_ns, self.flush_fails))
+            .field(
+                "segment_bytes, flush_max_ns, flush_fails",
+                &(self.segment_bytes, self.flush_max_ns, self.flush_fails),
+            )
             .field("hangs, reused", &(&self.hangs, self.reused))
             .field("changes, keys, steps, gap_max_ns", &(self.changes, self.keys, self.steps, self.gap_max_ns))
             .field("snapshot_step_bytes", &self.snapshot_step_bytes)
@@ -150,7 +164,7 @@ impl std::fmt::Debug for Scenario {
 impl Scenario {
     /// The run of a seed.
     pub fn draw(seed: u64, load: Load) -> Scenario {
-        // Neighbouring seeds would share most of SplitMix64's sequence.
+        // Consecutive seeds would share most of SplitMix64's sequence.
         let mut random = Random::new(seed.wrapping_mul(0xd134_2543_de82_ef95) ^ load.tag);
         let r = &mut random;
         let mut topology = draw_topology(r);
@@ -182,11 +196,11 @@ impl Scenario {
         let is_long = spoiled_elections > 0;
         let steps = if is_long { r.between(60, 100) } else { r.between(10, 40) } as u32;
         let gap_max_ns = match is_long {
-            // For some leaders.
+            // Enough for several leaders.
             true => 2 * ELECTIONS * election_ns / u64::from(steps),
             false => *r.pick(load.gaps_ns).unwrap_or(&0),
         };
-        // Where leaders come and go, clients find the next one soon.
+        // If leaders come and go, clients find the next one soon.
         let attempt_ns = if is_long { election_ns / 8 } else { r.between(5, 100) * MILLISECOND };
         let client_hosts = replicas as u32..own_hosts;
         let mut plan = draw_faults(r, is_steady, members, client_hosts, work_ns(steps, gap_max_ns), &topology);
@@ -197,14 +211,17 @@ impl Scenario {
             Strain { hosts, clocks, clock_ppm_max: CLOCK_PPM_MAX, mtu: topology.mtu, until_ns }.add(&mut plan, seed);
         }
         let has_rates = plan.faults.iter().any(|timed| matches!(timed.fault, Fault::ClockRate { .. }));
-        let hangs =
-            if is_steady { Vec::new() } else { draw_hangs(&mut more, members, work_ns(steps, gap_max_ns), election_ns) };
+        let hangs = if is_steady {
+            Vec::new()
+        } else {
+            draw_hangs(&mut more, members, work_ns(steps, gap_max_ns), election_ns)
+        };
         rots.iter().for_each(|id| add_crashes(r, &mut plan, *id, work_ns(steps, gap_max_ns)));
         // Not before the replica runs.
         let flush_fails =
             (r.chance(8) && members == 5 && rots.is_empty()).then(|| (r.between(1, members), r.between(12, 50)));
         let endpoint = |r: &mut Random| EndpointConfig {
-            // Long silences are the business of replicas.
+            // Only replicas face long silences.
             peer_timeout: Duration::from_millis(r.between(20, 100)),
             connect_timeout: Duration::from_millis(r.between(20, 200)),
             deferred_requests_max: 16_384,
@@ -228,7 +245,7 @@ impl Scenario {
             groups,
             slower: (0..replicas)
                 .map(|_| if r.chance(50) { 0 } else { r.between(0, SLOWER_MAX) })
-                // All there is between two clocks is drawn once.
+                // The whole difference between two clocks is drawn once.
                 .map(|slower| if has_rates { 0 } else { slower })
                 .collect(),
             spoiled_elections,
@@ -240,7 +257,7 @@ impl Scenario {
                 read_from: if several.chance(40) { ReadFrom::Any } else { ReadFrom::Leader },
                 ..ClientConfig::default()
             },
-            // Short ones, where old ones are wanted.
+            // Short segments, if old ones are wanted.
             segment_bytes: if rots.is_empty() { 1 << r.between(11, 16) } else { 2048 },
             rots,
             flush_max_ns: *r.pick(&[0, 20_000, MILLISECOND, 10 * MILLISECOND]).unwrap_or(&0),
@@ -249,7 +266,7 @@ impl Scenario {
             first: (1..=members).map(|id| (id, host(id))).collect(),
             reused,
             absent: None,
-            // Who fails for good is not to be missed for a majority.
+            // A member that fails for good must not be needed for a majority.
             changes: if flush_fails.is_some() || r.chance(40) { 0 } else { r.between(1, 12) as u32 },
             plan,
             keys: r.between(2, 4) as usize,
@@ -261,21 +278,32 @@ impl Scenario {
         }
     }
 
-    /// When all faults have ended, and clients are about to stop beginning anything: nanoseconds of virtual time.
+    /// Sizes the pieces of snapshots such that a snapshot of `state_bytes` is written within this time, on average, in
+    /// nanoseconds.
+    pub fn bound_snapshots(&mut self, state_bytes: u64, within_ns: u64) {
+        // The disk flushes each piece, and may flush the log before the next. On average, both together take as long as
+        // the longest flush.
+        let pieces_max = (within_ns / self.flush_max_ns.max(1)).min(SNAPSHOT_PIECES_MAX);
+        self.snapshot_step_bytes = self.snapshot_step_bytes.max(state_bytes.div_ceil(pieces_max) as usize);
+    }
+
+    /// When all faults have ended and clients are about to stop starting work: nanoseconds of virtual time.
     pub fn end_ns(&self) -> u64 {
         let hangs_end = self.hangs.iter().map(|hang| hang.from_ns + hang.length_ns).max().unwrap_or(0);
         self.plan.end_ns().unwrap_or(0).max(hangs_end).max(work_ns(self.steps, self.gap_max_ns)) + 1
     }
 
-    /// Another cluster, whose list has the address of a replica of this one: with the same work, under the same faults, on hosts behind those of this one. Its
-    /// client has one of its own hosts, and knows its members without that one.
+    /// Another cluster, whose list contains the address of a replica of this one: with the same work, under the same
+    /// faults, on hosts after those of this one. Its client has its own host, and knows its members without that
+    /// replica.
     pub fn foreign(&self) -> Option<Scenario> {
         let reused = self.reused?;
         let mut hosts = self.client_host(self.clients as usize)..;
-        let first = self.first.iter().map(|(id, host)| (*id, if *id == reused { *host } else { hosts.next().unwrap_or(0) }));
+        let first =
+            self.first.iter().map(|(id, host)| (*id, if *id == reused { *host } else { hosts.next().unwrap_or(0) }));
         let endpoints = self.endpoints[..self.members as usize].iter().chain([self.client_endpoint(0)]).cloned();
         Some(Scenario {
-            // Else it would have the same number.
+            // Otherwise it would have the same cluster number.
             seed: self.seed ^ 0x6f72_6569_676e,
             first: first.collect(),
             endpoints: endpoints.collect(),
@@ -291,12 +319,12 @@ impl Scenario {
         })
     }
 
-    /// Whether there is a replica with an id.
+    /// Whether a replica with this id exists.
     pub fn exists(&self, id: u64) -> bool {
         self.absent != Some(id)
     }
 
-    /// The first members that there are, and their hosts.
+    /// The first members that exist, and their hosts.
     pub fn own_members(&self) -> impl Iterator<Item = (u64, u32)> {
         self.first.iter().copied().filter(|(id, _)| self.exists(*id))
     }
@@ -306,7 +334,7 @@ impl Scenario {
         format!("key-{number}").into_bytes()
     }
 
-    /// All replicas, also those that may never join.
+    /// All replicas, including those that may never join.
     pub fn replicas(&self) -> std::ops::RangeInclusive<u64> {
         1..=self.replicas_max()
     }
@@ -315,7 +343,7 @@ impl Scenario {
         self.members + self.spares + self.rots.len() as u64
     }
 
-    /// The tick of a replica, which it measures by its own clock.
+    /// The tick of a replica, measured by its own clock.
     pub fn tick(&self, id: u64) -> Duration {
         self.node.tick * (100 + self.slower[id as usize - 1] as u32) / 100
     }
@@ -325,16 +353,16 @@ impl Scenario {
         self.node.tick.as_nanos() as u64 * u64::from(self.node.election_ticks)
     }
 
-    /// The replica that takes the place of one whose disk has rotted.
+    /// The replacement of a replica whose disk has rotted.
     ///
     /// # Panics
-    /// If the disk of that one is not to rot.
+    /// If no rot is planned for its disk.
     pub fn replacement(&self, id: u64) -> u64 {
         let at = self.rots.iter().position(|rotten| *rotten == id).expect("its disk is one of those that rot");
         self.members + self.spares + 1 + at as u64
     }
 
-    /// The members that clients are told of.
+    /// The members that clients are given.
     pub fn known_members(&self) -> Vec<(u64, Addr)> {
         self.first_members().into_iter().filter(|(id, _)| self.exists(*id)).collect()
     }
@@ -391,7 +419,11 @@ fn draw_node(r: &mut Random, mtu: usize) -> NodeConfig {
         keep_entries: if r.chance(50) { r.between(0, 20) } else { 10_000 },
         chunk_bytes: r.between(1, 4 * mtu as u64) as usize,
         sessions_max: if r.chance(85) { 65_536 } else { r.between(1, 4) as usize },
-        session_idle_max: if r.chance(85) { Duration::from_secs(600) } else { Duration::from_millis(r.between(5, 200)) },
+        session_idle_max: if r.chance(85) {
+            Duration::from_secs(600)
+        } else {
+            Duration::from_millis(r.between(5, 200))
+        },
         ..NodeConfig::new(1)
     }
 }
@@ -420,7 +452,7 @@ fn draw_rots(r: &mut Random, members: u64) -> Vec<u64> {
     (0..count).map(|next| (first - 1 + next) % members + 1).collect()
 }
 
-/// Lets a replica crash in the middle of a run, twice, since at first there may be nothing old on its disk.
+/// Crashes a replica twice in the middle of a run, since there may be nothing old on its disk the first time.
 fn add_crashes(r: &mut Random, plan: &mut FaultPlan, id: u64, work_ns: u64) {
     for part in [0, 1] {
         let from = work_ns / 4 * (1 + part) + r.between(0, work_ns / 4);
@@ -428,7 +460,7 @@ fn add_crashes(r: &mut Random, plan: &mut FaultPlan, id: u64, work_ns: u64) {
     }
 }
 
-/// Faults of all kinds anywhere, and more of those that replicas must live through.
+/// Faults of all kinds anywhere, and more of those that replicas must survive.
 fn draw_faults(
     r: &mut Random,
     is_steady: bool,
@@ -459,7 +491,7 @@ fn draw_faults(
             0..=3 => Fault::Crash { host: replica },
             4..=5 => Fault::Pause { host: replica },
             6 => Fault::Partition { hosts: vec![replica] },
-            // With a client, who can tell whether it still believes to lead.
+            // Together with a client, which can tell whether it still believes to lead.
             7..=8 => Fault::Partition { hosts: vec![replica, clients.end - 1] },
             _ => Fault::Partition { hosts: vec![replica, host(r.between(1, members))] },
         };

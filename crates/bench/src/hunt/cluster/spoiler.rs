@@ -1,8 +1,10 @@
 //! Faults at the worst time of an election. A leader is cut off, so that it hears nothing of the next one. Then
 //!
-//! - either, when the next one is elected, all who elected it crash, before their disks have what it says, and come back soon; it is cut off in its turn, and
-//!   the first one may be elected again, by the same voters: so a vote that was forgotten is given twice;
-//! - or some clients are with the old leader, and ask it, while others ask the next one: so a lease that is too long gives what is no longer true.
+//! - either, once the next leader is elected, all its voters crash before their disks have its entries, and restart
+//!   soon; the new leader is cut off in turn, and the first one may be elected again by the same voters: so a forgotten
+//!   vote would be given twice;
+//! - or some clients stay with the old leader, and read from it, while others use the next one: so a lease that is too
+//!   long would return stale data.
 
 use dunlin_sim::fault::FaultId;
 use dunlin_sim::{Datacenter, Fault};
@@ -10,27 +12,27 @@ use dunlin_trial::Random;
 
 use super::scenario::{Scenario, host};
 
-/// Longest time for which a voter is down.
+/// Maximum downtime of a voter.
 const DOWN_MAX: u64 = 5_000_000;
-/// Longest time until a leader is cut off, and for which it is, in election timeouts.
+/// Maximum time until a leader is cut off, and of the cut, in election timeouts.
 const LEADS_MAX: u64 = 1;
 const CUT_OFF_MAX: u64 = 4;
 
-/// A leader that is to be cut off, or is.
+/// A leader that is to be cut off, or is cut off.
 struct Deposed {
     id: u64,
-    /// How many clients are with it.
+    /// Number of clients with it.
     clients: usize,
-    /// When it is, or when nobody was elected meanwhile.
+    /// When the cut begins; or when it ends, if no other leader was elected meanwhile.
     at: u64,
     cut_off: Option<FaultId>,
 }
 
-/// What is to be done, and to be undone.
+/// Faults to begin and to end.
 pub struct Spoiler {
     random: Random,
     deposed: Option<Deposed>,
-    /// Faults, and when they are to end.
+    /// Faults in force, and when they end.
     going_on: Vec<(u64, FaultId)>,
 }
 
@@ -39,7 +41,7 @@ impl Spoiler {
         Spoiler { random: Random::new(scenario.seed ^ 0xc4a5), deposed: None, going_on: Vec::new() }
     }
 
-    /// Does what is due now. These replicas were elected since it was asked last.
+    /// Begins and ends the faults that are due. `elected` are the replicas elected since the last call.
     pub fn spoil(&mut self, datacenter: &mut Datacenter, scenario: &Scenario, elected: Vec<u64>) {
         let now = datacenter.now();
         for (_, fault) in self.going_on.extract_if(.., |(until, _)| *until <= now) {

@@ -1,5 +1,5 @@
-//! What must come of all that was executed: a specification of the machine, apart from its code. It says what each command is answered and what happens, and
-//! when nothing may end yet, by the clock of the datacenter.
+//! The expected results of all executed commands: a specification of the machine, independent of its code. It
+//! determines the answer and the events of each command, and when nothing may end yet, by the clock of the datacenter.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::hunt::cluster::CLOCK_PPM_MAX;
 struct Member {
     incarnation: Incarnation,
     is_live: bool,
-    /// What it was told, in milliseconds; 0 before the first watchman.
+    /// The timeout that it was told, in milliseconds; 0 before the first watchman.
     failure_timeout_ms: u64,
     joined: u64,
 }
@@ -33,7 +33,7 @@ struct Lease {
     granted: u64,
 }
 
-/// How a watchman made an end to a member or a lease.
+/// How a watchman ended a member or a lease.
 struct End {
     at: u64,
     /// How long it had to wait.
@@ -44,7 +44,8 @@ struct End {
 
 impl End {
     /// # Panics
-    /// If nobody's clock can have counted so long since it was begun, or since something was sent that was answered as heard.
+    /// If no clock can have counted that long since the beginning, or since a heartbeat or renewal was sent that was
+    /// answered as heard.
     fn check(&self, revision: Revision, heard: &[u64]) {
         let least = self.wait.as_nanos() * 1_000_000 / (1_000_000 + u128::from(CLOCK_PPM_MAX));
         for since in heard.iter().chain([&self.begun]) {
@@ -60,32 +61,32 @@ impl End {
 
 /// All that has happened.
 pub struct Book {
-    /// By incarnation or token: those that a watchman ended.
+    /// By incarnation or token: those ended by a watchman.
     ends: BTreeMap<Revision, End>,
-    /// By incarnation: when it stopped to be live.
+    /// By incarnation: when it stopped being live.
     gone: BTreeMap<Incarnation, u64>,
     /// By token: the incarnation that was granted the lease.
     holders: BTreeMap<Token, Incarnation>,
-    /// The index of the last command that was gone through.
+    /// The index of the last command that was processed.
     index: u64,
     epoch: u64,
-    /// So many epochs are kept at most.
+    /// Maximum number of epochs that are kept.
     epochs_max: u64,
-    /// When epochs were forgotten, and up to which, in order.
+    /// When epochs were cut, and up to which, in order.
     cuts: Vec<(u64, u64)>,
     reign: u64,
     failure_timeout_ms: u64,
     members: BTreeMap<MemberId, Member>,
     leases: BTreeMap<String, Lease>,
-    /// By path: the version.
+    /// By path: version and value.
     tree: BTreeMap<String, (Revision, Vec<u8>)>,
-    /// That of the last step in which something happened. The events of a step share it.
+    /// The revision of the last step with events. The events of a step share it.
     revision: Revision,
-    /// All of them, in order.
+    /// All events, in order.
     events: Vec<Event>,
 }
 
-/// What is answered, or why it is refused.
+/// The answer, or why the command is refused.
 type Answered = Result<Answer, CoordError>;
 
 impl Book {
@@ -108,10 +109,10 @@ impl Book {
         }
     }
 
-    /// Goes through what was executed since it was called last.
+    /// Processes the commands that were executed since the last call.
     ///
     /// # Panics
-    /// If a reply is not what it must be, or something ended too early.
+    /// If a reply is wrong, or something ended too early.
     pub fn read(&mut self, witness: &Witness) {
         let from = self.index;
         witness.after(from, |index, executed| {
@@ -140,17 +141,22 @@ impl Book {
         live.map(|(id, member)| (*id, member.incarnation)).collect()
     }
 
+    /// When an incarnation stopped being live, in nanoseconds of virtual time.
+    pub fn gone(&self, incarnation: Incarnation) -> Option<u64> {
+        self.gone.get(&incarnation).copied()
+    }
+
     /// Leases that are held.
     pub fn held(&self) -> Vec<&String> {
         self.leases.keys().collect()
     }
 
-    /// What happened after a revision.
+    /// The events after a revision.
     pub fn after(&self, revision: Revision) -> &[Event] {
         &self.events[self.up_to(revision).len()..]
     }
 
-    /// What happened up to a revision.
+    /// The events up to a revision.
     fn up_to(&self, revision: Revision) -> &[Event] {
         &self.events[..self.events.partition_point(|event| event.revision <= revision)]
     }
@@ -161,13 +167,13 @@ impl Book {
         revision
     }
 
-    /// Nobody changed the set of live members, and now it is another.
+    /// Begins the next epoch: the set of live members changes.
     fn next_epoch(&mut self) -> u64 {
         self.epoch += 1;
         self.epoch
     }
 
-    /// Epochs up to one are forgotten, unless they were before.
+    /// Discards epochs up to one, unless they were discarded before.
     fn cut(&mut self, up_to: u64, now: u64) {
         if up_to > self.cuts.last().map_or(0, |(_, cut)| *cut) {
             self.cuts.push((now, up_to));
@@ -189,7 +195,7 @@ impl Book {
         self.happen(Happening::Ended { name: name.to_owned(), token: lease.token });
     }
 
-    /// It was done; the revision is that of this step, if anything happened in it.
+    /// The answer of success; the revision is that of this step, if it had any events.
     fn done(&self) -> Answered {
         Ok(Answer::Done { revision: self.events.last().map_or(0, |event| event.revision) })
     }
@@ -201,14 +207,13 @@ impl Book {
                 if let Some((name, _)) = self.leases.iter().find(|(_, lease)| lease.member == member) {
                     return Err(CoordError::LeasesRun { member, name: name.clone() });
                 }
+                if self.members.get(&member).is_some_and(|before| before.is_live) {
+                    return Err(CoordError::Live { member });
+                }
                 let (epoch, failure_timeout_ms) = (self.next_epoch(), self.failure_timeout_ms);
                 let incarnation = self.happen(Happening::Joined { member, epoch });
                 let joined = Member { incarnation, is_live: true, failure_timeout_ms, joined: now };
-                let before = self.members.insert(member, joined);
-                before
-                    .into_iter()
-                    .filter(|before| before.is_live)
-                    .for_each(|before| _ = self.gone.insert(before.incarnation, now));
+                self.members.insert(member, joined);
                 Ok(Answer::Joined { joined: Joined { incarnation, epoch, failure_timeout_ms } })
             }
             Command::Leave { member, incarnation } => {
@@ -231,7 +236,9 @@ impl Book {
                     self.done()
                 }
             },
-            Command::CutEpochs { up_to } if up_to > self.epoch => Err(CoordError::EpochChanged { epoch: self.epoch }),
+            Command::CutEpochs { up_to } if up_to > self.epoch => {
+                Err(CoordError::EpochAhead { asked: up_to, epoch: self.epoch })
+            }
             Command::CutEpochs { up_to } => {
                 self.cut(up_to, now);
                 self.done()
@@ -276,7 +283,7 @@ impl Book {
                     return Err(CoordError::ReignOver { reign });
                 }
                 let asked = (members.len() + leases.len()) as u64;
-                // One for all that fail together.
+                // One epoch for all that fail together.
                 let epoch = self.epoch + 1;
                 let failures = members.iter().filter(|silent| self.fail(silent, epoch, now)).count() as u64;
                 let lapses = leases.iter().filter(|lapsed| self.lapse(lapsed, now)).count() as u64;
@@ -318,7 +325,7 @@ impl Book {
         }
     }
 
-    /// A member has failed, if it is the one that a watchman waited for.
+    /// Fails a member, if it is still the one that a watchman waited for.
     fn fail(&mut self, Silent { member, incarnation }: &Silent, epoch: u64, now: u64) -> bool {
         let Ok(found) = self.live_as(*member, *incarnation) else { return false };
         found.is_live = false;
@@ -330,7 +337,7 @@ impl Book {
         true
     }
 
-    /// A lease is over, if it is the one that a watchman waited for.
+    /// Ends a lease, if it is still the one that a watchman waited for.
     fn lapse(&mut self, Lapsed { name, token }: &Lapsed, now: u64) -> bool {
         let Ok(lease) = self.held_with(name, *token) else { return false };
         let end = End { at: now, wait: Duration::from_millis(lease.ttl_ms), begun: lease.granted };
@@ -339,10 +346,10 @@ impl Book {
         true
     }
 
-    /// Compares what clients were told with what has happened.
+    /// Compares what clients were told with the events.
     ///
     /// # Panics
-    /// If it is something else.
+    /// If they differ.
     pub fn judge(&self, testimony: &Testimony) {
         let heard = testimony.heard.borrow();
         for (revision, end) in &self.ends {
@@ -394,12 +401,15 @@ impl Book {
         );
     }
 
-    /// What clients were told of epochs is who came and went in them, unless they were cut by then.
+    /// The epochs that clients were told match the events, unless they were cut by then.
     fn judge_epochs(&self, ToldEpochs { after, begun, ended, answer }: &ToldEpochs) {
         let before = self.cuts.iter().take_while(|(at, _)| at < begun).last().map_or(0, |(_, cut)| *cut);
         match answer {
             Ok(page) => {
-                assert!(before <= *after, "a client was told of epochs after {after}, and those up to {before} were cut");
+                assert!(
+                    before <= *after,
+                    "a client was told of epochs after {after}, and those up to {before} were cut"
+                );
                 self.judge_page(*after, page);
             }
             Err(told) => {
@@ -413,12 +423,13 @@ impl Book {
         }
     }
 
-    /// None is left out.
+    /// No epoch is missing.
     fn judge_page(&self, after: u64, told: &Epochs) {
         let last = told.epochs.last().map_or(after, |change| change.epoch);
         let is_told = |event: &&Event| event.happening.epoch().is_some_and(|epoch| epoch > after && epoch <= last);
         let expected = self.events.iter().filter(is_told).map(|event| (event.revision, &event.happening));
-        let told = told.epochs.iter().flat_map(|change| change.changes.iter().map(|happening| (change.revision, happening)));
+        let told =
+            told.epochs.iter().flat_map(|change| change.changes.iter().map(|happening| (change.revision, happening)));
         assert!(
             told.clone().eq(expected),
             "a client was told of other epochs after {after} than there were: {:?}",
@@ -426,7 +437,7 @@ impl Book {
         );
     }
 
-    /// The members, leases and entries of a view are all of its one revision.
+    /// The members, leases and entries of a view are all of its revision.
     fn judge_viewed(&self, Viewed { root, view }: &Viewed) {
         self.judge_members(&view.members);
         let mut leases = BTreeMap::new();
@@ -445,7 +456,7 @@ impl Book {
         assert!(view.entries.iter().eq(&entries.collect::<Vec<_>>()), "a client was told of another tree: {view:?}");
     }
 
-    /// The tree as it was.
+    /// The tree at a revision.
     fn tree_at(&self, revision: Revision) -> Vec<Entry> {
         let mut tree = BTreeMap::new();
         for Event { revision, happening } in self.up_to(revision) {
@@ -467,22 +478,26 @@ impl Book {
         let is_told = |path: &str| listing.more_after.as_deref().is_none_or(|last| path <= last);
         let tree = self.tree_at(listing.revision).into_iter();
         let expected: Vec<Entry> = tree.filter(|entry| is_below(&entry.path, root) && is_told(&entry.path)).collect();
-        assert!(listing.entries == expected, "a client was told that below {root} there is {listing:?}, not {expected:?}");
+        assert!(
+            listing.entries == expected,
+            "a client was told that below {root} there is {listing:?}, not {expected:?}"
+        );
     }
 
-    /// Returns the clients and scopes of watchers that go on and have not seen the last event of their scope.
-    pub fn late(&self, testimony: &Testimony) -> Vec<(usize, Scope)> {
+    /// Returns the clients and scopes of those of the first watchers that are still running and have not seen the last
+    /// event of their scope.
+    pub fn late(&self, testimony: &Testimony, first: usize) -> Vec<(usize, Scope)> {
         let watched = testimony.watched.borrow();
-        let late = watched.iter().filter(|watched| {
+        let late = watched.iter().take(first).filter(|watched| {
             let last = watched.events.last().map_or(watched.after, |event| event.revision);
             watched.goes_on && self.after(last).iter().any(|event| holds(&watched.scope, &event.happening))
         });
         late.map(|watched| (watched.client, watched.scope.clone())).collect()
     }
 
-    /// A watcher that goes on has seen everything.
+    /// A running watcher has seen everything.
     fn judge_watched(&self, Watched { client, scope, after, events, goes_on }: &Watched) {
-        // One that stopped may have seen the first events of a step.
+        // A watcher that stopped may have seen only the first events of a step.
         let up_to = if *goes_on { usize::MAX } else { events.len() };
         let happened = self.after(*after).iter().filter(|event| holds(scope, &event.happening)).take(up_to);
         let mut seen = events.iter();
@@ -504,7 +519,7 @@ fn is_below(path: &str, root: &str) -> bool {
     root == "/" || path.strip_prefix(root).is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// Whether a watcher of a scope is told of something.
+/// Whether an event is in a scope.
 fn holds(scope: &Scope, happening: &Happening) -> bool {
     match happening {
         Happening::Set { path, .. } | Happening::Deleted { path } => match scope {

@@ -1,5 +1,5 @@
-//! The programs of clients: random operations on paths and leases at random times, all of them recorded; beside them the client's life as a member, and what
-//! it watches.
+//! The programs of clients: random operations on paths and leases at random times, all of them recorded; also the
+//! client's life as a member, and its watches.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use dunlin_coord::embedded::Embedded;
 use dunlin_coord::wire::{Command, Wire};
 use dunlin_coord::{
-    Condition, CoordError, Coordinator, Health, Incarnation, LEASE_TTL_MIN, Lease, Membership, Revision, Transaction,
+    Condition, CoordError, Coordinator, Health, LEASE_TTL_MIN, Lease, Membership, Revision, Standing, Transaction,
 };
 use dunlin_rpc::{EndpointConfig, Timers};
 use dunlin_sim::{SimTransport, ThreadClock};
@@ -23,14 +23,14 @@ use super::{Shared, attendance, watcher};
 use crate::hunt::clients::driver::{self, Driver, Pace, Place, Tasks};
 use crate::hunt::clients::patience::within;
 
-/// Operations that a client has in progress at most: what may be concurrent, the judge must try in every order.
+/// Limit of concurrent operations of a client: the judge must try all orders of concurrent operations.
 const IN_PROGRESS_MAX: u32 = 3;
-/// Dots of a value that a transaction sets, at most.
+/// Maximum number of dots in a value that a transaction sets.
 const TRANSACTION_VALUE_DOTS_MAX: usize = 32;
-/// Most watchers of a client.
+/// Maximum number of watchers of a client.
 const WATCHERS_MAX: u64 = 2;
 
-/// What the tasks of a client share.
+/// State shared by the tasks of a client.
 pub struct Caller {
     pub shared: Rc<Shared>,
     pub number: usize,
@@ -39,34 +39,34 @@ pub struct Caller {
     pub membership: Cell<Option<Membership>>,
     /// By key: the version last seen.
     versions: RefCell<HashMap<usize, Revision>>,
-    /// By key: the lease as it was granted or renewed last, and the turn in which it was granted.
+    /// By key: the lease as last granted or renewed, and the turn in which it was granted.
     leases: RefCell<HashMap<usize, (u64, Lease)>>,
-    /// By key: how often the client has given up what it relied on, or might have.
+    /// By key: how often the client has given up a lease, or might have.
     turns: RefCell<HashMap<usize, u64>>,
 }
 
-/// What a client does.
+/// The actions of a client.
 enum Action {
-    /// Something that stands in a history.
+    /// An operation that is recorded in a history.
     On(usize, Input),
-    /// Asks who is a member.
+    /// Reads the members.
     Members,
     /// Lists a part of the tree.
     List,
-    /// Looks at members, leases and a part of the tree at one moment.
+    /// Reads members, leases and a part of the tree at one moment.
     View,
-    /// Asks what happened in the epochs after one, or has those up to it forgotten.
+    /// Reads the epochs after one, or discards those up to it.
     Epochs(u64),
     CutEpochs(u64),
-    /// Changes paths if all holds, or none of them.
+    /// Changes several paths if all conditions hold, or none.
     Transact(Vec<(usize, Input)>, Transaction),
 }
 
-/// What a client draws.
+/// The random choices of a client.
 pub struct Work {
     caller: Rc<Caller>,
     random: Random,
-    /// Values are told apart by a count.
+    /// Counts values, to make them distinct.
     written: u64,
 }
 
@@ -101,7 +101,7 @@ impl driver::Work for Work {
         &self.caller
     }
 
-    /// Its life as a member, and what it watches.
+    /// Its life as a member, and its watches.
     fn arrive(&mut self, tasks: &mut Tasks) {
         tasks.keep(attendance::live(self.caller.clone(), Random::new(self.random.next())));
         tasks.keep(attendance::stir(self.caller.clone()));
@@ -132,7 +132,7 @@ impl driver::Work for Work {
 }
 
 impl Work {
-    /// Something at random, if there is anything to do with what is drawn.
+    /// A random action; `None` if the drawn one is impossible.
     fn draw(&mut self) -> Option<Action> {
         let settings = &self.caller.shared.service.settings;
         let r = &mut self.random;
@@ -171,7 +171,7 @@ impl Work {
         if self.random.chance(15) { Action::CutEpochs(epoch) } else { Action::Epochs(epoch) }
     }
 
-    /// Compares and writes some paths, at times in an epoch and under a lease that it knows, which may be over.
+    /// Compares and writes some paths, at times also with an epoch and a lease that it knows, which may be over.
     fn draw_transaction(&mut self) -> Action {
         let caller = self.caller.clone();
         let (settings, testimony) = (&caller.shared.service.settings, &caller.shared.service.testimony);
@@ -192,7 +192,7 @@ impl Work {
             let (condition, write) = match input {
                 _ if self.random.chance(30) => continue,
                 Input::Set { value, condition } => {
-                    // Long values of several paths at once would make the state longer than it is estimated.
+                    // Long values of several paths at once would make the state larger than estimated.
                     let value = value.shortened(TRANSACTION_VALUE_DOTS_MAX);
                     transaction = transaction.set(&path, value.bytes());
                     (condition, Part::Set(value))
@@ -216,7 +216,7 @@ impl Work {
         let token = self.caller.leases.borrow().get(&key).map(|(_, lease)| lease.token);
         match (r.between(0, 99), token) {
             (0..=14, _) => Some(Input::Holder),
-            // Of a lease that may be another's by now.
+            // The lease may belong to another by now.
             (15..=54, Some(token)) => Some(Input::Renew { token }),
             (55..=69, Some(token)) => Some(Input::Release { token }),
             _ => {
@@ -248,7 +248,7 @@ impl Caller {
         self.coordinator.client().timers()
     }
 
-    /// Does an operation and records it; says whether it got an answer.
+    /// Executes an operation and records it; returns whether there was an answer.
     async fn call(&self, key: usize, input: Input, patience: Option<Duration>) -> bool {
         let number = self.shared.clients.begin(key, self.number, input.clone(), self.clock.virtual_now());
         let result = within(&self.timers(), patience, self.execute(key, &input)).await;
@@ -299,7 +299,7 @@ impl Caller {
             }
             Input::Renew { token } => {
                 let lease = self.leases.borrow().get(&key).filter(|(_, lease)| lease.token == *token).cloned();
-                // Of a turn that is over it is renewed, but not relied on: its time may be that of a later grant.
+                // A lease of an earlier turn may be renewed, but not relied on: its time may be that of a later grant.
                 let (turn, mut lease) = lease.expect("a client renews the lease that it has seen last");
                 let sent_at = self.clock.virtual_now();
                 coordinator.renew(&mut lease).await?;
@@ -318,7 +318,7 @@ impl Caller {
         })
     }
 
-    /// Does a transaction, and records it in the history of each path and lease.
+    /// Executes a transaction, and records it in the history of each path and lease.
     async fn transact(&self, parts: Vec<(usize, Input)>, transaction: Transaction, patience: Option<Duration>) {
         let testimony = &self.shared.service.testimony;
         let (floor, begun) = (testimony.floor(), self.clock.virtual_now());
@@ -332,14 +332,16 @@ impl Caller {
         for ((key, input), number) in parts.into_iter().zip(numbers) {
             let end = match &result {
                 None => End::Unknown(now, "given up".into()),
-                Some(Err(error @ (CoordError::TimedOut { .. } | CoordError::Backend { .. }))) if error.may_have_run() => {
+                Some(Err(error @ (CoordError::TimedOut { .. } | CoordError::Backend { .. })))
+                    if error.may_have_run() =>
+                {
                     End::Unknown(now, error.to_string())
                 }
                 Some(Err(error @ (CoordError::TimedOut { .. } | CoordError::Backend { .. }))) => {
                     End::NotExecuted(now, error.to_string())
                 }
                 Some(Err(error)) if is_of(error, &name(key)) => End::Answered(now, Output::Refused(error.clone())),
-                // Why it was not done says nothing of this one.
+                // The cause of the refusal says nothing about this one.
                 Some(Err(error)) => End::NotExecuted(now, error.to_string()),
                 Some(Ok(_)) if !input.changes() => End::Answered(now, Output::Done),
                 Some(Ok(revision)) => {
@@ -351,7 +353,7 @@ impl Caller {
         }
     }
 
-    /// Looks at members, leases and a part of the tree.
+    /// Reads members, leases and a part of the tree.
     async fn view(&self) {
         let testimony = &self.shared.service.testimony;
         let floor = testimony.floor();
@@ -379,33 +381,45 @@ impl Caller {
         self.turns.borrow().get(&key).copied().unwrap_or(0)
     }
 
-    /// From before it asks for a lease anew, or gives it up, a client relies on no grant before: it cannot tell when that ends.
+    /// Before a client acquires a lease anew, or releases it, it stops relying on all earlier grants: it cannot tell
+    /// when they end.
     fn give_up(&self, key: usize) -> u64 {
         self.shared.service.reliance.give_up(self.number, Some(&name(key)));
         *self.turns.borrow_mut().entry(key).and_modify(|turn| *turn += 1).or_insert(1)
     }
 
-    /// Now, for the judge.
+    /// Virtual time, for the judge.
     pub fn virtual_now(&self) -> u64 {
         self.clock.virtual_now()
     }
 
-    /// Works as a member until then.
-    pub fn stand(&self, incarnation: Incarnation, safe_until: u64) {
-        self.shared.service.witness.stand(self.number, incarnation, safe_until, &self.clock);
+    /// Works as a member for as long as its standing says.
+    ///
+    /// # Panics
+    /// If that goes on, and the incarnation has gone.
+    pub fn stand(&self, standing: &Standing) {
+        let incarnation = standing.membership().incarnation;
+        let left = standing.safe_until().saturating_sub(self.clock.boot_now());
+        let gone = self.shared.service.gone(incarnation);
+        assert!(
+            left == 0 || gone.is_none(),
+            "client {} may work as incarnation {incarnation} for {left} ns more by its clock, which has gone at {gone:?}",
+            self.number
+        );
+        self.shared.service.witness.stand(self.number, standing, &self.clock);
     }
 
-    /// Works as a member no more.
+    /// Stops working as a member.
     pub fn end_standing(&self) {
         self.shared.service.witness.end_standing(self.number);
     }
 
-    /// Before it leaves, a client gives up all leases.
+    /// Gives up all leases, before the client leaves.
     pub fn give_up_all(&self) {
         (0..self.shared.scenario.keys).for_each(|key| _ = self.give_up(key));
     }
 
-    /// Relies on a lease that was asked for in a turn, unless it was given up since.
+    /// Relies on a lease that was requested in a turn, unless it was given up since.
     fn rely(&self, key: usize, turn: u64, lease: &Lease) {
         if self.turn(key) == turn {
             self.leases.borrow_mut().insert(key, (turn, lease.clone()));
@@ -413,7 +427,7 @@ impl Caller {
         }
     }
 
-    /// Asks who is a member; gives the revision.
+    /// Reads the members; returns the revision.
     pub async fn members(&self) -> Option<Revision> {
         self.ask_members().await.map(|members| members.revision)
     }
@@ -426,17 +440,17 @@ impl Caller {
         Some(members)
     }
 
-    /// Looks who is a member, and has one forgotten that has failed, or does not.
+    /// Reads the members, and forgets a failed one if `forgets`.
     async fn look_at_members(&self, forgets: bool) {
         let Some(members) = self.ask_members().await else { return };
         let failed = members.members.iter().find(|member| member.health == Health::Failed);
         if let Some(failed) = failed.filter(|_| forgets) {
-            // It may have joined again, or be forgotten by now.
+            // It may have joined again, or been forgotten by now.
             let _ = self.coordinator.forget(failed.id).await;
         }
     }
 
-    /// Lists a part of the tree, the first page of it; gives the revision.
+    /// Lists the first page of a part of the tree; returns the revision.
     pub async fn list(&self, root: &str) -> Option<Revision> {
         let testimony = &self.shared.service.testimony;
         let floor = testimony.floor();
@@ -447,7 +461,7 @@ impl Caller {
     }
 }
 
-/// Whether a transaction was refused for what this path or lease is.
+/// Whether a transaction was refused because of this path or lease.
 fn is_of(error: &CoordError, name: &str) -> bool {
     match error {
         CoordError::Exists { path, .. } | CoordError::Changed { path, .. } => path == name,
@@ -457,7 +471,7 @@ fn is_of(error: &CoordError, name: &str) -> bool {
     }
 }
 
-/// What replicas are asked to execute for what changes a path, of which no two are the same.
+/// The command of an operation that changes a path; no two are equal.
 pub fn command(key: usize, input: &Input) -> Option<Vec<u8>> {
     match input {
         Input::Set { value, condition } => {

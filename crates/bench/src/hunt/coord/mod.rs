@@ -1,19 +1,21 @@
-//! The fault hunt of the cluster manager: a [cluster](super::cluster) with its machine on durable logs, a watchman beside each replica, and clients that are
-//! members, contend for leases, change a small tree and watch all of it.
+//! The fault hunt of the cluster manager: a [cluster](super::cluster) with its machine on durable logs, a watchman
+//! beside each replica, and clients that are members, contend for leases, change a small tree and watch all of it.
 //!
-//! Clients' answers are judged twice. The history of each path and of each lease must be linearizable, whatever the machine did. And all that was executed is
-//! gone through once more by a specification of its own (`book`), whose answers and events must be those that the replicas gave and the watchers saw.
+//! Clients' answers are judged twice. The history of each path and of each lease must be linearizable, whatever the
+//! machine did. And an independent specification (`book`) processes all executed commands again; its answers and events
+//! must equal those of the replicas and the watchers.
 //!
 //! | File | What it holds |
 //! |---|---|
-//! | `settings` | what a seed means beyond the cluster |
-//! | `caller` | what clients ask for at random times |
+//! | `settings` | the meaning of a seed beyond the cluster |
+//! | `caller` | random operations of clients |
 //! | `attendance` | the life of a client as a member |
-//! | `watcher` | what clients watch |
+//! | `stamped` | when a heartbeat was sent |
+//! | `watcher` | the watches of clients |
 //! | `subject` | a path of the tree, or a lease, as the judge needs it |
 //! | `reliance` | who relies on which lease, by its own clock |
 //! | `testimony` | what clients were told that stands in no history |
-//! | `witness` | what each replica executed |
+//! | `witness` | what each replica executed, and who works as a member |
 //! | `book` | what must come of that |
 //! | `ending` | what must come true when faults have ended |
 
@@ -23,23 +25,24 @@ mod caller;
 mod ending;
 mod reliance;
 mod settings;
+mod stamped;
 mod subject;
 mod testimony;
 mod watcher;
 mod witness;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use dunlin_coord::Incarnation;
 use dunlin_coord::embedded::Watchman;
 use dunlin_coord::model::{Hearing, Machine};
 use dunlin_rpc::{CongestionControl, Endpoint};
 use dunlin_sim::{Datacenter, SimTransport, ThreadClock};
 use dunlin_smr::{Client, Node};
 
-use self::attendance::Attendance;
 use self::book::Book;
 use self::caller::Work;
 use self::reliance::Reliance;
@@ -50,44 +53,54 @@ use self::witness::{Witness, Witnessed};
 use super::clients::driver::Driver;
 use super::cluster::replica::Log;
 use super::cluster::run;
-use super::cluster::{Clocks, Load, Scenario, Service};
+use super::cluster::{Clocks, Load, SNAPSHOT_PIECES_MAX, Scenario, Service};
 
 const MILLISECOND: u64 = 1_000_000;
-/// Fewest commands of clients that a replica takes at a time: with fewer, one client starves among others that ask again and again.
+/// Minimum number of client commands that a replica queues: with fewer, one client starves among others that retry.
 const QUEUE_MIN: usize = 64;
 
-/// Fewest entries that are kept behind a snapshot. Heartbeats never end: with fewer, a replica with a snapshot that came in small pieces always needs another.
+/// Minimum number of entries kept behind a snapshot. Heartbeats never end: with fewer entries, a replica whose snapshot
+/// came in small pieces always needs another.
 const KEPT_MIN: u64 = 200;
 
-/// Longest time that a replica takes to write a snapshot, on average, in nanoseconds. In the end all replicas must catch up within the time that
-/// [`ending`] allows. A learner then waits for up to three snapshots: the one that its leader is writing, the leader's next one, and its own.
+/// Maximum average time that a replica takes to write a snapshot, in nanoseconds. In the end all replicas must catch up
+/// within the time that [`ending`] allows. A learner then waits for up to three snapshots: the one that its leader is
+/// writing, the leader's next one, and its own.
 const SNAPSHOT_NS_MAX: u64 = 2_000 * MILLISECOND;
-/// Most pieces in which a snapshot is taken, written, sent or restored. A piece costs a turn of the event loop, and some seeds take a snapshot every three commands.
-const PIECES_MAX: u64 = 10_000;
 
-/// A page of an answer has 256 kB where values are long, which is a thousand packets. In less time than this a client
-/// might never have one, and asks for it again and
-/// again: with few credits, many round trips long, or paced by congestion control, a packet in some milliseconds.
+/// If values are long, a page of an answer has 256 kB, which is a thousand packets. With a shorter attempt timeout than
+/// this, a client might never receive one, and would retry forever: with few credits it takes many round trips, and
+/// congestion control may pace packets at several milliseconds each.
 const LONG_ATTEMPT_MIN: Duration = Duration::from_millis(50);
 const LONG_CREDITS_MIN: u16 = 8;
 
-/// Within so many flushes, and so much time beside them, a command is executed in a network that is well.
+/// In a healthy network a command is executed within this many flushes, plus some time.
 const FLUSHES: u64 = 4;
 const ATTEMPT_MIN: Duration = Duration::from_millis(4);
 
-/// What all programs of a run share.
+/// State shared by all programs of a run.
 type Shared = run::Shared<Manager>;
 
 /// The cluster manager.
 pub struct Manager {
     settings: Settings,
     witness: Rc<Witness>,
-    /// By replica: that of its present machine.
+    /// By replica: the hearing of its present machine.
     hearings: RefCell<HashMap<u64, Hearing>>,
     testimony: Testimony,
     reliance: Reliance,
-    attendance: RefCell<Vec<Attendance>>,
+    /// By client: the incarnation as which it sends heartbeats and was heard.
+    attendance: RefCell<Vec<Option<Incarnation>>>,
+    rounds: Rounds,
     book: RefCell<Book>,
+}
+
+/// Events at the end of a run, one at a time.
+#[derive(Default)]
+struct Rounds {
+    /// How many are requested, and how many there were.
+    wanted: Cell<u64>,
+    done: Cell<u64>,
 }
 
 impl Service for Manager {
@@ -99,20 +112,18 @@ impl Service for Manager {
 
     fn adapt(scenario: &mut Scenario) {
         let node = &mut scenario.node;
-        // What sessions and full queues do is for the hunt of replicated state machines to find out.
+        // Sessions and full queues are tested by the hunt of replicated state machines.
         (node.sessions_max, node.session_idle_max) = (65_536, Duration::from_secs(600));
         node.proposals_max = node.proposals_max.max(QUEUE_MIN);
-        // A session is opened within an attempt, or anew.
+        // Each attempt can open a session, possibly a new one.
         let flushes = Duration::from_nanos(FLUSHES * scenario.flush_max_ns) + ATTEMPT_MIN;
         scenario.client.attempt_timeout = scenario.client.attempt_timeout.max(flushes);
         node.keep_entries = node.keep_entries.max(KEPT_MIN);
         let settings = Settings::draw(scenario);
         scenario.keys = settings.keys();
-        // The disk flushes each piece, and may flush the log before the next. On average, both together take as long as the longest flush.
-        let pieces_max = (SNAPSHOT_NS_MAX / scenario.flush_max_ns.max(1)).min(PIECES_MAX);
         let state_bytes = settings.state_bytes(scenario);
-        scenario.snapshot_step_bytes = scenario.snapshot_step_bytes.max(state_bytes.div_ceil(pieces_max) as usize);
-        // A client that watches fills a short queue, and refuses its own heartbeats.
+        scenario.bound_snapshots(state_bytes, SNAPSHOT_NS_MAX);
+        // A client with watches fills a short queue, and then refuses its own heartbeats.
         for endpoint in &mut scenario.endpoints {
             endpoint.queued_calls_max = endpoint.queued_calls_max.max(QUEUE_MIN as u16);
         }
@@ -124,7 +135,7 @@ impl Service for Manager {
                 endpoint.congestion = CongestionControl::None;
             }
         }
-        scenario.node.chunk_bytes = scenario.node.chunk_bytes.max(state_bytes.div_ceil(PIECES_MAX) as usize);
+        scenario.node.chunk_bytes = scenario.node.chunk_bytes.max(state_bytes.div_ceil(SNAPSHOT_PIECES_MAX) as usize);
     }
 
     fn new(scenario: &Scenario) -> Manager {
@@ -134,7 +145,8 @@ impl Service for Manager {
             hearings: RefCell::default(),
             testimony: Testimony::default(),
             reliance: Reliance::default(),
-            attendance: RefCell::new(vec![Attendance::Away; scenario.clients as usize]),
+            attendance: RefCell::new(vec![None; scenario.clients as usize]),
+            rounds: Rounds::default(),
             book: RefCell::new(Book::new(settings.limits.epochs_max)),
             settings,
         }

@@ -1,5 +1,5 @@
-//! Who relies on which lease. A holder knows its own clock only, the one that goes on while its machine is suspended; here
-//! all clocks are seen, and no two holders may rely on a lease at one time.
+//! Which client relies on which lease. A holder knows only its own clock, the one that advances while its machine is
+//! suspended. Here all clocks are visible, and no two holders may rely on a lease at the same time.
 
 use std::cell::RefCell;
 
@@ -15,15 +15,15 @@ struct Relied {
     clock: ThreadClock,
 }
 
-/// All of them.
+/// All reliances.
 #[derive(Default)]
 pub struct Reliance(RefCell<Vec<Relied>>);
 
 impl Reliance {
-    /// A client was granted a lease, or renewed it.
+    /// Records that a client was granted a lease, or renewed it.
     ///
     /// # Panics
-    /// If it relies on it now, and another does.
+    /// If it relies on the lease now, and so does another client.
     pub fn rely(&self, client: usize, lease: &Lease, clock: &ThreadClock) {
         let mut all = self.0.borrow_mut();
         let is_own = |relied: &Relied| relied.client == client && relied.name == lease.name;
@@ -42,7 +42,7 @@ impl Reliance {
         all.push(Relied { name, client, token, safe_until, clock: clock.clone() });
     }
 
-    /// A client gives up a lease, or all that it has.
+    /// Records that a client gives up a lease, or all of its leases.
     pub fn give_up(&self, client: usize, name: Option<&str>) {
         self.0.borrow_mut().retain(|relied| relied.client != client || name.is_some_and(|name| relied.name != name));
     }

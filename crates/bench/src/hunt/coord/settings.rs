@@ -1,4 +1,4 @@
-//! What a seed means for the cluster manager.
+//! The meaning of a seed for the cluster manager.
 
 use std::time::Duration;
 
@@ -7,33 +7,33 @@ use dunlin_trial::Random;
 
 use crate::hunt::cluster::Scenario;
 
-/// Longest value where many together fill more than a page of an answer.
+/// Maximum length of a value, if many together are to exceed a page of an answer.
 const BULKY_BYTES_MAX: u64 = 60_000;
 
 /// Bytes of a state without operations: members, sessions, and their events.
 const BASE_BYTES: u64 = 2_000;
-/// Bytes that an operation adds on average, without values.
+/// Bytes that an operation adds on average, excluding values.
 const OPERATION_BYTES: u64 = 12;
-/// One operation in so many sets a path.
+/// One in this many operations sets a path.
 const SET_EVERY: u64 = 4;
 
-/// Drawn for each run.
+/// Settings drawn for each run.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Of the watchmen that wait least.
+    /// For the watchmen with the shortest timeout.
     pub watchman: WatchmanConfig,
-    /// Between two heartbeats of a member.
+    /// Heartbeat interval of a member.
     pub heartbeat_every: Duration,
-    /// How often watchers ask.
+    /// Polling interval of watchers.
     pub watch_every: Duration,
-    /// Of all machines.
+    /// For all machines.
     pub limits: Limits,
-    /// Paths of the tree, and leases.
+    /// Number of paths of the tree, and of leases.
     pub paths: usize,
     pub leases: usize,
-    /// Longest time that a lease is asked for.
+    /// Maximum time of a lease.
     pub ttl_max: Duration,
-    /// Longest value, in bytes.
+    /// Maximum length of a value, in bytes.
     pub value_bytes_max: u64,
 }
 
@@ -68,13 +68,13 @@ impl Settings {
         self.value_bytes_max == BULKY_BYTES_MAX
     }
 
-    /// The settings of the watchman beside a replica: not all wait for the same time.
+    /// The settings of the watchman beside a replica: their timeouts differ.
     pub fn watchman_of(&self, id: u64) -> WatchmanConfig {
         let failure_timeout = self.watchman.failure_timeout * (2 + id as u32 % 3) / 2;
         WatchmanConfig { failure_timeout, ..self.watchman }
     }
 
-    /// Keys of histories: first the paths, then the leases.
+    /// Number of histories: first the paths, then the leases.
     pub fn keys(&self) -> usize {
         self.paths + self.leases
     }
@@ -85,7 +85,7 @@ impl Settings {
     }
 }
 
-/// What a key is called, be it a path or a lease.
+/// The name of a key, either a path or a lease.
 pub fn name(key: usize) -> String {
     format!("/t/{}/{key}", key % 2)
 }

@@ -1,6 +1,8 @@
-//! What operations do to a path of the tree, or to a lease: the promises of docs/coordination.md, written down once more.
+//! The effect of operations on a path of the tree, or on a lease: the promises of docs/coordination.md, specified
+//! independently.
 //!
-//! A lease may end between any two operations: whether it was time for that is judged apart from histories ([`super::book`]).
+//! A lease may end between any two operations: whether its time was over is judged apart from histories
+//! ([`super::book`]).
 
 use std::fmt;
 
@@ -11,10 +13,10 @@ use crate::hunt::clients::object::Object;
 
 /// An operation in the history of a key.
 pub type Entry = history::Entry<Subject>;
-/// How one went.
+/// The end of an operation.
 pub type End = history::End<Output>;
 
-/// A value: a text that tells it from all others, and dots after it. Long ones are cheap to compare.
+/// A value: a distinct text, followed by dots. Long values are cheap to compare.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Value {
     text: String,
@@ -26,12 +28,12 @@ impl Value {
         Value { text, dots }
     }
 
-    /// With no more dots than this.
+    /// The value with at most this many dots.
     pub fn shortened(self, dots_max: usize) -> Value {
         Value { dots: self.dots.min(dots_max), ..self }
     }
 
-    /// What these bytes are.
+    /// Decodes a value.
     pub fn of(bytes: &[u8]) -> Value {
         let dots = bytes.iter().rev().take_while(|byte| **byte == b'.').count();
         Value { text: String::from_utf8_lossy(&bytes[..bytes.len() - dots]).into_owned(), dots }
@@ -61,12 +63,12 @@ pub enum Input {
     Delete {
         condition: Condition,
     },
-    /// What a transaction compares and does of this path.
+    /// A transaction's compare and write of this path.
     Part {
         write: Part,
         condition: Condition,
     },
-    /// A transaction was done under this lease.
+    /// A transaction was executed under this lease.
     Under {
         token: Token,
     },
@@ -84,7 +86,7 @@ pub enum Input {
     },
 }
 
-/// What a transaction does to a path.
+/// A transaction's action on a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part {
     Nothing,
@@ -120,14 +122,14 @@ pub enum Output {
     Refused(CoordError),
 }
 
-/// An entry of the tree. Its version is not known if nobody was told.
+/// An entry of the tree. Its version is unknown if no client was told.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Leaf {
     value: Value,
     version: Option<Revision>,
 }
 
-/// Who holds a lease. The token is not known if nobody was told.
+/// The holder of a lease. The token is unknown if no client was told.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Held {
     member: MemberId,
@@ -135,12 +137,12 @@ struct Held {
     token: Option<Token>,
 }
 
-/// A path, of which `leaf` is what stands there, or a lease, of which `held` is who has it.
+/// A path with its entry in `leaf`, or a lease with its holder in `held`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Subject {
     leaf: Option<Leaf>,
     held: Option<Held>,
-    /// The highest version or token that was told: those that come are above.
+    /// The highest version or token seen so far: later ones are higher.
     highest: Revision,
 }
 
@@ -209,7 +211,7 @@ impl Object for Subject {
         }
     }
 
-    /// That a lease was renewed changes nothing here, and it may end without being given up.
+    /// A renewal changes nothing here, and the lease may end without being released.
     fn is_silent(input: &Input) -> bool {
         let is_read = matches!(input, Input::Get | Input::Holder | Input::Part { write: Part::Nothing, .. });
         is_read || matches!(input, Input::Renew { .. } | Input::Release { .. } | Input::Under { .. })
@@ -219,9 +221,11 @@ impl Object for Subject {
         match (&entry.input, entry.answer()) {
             (Input::Set { condition: Condition::Always, .. }, None | Some(Output::Changed(_))) => true,
             (Input::Delete { .. } | Input::Part { write: Part::Delete, .. }, None) => true,
-            (Input::Part { write: Part::Set(_), condition: Condition::Always }, None | Some(Output::Changed(_))) => true,
+            (Input::Part { write: Part::Set(_), condition: Condition::Always }, None | Some(Output::Changed(_))) => {
+                true
+            }
             (Input::Get | Input::Set { .. } | Input::Delete { .. } | Input::Part { .. }, _) => false,
-            // Of leases, only these see that one was granted without an answer.
+            // For leases, only these reveal a grant without an answer.
             (Input::Holder, Some(Output::Holder(Some(_)))) => false,
             (_, Some(Output::Refused(CoordError::Held { .. }))) => false,
             _ => true,
@@ -244,7 +248,8 @@ impl Object for Subject {
 }
 
 impl Subject {
-    /// What a transaction that was done, or may have been, leaves of this path: the same as if that had been done alone.
+    /// The state of this path after a transaction that was, or may have been, executed: the same as if its write had
+    /// been executed alone.
     fn after_part(&self, write: &Part, condition: Condition, answer: Option<&Output>) -> Option<Subject> {
         let input = match write {
             Part::Nothing => {
@@ -269,7 +274,7 @@ impl Subject {
         Subject { held: None, ..self.clone() }
     }
 
-    /// Also if another held it: the lease of that one may have ended before.
+    /// Possible even if another held it: that lease may have ended before.
     fn held_by(&self, member: MemberId, incarnation: Incarnation, token: Option<Token>) -> Subject {
         Subject { held: Some(Held { member, incarnation, token }), ..self.clone() }
     }
@@ -278,7 +283,7 @@ impl Subject {
         self.held.as_ref().is_some_and(|held| held.token == Some(token))
     }
 
-    /// What a read that found this makes of a path: its version is known then.
+    /// The state of a path after a read with this result: its version is known then.
     fn read(&self, found: Option<&(Value, Revision)>) -> Option<Subject> {
         match (&self.leaf, found) {
             (None, None) => Some(self.clone()),
@@ -287,7 +292,7 @@ impl Subject {
         }
     }
 
-    /// What is left when somebody was told the version or the token of what is there; `None` if it cannot have that.
+    /// The state once the version or token is known; `None` if it cannot have that.
     fn learned(&self, number: Revision) -> Option<Subject> {
         let mut after = self.clone();
         let known = match (&mut after.leaf, &mut after.held) {
@@ -301,7 +306,7 @@ impl Subject {
         may_be.then_some(after)
     }
 
-    /// Whether a condition holds, or may hold, as the version is not known.
+    /// Whether a condition holds, or may hold if the version is unknown.
     fn may_meet(&self, condition: Condition) -> bool {
         match (condition, &self.leaf) {
             (Condition::Always, _) | (Condition::Absent, None) => true,
@@ -350,12 +355,13 @@ mod tests {
     const FIRST: Input = Input::Acquire { member: 1, incarnation: 1, ttl_ms: 10 };
     const SECOND: Input = Input::Acquire { member: 2, incarnation: 2, ttl_ms: 10 };
 
-    /// Operations one after the other.
+    /// Operations in sequence.
     fn history(operations: &[(Input, Option<Output>)]) -> Vec<Entry> {
         let entry = |(number, (input, output)): (usize, &(Input, Option<Output>))| {
             let begun = 10 * number as u64;
-            let end =
-                output.clone().map_or(End::Unknown(begun + 5, String::new()), |output| End::Answered(begun + 5, output));
+            let end = output
+                .clone()
+                .map_or(End::Unknown(begun + 5, String::new()), |output| End::Answered(begun + 5, output));
             Entry { key: 0, client: Some(0), input: input.clone(), begun, end, place: None }
         };
         operations.iter().enumerate().map(entry).collect()
@@ -488,7 +494,7 @@ mod tests {
         assert!(!under(4, Some(Output::Done)), "a former holder writes nothing");
     }
 
-    /// Many requests for a lease without an answer, of which some were granted.
+    /// Many requests for a lease without an answer, some of which were granted.
     #[test]
     fn grants_without_an_answer_are_found_soon() {
         let unanswered = (0..40).map(|_| (FIRST, None));

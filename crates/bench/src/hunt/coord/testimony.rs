@@ -1,18 +1,18 @@
-//! What clients were told that stands in no history: lists of members and of the tree, epochs, and what watchers saw. What contradicts what others were told
-//! before fails at once; the rest is compared with [`super::book`] in the end.
+//! Answers to clients that are in no history: lists of members and of the tree, epochs, and events of watchers. An
+//! answer that contradicts an earlier one fails at once; the rest is compared with [`super::book`] in the end.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
 use dunlin_coord::{Epochs, Event, Health, Incarnation, Listing, MemberId, Members, Revision, Scope, View};
 
-/// What a watcher saw.
+/// The events of a watcher.
 pub struct Watched {
     pub client: usize,
     pub scope: Scope,
     pub after: Revision,
     pub events: Vec<Event>,
-    /// Whether its program goes on to watch.
+    /// Whether its program is still watching.
     pub goes_on: bool,
 }
 
@@ -28,31 +28,32 @@ pub struct Viewed {
     pub view: View,
 }
 
-/// What a client was told that asked for the epochs after one.
+/// The answer to a request for the epochs after one.
 pub struct ToldEpochs {
     pub after: u64,
-    /// When it asked, and when it had the answer, in nanoseconds of virtual time.
+    /// When the request began and ended, in nanoseconds of virtual time.
     pub begun: u64,
     pub ended: u64,
-    /// A page of them; or up to which epoch they are cut.
+    /// A page of epochs; or up to which epoch they are cut.
     pub answer: Result<Epochs, u64>,
 }
 
-/// What was known when a question was asked: an answer cannot be older.
+/// The knowledge at the time of a request: its answer must not be older.
 #[derive(Debug, Clone, Copy)]
 pub struct Floor {
     revision: Revision,
     epoch: u64,
 }
 
-/// All that was told.
+/// All recorded answers.
 #[derive(Default)]
 pub struct Testimony {
     revision: Cell<Revision>,
     epoch: Cell<u64>,
     /// By epoch.
     live: RefCell<HashMap<u64, Vec<(MemberId, Incarnation)>>>,
-    /// By incarnation or token: when heartbeats or renewals were sent that were answered as heard, in nanoseconds of virtual time.
+    /// By incarnation or token: when heartbeats or renewals were sent that were answered as heard, in nanoseconds of
+    /// virtual time.
     pub heard: RefCell<HashMap<Revision, Vec<u64>>>,
     pub members: RefCell<Vec<Members>>,
     pub listed: RefCell<Vec<Listed>>,
@@ -62,43 +63,43 @@ pub struct Testimony {
 }
 
 impl Testimony {
-    /// A heartbeat or a renewal that was sent then was heard.
+    /// Records that a heartbeat or a renewal, sent at this time, was heard.
     pub fn was_heard(&self, revision: Revision, sent_at: u64) {
         self.heard.borrow_mut().entry(revision).or_default().push(sent_at);
     }
 
-    /// The last epoch that anybody was told.
+    /// The last epoch in any answer.
     pub fn epoch(&self) -> u64 {
         self.epoch.get()
     }
 
-    /// What anybody was told by now.
+    /// The present knowledge.
     pub fn floor(&self) -> Floor {
         Floor { revision: self.revision.get(), epoch: self.epoch.get() }
     }
 
-    /// Somebody who asked then was told a revision.
+    /// Records the revision in an answer.
     ///
     /// # Panics
-    /// If it was older than what was known.
+    /// If it is older than the knowledge at the time of the request.
     pub fn told_revision(&self, floor: Floor, revision: Revision) {
         assert!(revision >= floor.revision, "revision {revision} was told, and {} was known before", floor.revision);
         self.revision.set(self.revision.get().max(revision));
     }
 
-    /// Somebody who asked then was told an epoch.
+    /// Records the epoch in an answer.
     ///
     /// # Panics
-    /// If it was older than what was known.
+    /// If it is older than the knowledge at the time of the request.
     pub fn told_epoch(&self, floor: Floor, epoch: u64) {
         assert!(epoch >= floor.epoch, "epoch {epoch} was told, and {} was known before", floor.epoch);
         self.epoch.set(self.epoch.get().max(epoch));
     }
 
-    /// Somebody who asked then was told who is a member.
+    /// Records a list of members.
     ///
     /// # Panics
-    /// If others were told otherwise under the same epoch.
+    /// If another answer for the same epoch differs.
     pub fn told_members(&self, floor: Floor, members: Members) {
         self.told_revision(floor, members.revision);
         self.told_epoch(floor, members.epoch);
@@ -110,20 +111,20 @@ impl Testimony {
         self.members.borrow_mut().push(members);
     }
 
-    /// Somebody who asked then was told what is in the tree.
+    /// Records a page of the tree.
     pub fn told_listing(&self, floor: Floor, root: &str, listing: Listing) {
         self.told_revision(floor, listing.revision);
         self.listed.borrow_mut().push(Listed { root: root.to_owned(), listing });
     }
 
-    /// Somebody who asked then was told of members, leases and the tree.
+    /// Records a view.
     pub fn told_view(&self, floor: Floor, root: &str, view: View) {
         self.told_revision(floor, view.members.revision);
         self.told_epoch(floor, view.members.epoch);
         self.viewed.borrow_mut().push(Viewed { root: root.to_owned(), view });
     }
 
-    /// Somebody who asked then was told of the epochs after one.
+    /// Records an answer about epochs.
     pub fn told_epochs(&self, floor: Floor, told: ToldEpochs) {
         if let Ok(page) = &told.answer
             && !page.has_more
@@ -133,17 +134,17 @@ impl Testimony {
         self.epochs.borrow_mut().push(told);
     }
 
-    /// Somebody begins to watch; gives its number.
+    /// Registers a watcher; returns its number.
     pub fn watches(&self, client: usize, scope: Scope, after: Revision) -> usize {
         let mut watched = self.watched.borrow_mut();
         watched.push(Watched { client, scope, after, events: Vec::new(), goes_on: true });
         watched.len() - 1
     }
 
-    /// A watcher saw an event.
+    /// Records an event of a watcher.
     ///
     /// # Panics
-    /// If it saw a later one before.
+    /// If the watcher saw a later one before.
     pub fn saw(&self, number: usize, event: Event) {
         let watched = &mut self.watched.borrow_mut()[number];
         let before = watched.events.last().map_or(watched.after + 1, |event| event.revision);
@@ -152,7 +153,7 @@ impl Testimony {
         watched.events.push(event);
     }
 
-    /// A watcher stops.
+    /// Records that a watcher stops.
     pub fn stops(&self, number: usize) {
         self.watched.borrow_mut()[number].goes_on = false;
     }

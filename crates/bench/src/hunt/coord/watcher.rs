@@ -1,4 +1,4 @@
-//! What clients watch.
+//! The watches of clients.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -10,13 +10,13 @@ use super::caller::Caller;
 use super::settings::name;
 use super::testimony::Testimony;
 
-/// Time until one that knows no revision to begin with asks again.
+/// Pause of a watcher that has no revision to begin with.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Events after which a watcher begins anew, at most: from another revision, perhaps one of long ago.
+/// Maximum number of events after which a watcher begins anew: from another revision, perhaps a very old one.
 const EVENTS_MAX: u64 = 100;
 
-/// Watches something for as long as the client lives.
+/// Watches a scope as long as the client lives.
 pub async fn watch(caller: Rc<Caller>, mut random: Random) {
     let manager = &caller.shared.service;
     let scope = draw_scope(&mut random, caller.shared.scenario.keys);
@@ -37,7 +37,7 @@ pub async fn watch(caller: Rc<Caller>, mut random: Random) {
                     manager.testimony.saw(number, event);
                 }
                 Err(CoordError::Compacted { compacted }) => break Some(compacted),
-                // As the interface says: nothing is left out when it is asked again.
+                // As the interface promises: a repeated query skips no event.
                 Err(CoordError::TimedOut { .. } | CoordError::Backend { .. }) => caller.timers().sleep(PAUSE).await,
                 Err(error) => panic!("a watcher is told: {error}"),
             }
@@ -47,7 +47,7 @@ pub async fn watch(caller: Rc<Caller>, mut random: Random) {
     }
 }
 
-/// A watcher that goes on until this is dropped.
+/// A watcher that is running until this is dropped.
 struct Watching<'a> {
     testimony: &'a Testimony,
     number: usize,
@@ -69,10 +69,10 @@ fn draw_scope(r: &mut Random, keys: usize) -> Scope {
     }
 }
 
-/// After which revision it is watched; `None` if there was no answer.
+/// The revision to watch from; `None` if there was no answer.
 async fn begin(caller: &Caller, r: &mut Random) -> Option<Revision> {
     match r.between(0, 3) {
-        // Perhaps long forgotten.
+        // Perhaps compacted long ago.
         0 => Some(0),
         1 => caller.members().await,
         _ => caller.list("/t").await,
@@ -81,7 +81,7 @@ async fn begin(caller: &Caller, r: &mut Random) -> Option<Revision> {
 
 impl super::Manager {
     /// # Panics
-    /// If what a watcher was told is not true: that events up to a revision are gone, which it has not seen.
+    /// If a watcher was wrongly told that events up to a revision, which it has not seen, are gone.
     fn check_compacted(&self, number: usize, compacted: Revision) {
         let watched = &self.testimony.watched.borrow()[number];
         let last = watched.events.last().map_or(watched.after, |event| event.revision);

@@ -1,4 +1,4 @@
-//! What replicas executed.
+//! The commands that replicas executed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use dunlin_coord::model::Machine;
 use dunlin_coord::wire::{Answer, Command, Query, Wire};
-use dunlin_coord::{Health, Incarnation, Member};
+use dunlin_coord::{Health, Heartbeat, Member, Standing};
 use dunlin_sim::ThreadClock;
 use dunlin_smr::StateMachine;
 use dunlin_smr::machine::{Asked, Piece, RestoreError};
@@ -23,31 +23,27 @@ pub struct Executed {
     pub at: u64,
 }
 
-/// A member that works as one until its clock says otherwise.
-struct Standing {
-    incarnation: Incarnation,
-    safe_until: u64,
-    clock: ThreadClock,
-}
-
 /// All that was executed by any replica: each must have executed the same.
 #[derive(Default)]
 pub struct Witness {
-    /// By index of the log, in which no command is missing: who has a snapshot has it of one who executed what is in it.
+    /// By index of the log, without gaps: the snapshot of a replica comes from another one that executed the commands
+    /// in it.
     executed: RefCell<BTreeMap<u64, Executed>>,
     /// Whether states are compared from now on.
     compares: Cell<bool>,
-    /// By index: what the state was behind it.
+    /// By index: the hash of the state after it.
     states: RefCell<BTreeMap<u64, u64>>,
     /// By replica: how many of its states were compared with those of others.
     compared: RefCell<BTreeMap<u64, u64>>,
-    /// By client.
-    standings: RefCell<BTreeMap<usize, Standing>>,
+    /// By client that works as a member, until its clock says otherwise.
+    standings: RefCell<BTreeMap<usize, (Standing, ThreadClock)>>,
+    /// The last epoch that any client was told is settled.
+    settled: Cell<u64>,
 }
 
 impl Witness {
     /// # Panics
-    /// If another replica executed something else there, or gave another reply.
+    /// If another replica executed another command at this index, or gave another reply.
     fn note(&self, id: u64, index: u64, command: &[u8], reply: &[u8], at: u64, machine: &Machine) {
         let mut executed = self.executed.borrow_mut();
         let new = || {
@@ -61,29 +57,52 @@ impl Witness {
         assert_eq!(first.reply, reply, "replica {id} gives another reply at index {index} than others");
     }
 
-    /// A client works as a member until then, by its clock that goes on while its machine is suspended.
-    pub fn stand(&self, client: usize, incarnation: Incarnation, safe_until: u64, clock: &ThreadClock) {
-        let standing = Standing { incarnation, safe_until, clock: clock.clone() };
-        let mut standings = self.standings.borrow_mut();
-        let known = standings.get(&client).filter(|known| known.incarnation == incarnation);
-        let safe_until = known.map_or(safe_until, |known| known.safe_until.max(safe_until));
-        standings.insert(client, Standing { safe_until, ..standing });
+    /// A client works as a member, by its clock that goes on while its machine is suspended.
+    ///
+    /// # Panics
+    /// If it does so in an epoch before one that is settled.
+    pub fn stand(&self, client: usize, standing: &Standing, clock: &ThreadClock) {
+        self.standings.borrow_mut().insert(client, (standing.clone(), clock.clone()));
+        self.check_epochs();
     }
 
-    /// It does so no more.
+    /// Records that it stopped.
     pub fn end_standing(&self, client: usize) {
-        self.standings.borrow_mut().remove(&client);
+        self.standings.borrow_mut().remove(&client).iter().for_each(|(standing, _)| standing.end());
+    }
+
+    /// A client was told an epoch.
+    ///
+    /// # Panics
+    /// If that is settled, and another client works in one before it.
+    pub fn was_told(&self, heartbeat: &Heartbeat) {
+        if heartbeat.is_settled {
+            self.settled.set(self.settled.get().max(heartbeat.epoch));
+            self.check_epochs();
+        }
+    }
+
+    fn check_epochs(&self) {
+        let settled = self.settled.get();
+        for (client, (standing, clock)) in &*self.standings.borrow() {
+            let (epoch, left) = (standing.epoch(), standing.safe_until().saturating_sub(clock.boot_now()));
+            assert!(
+                left == 0 || epoch >= settled,
+                "client {client} works in epoch {epoch} for {left} ns more by its clock, and epoch {settled} is settled"
+            );
+        }
     }
 
     /// # Panics
-    /// If a client works as a member, and is none.
+    /// If a client works as a member without being one.
     fn check_standings(&self, machine: &Machine) {
         let mut reply = Vec::new();
         machine.query(&Query::Members.to_bytes(), &mut reply);
         let Ok(Answer::Members { members }) = Answer::from_bytes(&reply) else { panic!("members are known") };
-        for (client, standing) in &*self.standings.borrow() {
-            let left = standing.safe_until.saturating_sub(standing.clock.boot_now());
-            let is_it = |found: &Member| found.id == member(*client) && found.incarnation == standing.incarnation;
+        for (client, (standing, clock)) in &*self.standings.borrow() {
+            let left = standing.safe_until().saturating_sub(clock.boot_now());
+            let incarnation = standing.membership().incarnation;
+            let is_it = |found: &Member| found.id == member(*client) && found.incarnation == incarnation;
             let is_live = members.members.iter().any(|found| is_it(found) && found.health == Health::Live);
             assert!(
                 left == 0 || is_live,
@@ -94,7 +113,7 @@ impl Witness {
     }
 
     /// # Panics
-    /// If the state of another replica was another.
+    /// If the states of two replicas differ.
     fn compare(&self, id: u64, index: u64, machine: &Machine) {
         let mut bytes = Vec::new();
         machine.snapshot(&mut bytes);
@@ -106,7 +125,7 @@ impl Witness {
         *self.compared.borrow_mut().entry(id).or_default() += 1;
     }
 
-    /// Begins to compare all states of all replicas.
+    /// Compares all states of all replicas from now on.
     pub fn compare_from_now(&self) {
         self.compares.set(true);
     }
@@ -116,7 +135,7 @@ impl Witness {
         self.compared.borrow().get(&id).copied().unwrap_or(0)
     }
 
-    /// Gives all that was executed after an index, in order.
+    /// Passes on all commands that were executed after an index, in order.
     pub fn after(&self, index: u64, mut each: impl FnMut(u64, &Executed)) {
         self.executed.borrow().range(index + 1..).for_each(|(index, executed)| each(*index, executed));
     }

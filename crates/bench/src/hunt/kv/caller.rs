@@ -18,18 +18,18 @@ use crate::hunt::clients::driver::{self, Driver, Pace, Place, Tasks};
 use crate::hunt::clients::item::{End, Found, Input, Item, NOW, Output};
 use crate::hunt::clients::phases::Clients;
 
-/// Operations that a client has in progress at most: what may be concurrent, the judge must try in every order.
+/// Limit of concurrent operations of a client: the judge must try all orders of concurrent operations.
 const IN_PROGRESS_MAX: u32 = 6;
-/// Longest deadline of an operation that has one.
+/// Maximum deadline of an operation that has one.
 const DEADLINE_MAX_NS: u64 = 100_000_000;
 
-/// What all clients of a run, and the run itself, share.
+/// State shared by all clients of a run, and the run itself.
 pub struct Shared {
     pub scenario: Scenario,
     pub clients: Rc<Clients<Option<Item>>>,
 }
 
-/// What the tasks of a client share.
+/// State shared by the tasks of a client.
 pub struct Caller {
     shared: Rc<Shared>,
     number: usize,
@@ -39,11 +39,11 @@ pub struct Caller {
     tokens: RefCell<HashMap<usize, u64>>,
 }
 
-/// What a client draws.
+/// The random choices of a client.
 pub struct Work {
     caller: Rc<Caller>,
     random: Random,
-    /// Values are told apart by a count.
+    /// Counts values, to make them distinct.
     written: u64,
 }
 
@@ -58,7 +58,8 @@ pub fn start(shared: &Rc<Shared>, number: usize, incarnation: u32, transport: Si
     let mut config = ClientConfig::default();
     config.sessions_per_core = sessions_per_core;
     let client = KvClient::new(&place.endpoint, &Datacenter::addr(SERVER, core), config);
-    let caller = Caller { shared: shared.clone(), number, client, clock: place.clock.clone(), tokens: RefCell::default() };
+    let caller =
+        Caller { shared: shared.clone(), number, client, clock: place.clock.clone(), tokens: RefCell::default() };
     let pace = Pace { steps: scenario.steps, gap_max_ns: scenario.gap_max_ns, keys: scenario.keys };
     let times = Random::new(random.next());
     let work = Work { caller: Rc::new(caller), random, written: u64::from(incarnation) * 1_000_000 };
@@ -83,7 +84,7 @@ impl driver::Work for Work {
             let key = self.random.index(keys);
             let input = self.draw(key);
             let deadline_ns = (!self.random.chance(30)).then(|| {
-                // Each magnitude is as likely: from less than a round trip to longer than most faults.
+                // Each magnitude is equally likely: from less than a round trip to longer than most faults.
                 DEADLINE_MAX_NS >> self.random.between(0, 14)
             });
             let caller = self.caller.clone();
@@ -99,7 +100,7 @@ impl driver::Work for Work {
 }
 
 impl Work {
-    /// Keys for a multi-get: each as likely as not, in random order, and perhaps one of them twice.
+    /// Keys for a multi-get: each with probability one half, in random order, and perhaps one of them twice.
     fn draw_keys(&mut self, keys: usize) -> Vec<usize> {
         let mut wanted: Vec<usize> = (0..keys).filter(|_| self.random.chance(50)).collect();
         wanted.push(self.random.index(keys));
@@ -108,7 +109,7 @@ impl Work {
         wanted
     }
 
-    /// When an item is to expire: mostly never, else long after the run, and sometimes at once.
+    /// A random expiry: usually never, otherwise long after the run, and sometimes at once.
     fn draw_expiry(&mut self) -> Option<UnixSeconds> {
         match self.random.between(0, 9) {
             0..=5 => None,
@@ -124,7 +125,7 @@ impl Work {
         self.written += 1;
         let token = self.caller.tokens.borrow().get(&key).copied();
         let text = format!("{}.{}", self.caller.number, self.written);
-        // Half of the values are numbers, so that counting finds some.
+        // Half of the values are numbers, so that counting operations find some.
         let value = if r.chance(50) {
             (self.written * 10_000 + self.caller.number as u64 * 1_000).to_string().into_bytes()
         } else {
@@ -161,14 +162,16 @@ impl driver::Caller for Caller {
 }
 
 impl Caller {
-    /// Does an operation and records it; says whether it got an answer.
+    /// Executes an operation and records it; returns whether there was an answer.
     async fn call(&self, key: usize, input: Input, deadline: Option<Duration>) -> bool {
         let number = self.shared.clients.begin(key, self.number, input.clone(), self.clock.virtual_now());
         let result = self.execute(&Scenario::key(key), &input, deadline).await;
         let now = self.clock.virtual_now();
         let end = match result {
             Ok(output) => {
-                if let Output::Stored(token) | Output::Number(_, token) | Output::Item(Some(Found { token, .. })) = &output {
+                if let Output::Stored(token) | Output::Number(_, token) | Output::Item(Some(Found { token, .. })) =
+                    &output
+                {
                     self.tokens.borrow_mut().insert(key, *token);
                 }
                 End::Answered(now, output)
@@ -181,7 +184,7 @@ impl Caller {
         is_answered
     }
 
-    /// Reads many keys at once, and records it as a read of each: nobody promises that all are read at one time.
+    /// Reads many keys at once, and records a read of each: a multi-get is not promised to be atomic.
     async fn get_many(&self, keys: &[usize], deadline: Option<Duration>) {
         let begin = |&key: &usize| self.shared.clients.begin(key, self.number, Input::Get, self.clock.virtual_now());
         let numbers: Vec<usize> = keys.iter().map(begin).collect();
@@ -224,7 +227,7 @@ impl Caller {
     }
 }
 
-/// How an operation ended that failed.
+/// The end of a failed operation.
 fn failed(now: u64, error: &KvError) -> End {
     match error.outcome() {
         Outcome::NotExecuted => End::NotExecuted(now, error.to_string()),

@@ -54,7 +54,7 @@ impl Run {
         Run { datacenter, shared }
     }
 
-    /// What was done, and what the server lost.
+    /// The operations, and the server's losses of data.
     fn history(&mut self) -> Vec<Entry> {
         let mut entries = self.shared.clients.end_all(&mut self.datacenter);
         for fault in &self.shared.scenario.plan.faults {

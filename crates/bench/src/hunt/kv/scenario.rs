@@ -1,4 +1,4 @@
-//! What a seed means: the datacenter, the cores of the server and the clients, what they do, and what goes wrong meanwhile.
+//! The meaning of a seed: the datacenter, the cores of the server and the clients, their work, and the faults.
 
 use std::time::Duration;
 
@@ -11,48 +11,48 @@ use crate::hunt::scenario::{draw_config, draw_cost, draw_topology, strain, work_
 
 /// The host of the server.
 pub const SERVER: u32 = 0;
-/// Least length of receive queues: it holds the credits of all sessions of a core, and of as many whose clients have crashed.
+/// Minimum length of receive queues: it holds the credits of all sessions of a core, and as many of crashed clients.
 const RX_DESCRIPTORS_MIN: usize = 2048;
-/// Most cores of a server.
+/// Maximum number of cores of a server.
 const CORES_MAX: u64 = 3;
 
 /// One run. Everything in it follows from the seed.
 #[derive(Debug, Clone)]
 pub struct Scenario {
-    /// Its name.
+    /// Its seed.
     pub seed: u64,
     /// Hosts and switches. The server is on the first host.
     pub topology: Topology,
-    /// What packets cost the hosts.
+    /// The CPU cost of packets at hosts.
     pub cost: CostModel,
-    /// Settings of each core of the server, but for the seed.
+    /// Settings of each core of the server, except for the seed.
     pub cores: Vec<EndpointConfig>,
-    /// Settings of each client, but for the seed. Client i is on host i + 1.
+    /// Settings of each client, except for the seed. Client i is on host i + 1.
     pub clients: Vec<EndpointConfig>,
-    /// What goes wrong. All of it ends.
+    /// The faults. All of them end.
     pub plan: FaultPlan,
-    /// Keys that are used.
+    /// Number of keys.
     pub keys: usize,
-    /// Times that each client begins something.
+    /// How often each client starts something.
     pub steps: u32,
-    /// Longest time between two of them, in nanoseconds.
+    /// Maximum time between two starts, in nanoseconds.
     pub gap_max_ns: u64,
-    /// Operations that a client begins at a time, at most.
+    /// Maximum number of operations that a client starts at once.
     pub batch_max: u64,
-    /// Longest value that is stored, in bytes.
+    /// Maximum length of a value, in bytes.
     pub value_bytes_max: u64,
 }
 
 impl Scenario {
     /// The run of a seed.
     pub fn draw(seed: u64) -> Scenario {
-        // Neighbouring seeds would share most of SplitMix64's sequence.
+        // Consecutive seeds would share most of SplitMix64's sequence.
         let mut random = Random::new(seed.wrapping_mul(0xd134_2543_de82_ef95) ^ 0x6b76);
         let r = &mut random;
-        // A corrupt network, behind checksums, gives wrong values: nothing could be judged.
+        // Corruption after the checksums gives wrong values: nothing could be judged.
         let roughness = if r.chance(30) { Roughness::Steady } else { Roughness::Rough };
         let mut topology = draw_topology(r);
-        // With less, sessions are refused, also in the end when all must be served.
+        // With less, sessions are refused, even in the end, when all must be served.
         topology.nic.rx_descriptors = topology.nic.rx_descriptors.max(RX_DESCRIPTORS_MIN);
         let clients = u64::from(topology.hosts() - 1).min(4);
         let cores = r.between(1, CORES_MAX);
@@ -63,7 +63,8 @@ impl Scenario {
             strain(&topology, work_ns(steps, gap_max_ns)).add(&mut plan, seed);
         }
         // Short enough for peers to be given up in the middle of operations.
-        let patience = (roughness == Roughness::Rough && r.chance(60)).then(|| Duration::from_millis(r.between(20, 50)));
+        let patience =
+            (roughness == Roughness::Rough && r.chance(60)).then(|| Duration::from_millis(r.between(20, 50)));
         let draw_config = |r: &mut Random| {
             let config = draw_config(r, roughness);
             EndpointConfig { peer_timeout: patience.unwrap_or(config.peer_timeout), ..config }
@@ -83,7 +84,7 @@ impl Scenario {
         }
     }
 
-    /// When all faults have ended, and clients are about to stop beginning anything: nanoseconds of virtual time.
+    /// When all faults have ended and clients are about to stop starting work: nanoseconds of virtual time.
     pub fn end_ns(&self) -> u64 {
         self.plan.end_ns().unwrap_or(0).max(work_ns(self.steps, self.gap_max_ns)) + 1
     }

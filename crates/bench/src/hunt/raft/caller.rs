@@ -19,12 +19,12 @@ use crate::hunt::clients::object::Object;
 use crate::hunt::clients::patience::within;
 use crate::hunt::cluster::{Scenario, run};
 
-/// Operations that a client has in progress at most: what may be concurrent, the judge must try in every order.
+/// Limit of concurrent operations of a client: the judge must try all orders of concurrent operations.
 const IN_PROGRESS_MAX: u32 = 3;
 
 type Shared = run::Shared<KeyValues>;
 
-/// What the tasks of a client share.
+/// State shared by the tasks of a client.
 pub struct Caller {
     shared: Rc<Shared>,
     number: usize,
@@ -34,11 +34,11 @@ pub struct Caller {
     versions: RefCell<HashMap<usize, u64>>,
 }
 
-/// What a client draws.
+/// The random choices of a client.
 pub struct Work {
     caller: Rc<Caller>,
     random: Random,
-    /// Values are told apart by a count.
+    /// Counts values, to make them distinct.
     written: u64,
 }
 
@@ -49,7 +49,8 @@ pub fn start(shared: &Rc<Shared>, number: usize, incarnation: u32, transport: Si
     let config = EndpointConfig { seed: Some(random.next()), ..scenario.client_endpoint(number).clone() };
     let place = Place::new(number, transport, config);
     let client = Client::new(&place.endpoint, scenario.known_members(), scenario.client);
-    let caller = Caller { shared: shared.clone(), number, client, clock: place.clock.clone(), versions: RefCell::default() };
+    let caller =
+        Caller { shared: shared.clone(), number, client, clock: place.clock.clone(), versions: RefCell::default() };
     let pace = Pace { steps: scenario.steps, gap_max_ns: scenario.gap_max_ns, keys: scenario.keys };
     let times = Random::new(random.next());
     let work = Work { caller: Rc::new(caller), random, written: u64::from(incarnation) * 1_000_000 };
@@ -108,7 +109,7 @@ impl driver::Caller for Caller {
 }
 
 impl Caller {
-    /// Does an operation and records it; says whether it got an answer.
+    /// Executes an operation and records it; returns whether there was an answer.
     async fn call(&self, key: usize, input: Input, patience: Option<Duration>) -> bool {
         let number = self.shared.clients.begin(key, self.number, input.clone(), self.clock.virtual_now());
         let name = Scenario::key(key);
@@ -139,7 +140,7 @@ impl Caller {
     }
 }
 
-/// What replicas are asked to execute; `None` if an operation only reads.
+/// The command of an operation; `None` if it only reads.
 pub fn command(key: &[u8], input: &Input) -> Option<Vec<u8>> {
     let command = match input {
         Input::Put { value, condition, .. } => Command::Put { key, value, condition: conditioned(*condition) },
@@ -159,7 +160,7 @@ fn conditioned(condition: Stored) -> Condition {
     }
 }
 
-/// An answer in the words of the judge.
+/// An answer in the judge's form.
 fn output(input: &Input, reply: &[u8]) -> Output {
     match Answer::parse(reply).expect("a replica answers as it should") {
         Answer::Done { .. } if *input == Input::Delete => Output::Done,

@@ -1,4 +1,5 @@
-//! The fault hunt of replicated state machines: a [cluster](super::cluster) with the key-value machine; random commands on few keys.
+//! The fault hunt of replicated state machines: a [cluster](super::cluster) with the key-value machine; random commands
+//! on few keys.
 //!
 //! | File | What it holds |
 //! |---|---|
@@ -20,8 +21,13 @@ use super::cluster::run::Shared;
 use super::cluster::{Clocks, Load, Scenario, Service};
 
 const MILLISECOND: u64 = 1_000_000;
-/// What items may count: more than a run writes.
+/// Limit of the size of all items: more than a run writes.
 const BYTES_MAX: u64 = 1 << 20;
+/// Maximum average time that a replica takes to write a snapshot, in nanoseconds. A replacement of a replica waits for
+/// up to three: the one that its leader is writing, the leader's next one, and its own.
+const SNAPSHOT_NS_MAX: u64 = 10_000 * MILLISECOND;
+/// Approximate bytes of a session with its last response in a snapshot, without the value.
+const SESSION_BYTES: u64 = 64;
 
 /// The key-value machine.
 pub struct KeyValues;
@@ -38,6 +44,16 @@ impl Service for KeyValues {
     type Object = Option<Item>;
     type Client = Driver<caller::Work>;
 
+    fn adapt(scenario: &mut Scenario) {
+        // A client whose attempts are shorter than a flush opens one session after the other.
+        let attempts =
+            scenario.end_ns() / scenario.client.attempt_timeout.as_nanos() as u64 + u64::from(scenario.steps);
+        let sessions = (attempts * u64::from(scenario.clients)).min(scenario.node.sessions_max as u64);
+        let commands = u64::from(scenario.steps) * u64::from(scenario.clients);
+        let values = (sessions.min(commands) + scenario.keys as u64) * scenario.value_bytes_max;
+        scenario.bound_snapshots(sessions * SESSION_BYTES + values, SNAPSHOT_NS_MAX);
+    }
+
     fn new(_: &Scenario) -> KeyValues {
         KeyValues
     }
@@ -48,7 +64,12 @@ impl Service for KeyValues {
 
     fn accompany(_: &Rc<Shared<Self>>, _: u64, _: &Rc<Endpoint<SimTransport>>, _: &Node<KvMachine, Log>) {}
 
-    fn start(shared: &Rc<Shared<Self>>, number: usize, incarnation: u32, transport: SimTransport) -> Driver<caller::Work> {
+    fn start(
+        shared: &Rc<Shared<Self>>,
+        number: usize,
+        incarnation: u32,
+        transport: SimTransport,
+    ) -> Driver<caller::Work> {
         caller::start(shared, number, incarnation, transport)
     }
 

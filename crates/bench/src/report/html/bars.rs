@@ -1,6 +1,7 @@
 //! One bar chart per metric: for each case ours, the floor and the paper, and a mark at the target.
 //!
-//! Horizontal positions are percentages and vertical ones pixels, so that a narrow screen shortens bars and not letters.
+//! Horizontal positions are percentages and vertical ones pixels, so that a narrow screen shortens the bars but not the
+//! text.
 
 use std::fmt::Write;
 
@@ -16,7 +17,7 @@ const OTHER_PX: u32 = 12;
 const GAP_PX: u32 = 4;
 const CASE_GAP_PX: u32 = 12;
 
-/// The charts of every metric of the rows but latency percentiles, which have their own.
+/// The charts of all metrics except latency percentiles, which have their own.
 pub(super) fn charts(rows: &[Row]) -> String {
     let mut metrics: Vec<Metric> = Vec::new();
     for row in rows {
@@ -47,7 +48,7 @@ fn chart(metric: Metric, rows: &[Row]) -> String {
     )
 }
 
-/// Draws one case from `y` on and says where it ends.
+/// Draws one case from `y` on and returns where it ends.
 fn case(body: &mut String, row: &Row, scale: Scale, y: u32) -> u32 {
     let top = y + LABEL_PX;
     let _ = writeln!(body, "<text class=\"label\" x=\"0\" y=\"{}\">{}</text>", y + LABEL_PX - 6, escape(&row.case));
@@ -69,11 +70,13 @@ fn case(body: &mut String, row: &Row, scale: Scale, y: u32) -> u32 {
 }
 
 fn bar(body: &mut String, class: &str, percent: f64, (top, height): (u32, u32)) {
-    let _ =
-        writeln!(body, "<rect class=\"{class}\" x=\"0\" y=\"{top}\" width=\"{percent:.2}%\" height=\"{height}\" rx=\"2\"/>");
+    let _ = writeln!(
+        body,
+        "<rect class=\"{class}\" x=\"0\" y=\"{top}\" width=\"{percent:.2}%\" height=\"{height}\" rx=\"2\"/>"
+    );
 }
 
-/// Text behind the end of a bar.
+/// Text after the end of a bar.
 fn value(body: &mut String, class: &str, percent: f64, (top, height): (u32, u32), text: &str) {
     let baseline = top + height / 2 + 4;
     let _ = writeln!(body, "<text class=\"value {class}\" x=\"{percent:.2}%\" dx=\"8\" y=\"{baseline}\">{text}</text>");
@@ -84,8 +87,10 @@ fn whisker(body: &mut String, row: &Row, scale: Scale, top: u32) {
     let (Some(min), Some(max)) = (row.min, row.max) else { return };
     if min < max {
         let (from, to, middle) = (scale.percent(min), scale.percent(max), top + OURS_PX / 2);
-        let _ =
-            writeln!(body, "<line class=\"whisker\" x1=\"{from:.2}%\" x2=\"{to:.2}%\" y1=\"{middle}\" y2=\"{middle}\"/>");
+        let _ = writeln!(
+            body,
+            "<line class=\"whisker\" x1=\"{from:.2}%\" x2=\"{to:.2}%\" y1=\"{middle}\" y2=\"{middle}\"/>"
+        );
     }
 }
 

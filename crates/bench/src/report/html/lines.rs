@@ -1,6 +1,7 @@
 //! Plots over time: a line for each case.
 //!
-//! Lines are drawn in a box of fixed numbers that is stretched to the width of the page; text stands outside of it, so that it keeps its shape.
+//! Lines are drawn in a box of fixed size that is stretched to the width of the page; text is outside of it, so that it
+//! keeps its shape.
 
 use std::fmt::Write;
 
@@ -56,7 +57,10 @@ mod tests {
         let line = |name: &str, points: &[(f64, f64)]| Line { name: name.into(), points: points.to_vec() };
         let lines = vec![line("a", &[(0.0, 0.0), (2.0, 50.0)]), line("b", &[(1.0, 25.0), (2.0, f64::NAN)])];
         let html = charts(&[Plot { title: "queue".into(), unit: "kB", lines, places: Places::Page }]);
-        assert!(html.contains("points=\"0.0,1000.0 1000.0,0.0 \"") && html.contains("points=\"500.0,500.0 \""), "{html}");
+        assert!(
+            html.contains("points=\"0.0,1000.0 1000.0,0.0 \"") && html.contains("points=\"500.0,500.0 \""),
+            "{html}"
+        );
         assert!(html.contains("up to 50 kB, over 2 ms") && !html.contains("NaN"));
     }
 

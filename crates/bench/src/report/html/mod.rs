@@ -1,5 +1,5 @@
-//! A report as one self-contained page: no scripts, no fonts, nothing fetched. Follows the reader's light or dark theme and
-//! folds to a phone.
+//! A report as one self-contained page: no scripts, no fonts, no external resources. It follows the reader's light or
+//! dark theme and adapts to a phone.
 
 mod bars;
 mod lines;
@@ -9,7 +9,7 @@ mod scale;
 use std::fmt::Write;
 
 use super::row::{Row, Verdict};
-use super::{Report, human};
+use super::{Conditions, Report, human};
 
 const STYLE: &str = include_str!("style.css");
 
@@ -45,7 +45,7 @@ const LEGEND: &str = "<p class=\"legend\"><span class=\"key ours\"></span>Dunlin
     <span class=\"key floor\"></span>raw floor: the bare transport in the same run\
     <span class=\"key paper\"></span>the paper, on its hardware<span class=\"key target\"></span>target</p>\n";
 
-/// Stands beside a floor that moved.
+/// Shown beside a disturbed floor.
 const DISTURBED: &str = " <span class=\"chip missed\">disturbed</span>";
 
 fn facts(report: &Report) -> String {
@@ -61,7 +61,9 @@ fn facts(report: &Report) -> String {
     }
     let notes = report.disturbance().into_iter().chain(report.notes.iter().cloned());
     let notes: String = notes.map(|note| format!("<p>{}</p>\n", escape(&note))).collect();
+    let how = report.conditions.as_ref().map_or_else(|| "unknown runs".to_owned(), Conditions::in_words);
     let facts = [
+        how,
         machine.date.clone(),
         format!("{} cores of {}", machine.cores, machine.cpu),
         human::bytes(machine.mem as f64),
@@ -105,7 +107,7 @@ fn table_row(row: &Row) -> String {
         _ => String::new(),
     };
     let ratio = row.ratio().map_or_else(String::new, human::ratio);
-    // The label is what a narrow screen shows beside the cell, where the head of the table is hidden.
+    // A narrow screen shows the label beside the cell, since the table head is hidden.
     let cells = [
         ("Ours", "ours", show(Some(row.value))),
         ("Runs", "", range),
@@ -119,7 +121,7 @@ fn table_row(row: &Row) -> String {
     format!("<tr><th scope=\"row\">{}</th>{metric}{cells}</tr>\n", escape(&row.case))
 }
 
-/// A cell of the body. An empty one has nothing in it, so that a narrow screen can leave it out.
+/// A cell of the body. An empty cell has no content, so that a narrow screen can leave it out.
 fn cell(label: &str, class: &str, html: &str) -> String {
     let content = if html.is_empty() { String::new() } else { format!("<span>{html}</span>") };
     format!("<td class=\"{class}\" data-label=\"{label}\">{content}</td>")
@@ -150,8 +152,11 @@ mod tests {
         let mut builder = ReportBuilder::new("demo");
         let paper = PaperFigure { value: 2300.0, setup: "CX5 <40 GbE>" };
         for (case, scale) in [("shm & co", 1.0), ("udp", 10.0)] {
-            for (metric, ns) in [(Metric::LatencyP50, 500.0), (Metric::LatencyP99, 900.0), (Metric::LatencyP999, 14_000.0)] {
-                builder.push(RowBuilder::new(case, metric, Spread::single(ns * scale)).floor(ns / 2.0).paper(Some(paper)));
+            for (metric, ns) in
+                [(Metric::LatencyP50, 500.0), (Metric::LatencyP99, 900.0), (Metric::LatencyP999, 14_000.0)]
+            {
+                builder
+                    .push(RowBuilder::new(case, metric, Spread::single(ns * scale)).floor(ns / 2.0).paper(Some(paper)));
             }
             let rate = Spread { median: 1e7 / scale, min: 9e6 / scale, max: 1.1e7 / scale };
             builder.push(RowBuilder::new(case, Metric::Rate, rate).floor(6e7).target(Target::Absolute(5e6)));
@@ -172,7 +177,8 @@ mod tests {
     #[test]
     fn is_well_formed() {
         let page = page(&[report(), report()]);
-        for tag in ["svg", "section", "table", "figure", "text", "g", "div", "p", "ul", "li", "tr", "td", "th", "span"] {
+        for tag in ["svg", "section", "table", "figure", "text", "g", "div", "p", "ul", "li", "tr", "td", "th", "span"]
+        {
             let opened = page.matches(&format!("<{tag}>")).count() + page.matches(&format!("<{tag} ")).count();
             let closed = page.matches(&format!("</{tag}>")).count();
             assert_eq!(opened, closed, "{tag}");

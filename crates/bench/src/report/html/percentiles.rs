@@ -1,5 +1,5 @@
-//! One chart of all latencies: for each case a line from the median over the 99th to the 99.9th percentile, with those of the
-//! floor beneath it and the paper's median as a mark, on a logarithmic axis.
+//! One chart of all latencies, on a logarithmic axis: for each case a line from the median over the 99th to the 99.9th
+//! percentile, those of the floor beneath it, and a mark at the paper's median.
 
 use std::fmt::Write;
 
@@ -48,13 +48,13 @@ pub(super) fn charts(rows: &[Row]) -> String {
     )
 }
 
-/// The powers of ten, as lines with their figure at the top.
+/// The powers of ten, as lines with their values at the top.
 fn axis(scale: Scale, height: u32) -> String {
     let mut lines = String::new();
     for decade in scale.decades() {
         let x = scale.percent(decade);
         let text = human::figure(Metric::LatencyP50, decade);
-        // The figure stands right of its line, so that the first one does not fall off the edge.
+        // The value is to the right of its line, so that the first one stays within the edge.
         let _ = writeln!(
             lines,
             "<line class=\"grid\" x1=\"{x:.2}%\" x2=\"{x:.2}%\" y1=\"0\" y2=\"{height}\"/>\
@@ -64,7 +64,7 @@ fn axis(scale: Scale, height: u32) -> String {
     lines
 }
 
-/// Draws one case from `y` on and says where it ends.
+/// Draws one case from `y` on and returns where it ends.
 fn case(body: &mut String, name: &str, rows: &[&Row], scale: Scale, y: u32) -> u32 {
     let figures: Vec<String> = rows.iter().map(|row| human::figure(row.metric, row.value)).collect();
     let _ = writeln!(
@@ -91,8 +91,10 @@ fn case(body: &mut String, name: &str, rows: &[&Row], scale: Scale, y: u32) -> u
             let y = top + OTHER_PX / 2;
             let right = dots(body, class, &figures, scale, y);
             let (text, baseline) = (human::figure(Metric::LatencyP50, *first), y + 4);
-            let _ =
-                writeln!(body, "<text class=\"value {class}\" x=\"{right:.2}%\" dx=\"10\" y=\"{baseline}\">{text}</text>");
+            let _ = writeln!(
+                body,
+                "<text class=\"value {class}\" x=\"{right:.2}%\" dx=\"10\" y=\"{baseline}\">{text}</text>"
+            );
             top += OTHER_PX;
         }
     }

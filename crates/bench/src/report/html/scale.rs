@@ -1,8 +1,8 @@
-//! Where a figure lies on the horizontal axis of a chart.
+//! The position of a figure on the horizontal axis of a chart.
 
 /// Charts whose largest figure is more than this many times the smallest are drawn on a logarithmic axis.
 const LINEAR_RANGE_MAX: f64 = 40.0;
-/// Share of the width, in percent, that the axis takes; the rest is room for the text behind the longest bar.
+/// Width of the axis, in percent; the rest is room for the text after the longest bar.
 const AXIS_PERCENT: f64 = 74.0;
 
 /// An axis that starts at the left edge.
@@ -26,7 +26,7 @@ impl Scale {
     }
 
     fn log(min: f64, max: f64) -> Self {
-        // A bar must have some length, also the shortest.
+        // Even the shortest bar must have some length.
         Scale::Log { low: 10f64.powf((min * 0.9).log10().floor()), high: max }
     }
 
@@ -41,7 +41,7 @@ impl Scale {
             Scale::Linear { max } => figure / max,
             Scale::Log { low, high } => (figure / low).ln() / (high / low).ln(),
         };
-        // A figure of zero has no logarithm; it lies at the edge.
+        // Zero has no logarithm; it is drawn at the edge.
         share.clamp(0.0, 1.0) * AXIS_PERCENT
     }
 

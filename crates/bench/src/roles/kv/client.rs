@@ -17,57 +17,57 @@ use crate::roles::WARM_UP_SHARE;
 use crate::roles::setup::{OnTransport, Setup, Side};
 use crate::workload::{Mix, Operations};
 
-/// Operations in flight while items are stored that the load then asks for.
+/// Operations in flight while the items of the load are stored.
 const FILL_IN_FLIGHT: usize = 64;
-/// Numbers of items that are drawn before a load begins, if that takes long: more than any cache holds the items of.
+/// Numbers of items that are drawn before a load begins, if drawing is slow: more items than any cache holds.
 const DRAWN_AHEAD: usize = 4 << 20;
-/// Requests of a session that are on their way at a time.
+/// Requests of a session in flight at a time.
 const SLOTS: usize = 8;
-/// Event-loop iterations between two looks at the clock.
+/// Event-loop iterations between two readings of the clock.
 const ITERATIONS_PER_LOOK: u32 = 64;
-/// Time between two figures for the progress bar.
+/// Interval of figures for the progress bar.
 const LIVE_INTERVAL_NANOS: u64 = 200_000_000;
 
-/// Whether items are stored first.
+/// Whether to store the items first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fill {
-    /// All of them, from 0 on, once each.
+    /// Stores all of them, from 0 on, once each.
     All,
-    /// They are there already.
+    /// They exist already.
     None,
 }
 
-/// Stores items if told to, then does operations of a mix on them for a while.
+/// Stores items if requested, then runs operations of a mix on them.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct KvLoad {
     /// Transport and endpoint.
     pub setup: Setup,
     /// The server's address.
     pub server: String,
-    /// Whether they are stored first.
+    /// Whether to store the items first.
     pub fill: Fill,
-    /// How many there are.
+    /// Number of items.
     pub items: u64,
     /// Bytes of their values.
     pub value_bytes: usize,
-    /// What is done with them.
+    /// The mix of operations.
     pub mix: Mix,
     /// Operations in flight.
     pub in_flight: usize,
-    /// Length of the measured run; nothing is measured if it is zero.
+    /// Length of the measured run; if it is zero, nothing is measured.
     pub run: Duration,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct KvFigures {
     /// Operations per second.
     pub rate: f64,
-    /// From submitting an operation until its answer was verified; of one place in sixteen.
+    /// From submitting an operation until its answer was verified; for one slot in sixteen.
     pub latency: Percentiles,
     /// Share of reads that found their item, from 0 to 1.
     pub hits: f64,
-    /// Items there are now.
+    /// Number of items now.
     pub items: u64,
 }
 
@@ -95,8 +95,13 @@ impl OnTransport for Drive<'_> {
         let endpoint = Rc::new(Endpoint::new(transport, self.load.setup.endpoint())?);
         let client = connect(&endpoint, &self.load.server, in_flight.max(FILL_IN_FLIGHT))?;
         if self.load.fill == Fill::All {
-            let fill =
-                Driver::start(&endpoint, &client, Next::Fill(Unstored { next: 0, items }), FILL_IN_FLIGHT, value_bytes)?;
+            let fill = Driver::start(
+                &endpoint,
+                &client,
+                Next::Fill(Unstored { next: 0, items }),
+                FILL_IN_FLIGHT,
+                value_bytes,
+            )?;
             endpoint.run_until(|| fill.is_done() || self.control.stopping());
             fill.finish()?;
         }
@@ -134,7 +139,7 @@ impl Drive<'_> {
                 next_live = now + LIVE_INTERVAL_NANOS;
                 self.control.live(Metric::Operations, driver.answered() as f64 / seconds);
             }
-            // Beside other work one answer may take longer than the run: it counts then.
+            // On a busy machine one answer may take longer than the run: it counts then.
             let over = from.is_some_and(|start| now >= start + length) && driver.is_timed();
             over || driver.has_failed() || self.control.stopping()
         });
@@ -142,7 +147,7 @@ impl Drive<'_> {
     }
 }
 
-/// A client whose sessions hold so many operations at a time.
+/// A client whose sessions hold this many concurrent operations.
 pub(super) fn connect<T: Transport + 'static>(
     endpoint: &Rc<Endpoint<T>>,
     server: &str,

@@ -1,4 +1,4 @@
-//! Keeps operations in flight: whenever one ends, the next begins.
+//! Keeps operations in flight: whenever one ends, the next one starts.
 
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
@@ -15,12 +15,12 @@ use crate::measure::Latencies;
 use crate::workload::item::{fill_value, is_value, key};
 use crate::workload::{Operation, Operations};
 
-/// One place in so many is timed, the first always: reading the clock costs as much as a tenth of an operation.
+/// One slot in this many is timed, including the first: reading the clock costs a tenth of an operation.
 const TIMED: usize = 16;
 
-/// What is done next.
+/// The next operations.
 pub(super) enum Next {
-    /// Items are stored in order.
+    /// Stores items in order.
     Fill(Unstored),
     /// Operations of a mix.
     Mix(Box<Operations>),
@@ -78,13 +78,13 @@ struct State {
 #[derive(Clone, Copy)]
 struct Place {
     operation: Operation,
-    /// Whether its read is answered and its write is on the way.
+    /// Whether its read is answered and its write is in flight.
     is_written: bool,
     began: u64,
 }
 
 impl Driver {
-    /// Begins operations.
+    /// Starts operations.
     pub fn start<T: Transport + 'static>(
         endpoint: &Endpoint<T>,
         client: &KvClient<T>,
@@ -108,14 +108,15 @@ impl Driver {
             unanswered: None,
         }));
         let shared = Rc::clone(&state);
-        let pipeline = endpoint.block_on(Pipeline::new(client, move |finished| shared.borrow_mut().on_end(finished)))?;
+        let pipeline =
+            endpoint.block_on(Pipeline::new(client, move |finished| shared.borrow_mut().on_end(finished)))?;
         let pipeline = Rc::new(pipeline);
         state.borrow_mut().pipeline = Rc::downgrade(&pipeline);
         (0..in_flight).for_each(|place| state.borrow_mut().begin(place));
         Ok(Driver { state, pipeline })
     }
 
-    /// Whether nothing is in flight any more, or it failed.
+    /// Whether nothing is in flight any more, or an operation failed.
     pub fn is_done(&self) -> bool {
         self.pipeline.in_flight() == 0 || self.has_failed()
     }
@@ -134,13 +135,13 @@ impl Driver {
         self.state.borrow().latencies.count() > 0
     }
 
-    /// Forgets what was counted so far.
+    /// Resets the counters.
     pub fn count_anew(&self) {
         let mut state = self.state.borrow_mut();
         (state.answered, state.reads, state.hits, state.latencies) = (0, 0, 0, Latencies::new());
     }
 
-    /// An error if there was one.
+    /// Returns an error if there was one.
     pub fn finish(self) -> Result<(), BenchError> {
         let mut state = self.state.borrow_mut();
         if let Some(error) = state.failed.take() {
@@ -153,7 +154,7 @@ impl Driver {
         if wrong > 0 || refused > 0 { Err(BenchError::WrongAnswers { wrong, missing: 0, refused }) } else { Ok(()) }
     }
 
-    /// The figures of a run that took so long.
+    /// The figures of a run of this length.
     pub fn figures(self, seconds: f64) -> Result<KvFigures, BenchError> {
         let figures = {
             let state = self.state.borrow();
@@ -167,7 +168,7 @@ impl Driver {
 }
 
 impl State {
-    /// Begins the next operation at a place, if there is one.
+    /// Starts the next operation in a slot, if there is one.
     #[inline]
     fn begin(&mut self, place: usize) {
         let Some(operation) = self.next.draw() else { return };
@@ -194,7 +195,7 @@ impl State {
 
     #[inline]
     fn submit(&mut self, place: usize, request: &Request<'_>) {
-        // Gone once the load is over: nothing begins any more.
+        // Gone once the load is over: then nothing starts any more.
         let Some(pipeline) = self.pipeline.upgrade() else { return };
         if let Err(error) = pipeline.submit(request, place as u64) {
             self.failed = Some(error);

@@ -1,4 +1,4 @@
-//! A key-value server as it is shipped, and clients that load it through its own protocol. Every value that comes back is verified.
+//! A key-value server as shipped, and clients that load it through its own protocol. Every returned value is verified.
 
 mod client;
 mod driver;

@@ -18,19 +18,19 @@ use crate::roles::setup::{OnTransport, Setup, Side};
 use crate::workload::item::{KEY_BYTES, is_value, key};
 use crate::workload::{Numbers, Popularity};
 
-/// Keys on the way at a time, or one multi-get if it has more.
+/// Keys in flight at a time, or one multi-get if it has more.
 const KEYS_IN_FLIGHT: usize = 256;
-/// Event-loop iterations between two looks at the clock.
+/// Event-loop iterations between two readings of the clock.
 const ITERATIONS_PER_LOOK: u32 = 16;
 
-/// Asks for uniform keys, several at a time, through the asynchronous client.
+/// Requests uniform keys, several at a time, through the asynchronous client.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct MultiGetLoad {
     /// Transport and endpoint.
     pub setup: Setup,
     /// The server's address.
     pub server: String,
-    /// How many items there are.
+    /// Number of items.
     pub items: u64,
     /// Keys of each multi-get.
     pub keys: usize,
@@ -38,12 +38,12 @@ pub struct MultiGetLoad {
     pub run: Duration,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct MultiGetFigures {
     /// Keys answered per second.
     pub keys_per_second: f64,
-    /// Of a whole multi-get.
+    /// Latency of a whole multi-get.
     pub latency: Percentiles,
 }
 
@@ -62,7 +62,7 @@ struct Drive<'a> {
     control: &'a Control<MultiGetLoad>,
 }
 
-/// What the tasks counted.
+/// Counters of the tasks.
 struct Counts {
     keys: Cell<u64>,
     missing: Cell<u64>,
@@ -123,7 +123,7 @@ impl OnTransport for Drive<'_> {
     }
 }
 
-/// One multi-get after the other, until one fails.
+/// Multi-gets in sequence, until one fails.
 async fn ask<T: Transport>(client: KvClient<T>, mut numbers: Numbers, keys: usize, counts: Rc<Counts>) {
     let mut drawn = vec![0; keys];
     let mut bytes = vec![[0; KEY_BYTES]; keys];

@@ -15,32 +15,32 @@ use crate::peer::{Control, Role};
 use crate::roles::memcached::Serving;
 use crate::roles::setup::Carrier;
 
-/// Between two looks whether it is to end. The looking thread shares the core of the server.
+/// Interval of checks whether to stop. The checking thread shares the core of the server.
 const LOOK_AROUND: Duration = Duration::from_millis(20);
 
 /// A key-value server. Runs until it is stopped.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct KvServer {
-    /// Where Dunlin clients reach it.
+    /// Transport for Dunlin clients.
     pub carrier: Carrier,
     /// Whether it may lose items.
     pub keeps: Keeps,
     /// Memory for items, in bytes.
     pub memory: u64,
-    /// Threads that serve. They share the core of this process.
+    /// Server threads. They share the core of this process.
     pub cores: u16,
 }
 
-/// What a server keeps.
+/// Which items a server keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Keeps {
-    /// All items, or it refuses more.
+    /// All items; it refuses more.
     All,
-    /// The newer ones, as a cache does.
+    /// The newer ones, like a cache.
     Newer,
 }
 
-/// Where a server is reached.
+/// The address of a server.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct KvServing {
     /// Its address for Dunlin clients.
@@ -48,7 +48,7 @@ pub struct KvServing {
 }
 
 impl KvServer {
-    /// One that loses nothing.
+    /// A server that loses nothing.
     pub fn store(carrier: Carrier, memory: u64) -> Self {
         KvServer { carrier, keeps: Keeps::All, memory, cores: 1 }
     }
@@ -60,7 +60,7 @@ impl KvServer {
 
     fn start(&self, memcached: Vec<Listen>) -> Result<Server, BenchError> {
         let address = match self.carrier {
-            // Of a name that no other process has.
+            // A name that no other process uses.
             Carrier::Shm => format!("shm:dunlin-bench-{}", std::process::id()).parse()?,
             Carrier::Udp => Addr::Udp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
         };
@@ -87,7 +87,7 @@ impl Role for KvServer {
     type Output = ();
 
     fn run(self, control: &Control<Self>) -> Result<(), BenchError> {
-        // Its thread inherits the core of this process.
+        // Its thread inherits the CPU affinity of this process.
         let server = self.start(Vec::new())?;
         let address = server.addresses().first().map(Addr::to_string).unwrap_or_default();
         control.ready(KvServing { address });

@@ -1,4 +1,4 @@
-//! The floor of a memcached server: TCP alone, with as many bytes there and back.
+//! The floor of a memcached server: TCP alone, with the same number of bytes in both directions.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -16,13 +16,13 @@ use crate::workload::item::KEY_BYTES;
 
 /// Bytes read at a time.
 const READ_BYTES: usize = 64 << 10;
-/// How long it sleeps before it looks whether it is to end.
+/// Interval at which it checks whether to stop.
 const LOOK_AROUND: Duration = Duration::from_millis(100);
 
-/// Counts the bytes of requests of one length, and answers with as many answers of one length, without looking at any.
+/// Counts the bytes of fixed-length requests, and sends as many fixed-length answers, without reading either.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct BareServer {
-    /// What it is asked.
+    /// The operation.
     pub operation: TextOperation,
     /// Bytes of values.
     pub value_bytes: usize,
@@ -69,11 +69,11 @@ impl Role for BareServer {
 }
 
 impl BareServer {
-    /// Bytes of a request, and an answer of as many bytes as a right one has.
+    /// Bytes of a request, and an answer of the same length as a correct one.
     fn lengths(&self) -> (usize, Vec<u8>) {
         match self.operation {
             TextOperation::Get => {
-                // The first letter says that it is a hit.
+                // The first letter marks a hit.
                 ("get \r\n".len() + KEY_BYTES, vec![b'V'; hit_bytes(self.value_bytes)])
             }
             TextOperation::Set => {
@@ -87,12 +87,12 @@ impl BareServer {
 /// A connection.
 struct Peer {
     stream: TcpStream,
-    /// Bytes of a request that is not whole yet.
+    /// Bytes of an incomplete request.
     partial: usize,
     is_open: bool,
 }
 
-/// Sleeps until the listener (the first) or a connection has something.
+/// Sleeps until the listener (the first) or a connection is ready.
 fn wait(listener: &TcpListener, peers: &[Peer]) -> Result<Vec<bool>, BenchError> {
     let mut ends = vec![PollFd::new(listener, PollFlags::IN)];
     ends.extend(peers.iter().map(|peer| PollFd::new(&peer.stream, PollFlags::IN)));

@@ -1,4 +1,4 @@
-//! One connection of the load: requests are written as many at a time as the window has room for, answers parsed as many as there are.
+//! One connection of the load: it writes as many requests as fit the window, and parses all answers that have arrived.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -10,7 +10,7 @@ use crate::workload::item::{KEY_BYTES, fill_value, is_value, text_key};
 
 /// Bytes read at a time.
 const READ_BYTES: usize = 64 << 10;
-/// Longest line of an answer that is an error, as it is told.
+/// Maximum reported length of a line with an error.
 const ERROR_LINE_MAX: usize = 200;
 
 const STORED: &[u8] = b"STORED\r\n";
@@ -18,24 +18,24 @@ const MISS: &[u8] = b"END\r\n";
 const HIT_BEGIN: &[u8] = b"VALUE ";
 const HIT_END: &[u8] = b"\r\nEND\r\n";
 
-/// Whether answers are looked at.
+/// How answers are checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Check {
     /// Every byte.
     Everything,
-    /// Their length only: those of a bare server.
+    /// Only their length: those of a bare server.
     Length,
 }
 
-/// A request without its answer.
+/// A request without an answer.
 struct Pending {
     number: u64,
     sent: u64,
 }
 
-/// What an answer was.
+/// A received answer.
 pub(super) struct Answered {
-    /// Nanoseconds since the request was made.
+    /// Nanoseconds since the request was issued.
     pub nanos: u64,
     /// Whether a read found its item; true for writes.
     pub hit: bool,
@@ -52,7 +52,7 @@ pub(super) struct Connection {
     output: Vec<u8>,
     written: usize,
     input: Vec<u8>,
-    /// Bytes of `input` that are filled.
+    /// Bytes of `input` in use.
     filled: usize,
 }
 
@@ -76,7 +76,7 @@ impl Connection {
         })
     }
 
-    /// Chooses what is done from now on; nothing may be pending.
+    /// Sets the operation from now on; nothing may be pending.
     pub fn set_operation(&mut self, operation: TextOperation) {
         debug_assert!(self.pending.is_empty());
         self.operation = operation;
@@ -87,7 +87,7 @@ impl Connection {
         self.pending.len()
     }
 
-    /// Whether something waits to be written.
+    /// Whether bytes wait to be written.
     pub fn wants_to_write(&self) -> bool {
         self.written < self.output.len()
     }
@@ -96,7 +96,7 @@ impl Connection {
         &self.stream
     }
 
-    /// Makes requests until the window is full or there are no more numbers, and writes what the system takes.
+    /// Issues requests until the window is full or there are no more numbers, and writes as much as the system accepts.
     pub fn send(&mut self, now: u64, mut next: impl FnMut() -> Option<u64>) -> Result<(), BenchError> {
         while self.pending.len() < self.window {
             let Some(number) = next() else { break };
@@ -127,7 +127,7 @@ impl Connection {
             TextOperation::Set => {
                 self.output.extend_from_slice(b"set ");
                 self.output.extend_from_slice(&text_key(number));
-                // Writing to a vector fails never.
+                // Writing to a vector cannot fail.
                 let _ = write!(self.output, " 0 0 {}\r\n", self.value_bytes);
                 let start = self.output.len();
                 self.output.resize(start + self.value_bytes, 0);
@@ -137,7 +137,7 @@ impl Connection {
         }
     }
 
-    /// Reads what is there and hands over each whole answer.
+    /// Reads available bytes and passes on each complete answer.
     pub fn receive(&mut self, now: impl FnOnce() -> u64, mut answered: impl FnMut(Answered)) -> Result<(), BenchError> {
         match self.stream.read(&mut self.input[self.filled..]) {
             Ok(0) => return Err(closed()),
@@ -161,7 +161,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The length of the answer these bytes begin with, and whether it is a hit. None if it is not whole yet.
+    /// The length of the answer at the front of these bytes, and whether it is a hit. `None` if it is incomplete.
     fn parse(&self, bytes: &[u8], number: u64) -> Result<Option<(usize, bool)>, BenchError> {
         if self.operation == TextOperation::Set {
             return expect(bytes, STORED).map(|whole| whole.then_some((STORED.len(), true)));
@@ -187,12 +187,12 @@ fn decimal_digits(number: usize) -> usize {
     number.checked_ilog10().map_or(1, |log| log as usize + 1)
 }
 
-/// Whether `answer`, which has the length of a hit, is that of this item.
+/// Whether `answer`, which has the length of a hit, is the hit of this item.
 fn is_hit(answer: &[u8], number: u64, value_bytes: usize) -> bool {
     let (key, rest) = answer[HIT_BEGIN.len()..].split_at(KEY_BYTES);
     let (head, rest) = rest.split_at(rest.len() - value_bytes - HIT_END.len());
     let (value, end) = rest.split_at(value_bytes);
-    // The length is right if the head is: the value stands where it says.
+    // If the head is right, so is the length: the value follows the head.
     answer.starts_with(HIT_BEGIN)
         && key == text_key(number)
         && head.starts_with(b" 0 ")
@@ -200,7 +200,7 @@ fn is_hit(answer: &[u8], number: u64, value_bytes: usize) -> bool {
         && end == HIT_END
 }
 
-/// Whether `bytes` begin with the whole of `expected`; an error if they begin with anything else.
+/// Whether `bytes` begin with all of `expected`; an error if they begin with anything else.
 fn expect(bytes: &[u8], expected: &[u8]) -> Result<bool, BenchError> {
     let common = bytes.len().min(expected.len());
     if bytes[..common] != expected[..common] {

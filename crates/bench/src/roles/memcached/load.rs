@@ -14,15 +14,16 @@ use crate::report::Metric;
 use crate::roles::WARM_UP_SHARE;
 use crate::workload::{Numbers, Popularity};
 
-/// How long a server may stay silent. A connection has its turn when each other one that has something moved up to 256 KiB. With over a thousand of
-/// them, on a machine whose cores a dozen other processes want too, that can take many seconds.
+/// How long a server may be silent. Between two turns of a connection, every other ready one may have moved up to 256
+/// KiB. With over a thousand of them, on a machine whose cores a dozen other processes share, that can take many
+/// seconds.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
-/// Time between two figures for the progress bar.
+/// Interval of figures for the progress bar.
 const LIVE_INTERVAL: Duration = Duration::from_millis(200);
-/// Connections, and requests on each, with which items are stored before anything is measured.
+/// Connections, and requests on each, while items are stored before the measurement.
 const LOADING: (usize, usize) = (8, 64);
 
-/// What is asked for.
+/// The operation to request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TextOperation {
     /// `get` of one key.
@@ -31,49 +32,49 @@ pub enum TextOperation {
     Set,
 }
 
-/// Asks a memcached server for items of uniform popularity.
+/// Loads a memcached server with items of uniform popularity.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum MemcachedLoad {
     /// Stores items from 0 on, once each.
     Fill {
-        /// Where the server listens.
+        /// Address of the server.
         server: SocketAddr,
-        /// How many.
+        /// Number of items.
         items: u64,
         /// Bytes of their values.
         value_bytes: usize,
     },
-    /// Asks for them for a while.
+    /// Requests these items for a while.
     Run {
-        /// Where the server listens.
+        /// Address of the server.
         server: SocketAddr,
-        /// How many there are.
+        /// Number of items.
         items: u64,
         /// Bytes of their values.
         value_bytes: usize,
-        /// What to do.
+        /// The operation.
         operation: TextOperation,
         /// Connections.
         connections: usize,
-        /// Requests on the way on each.
+        /// Requests in flight on each.
         window: usize,
         /// Length of the measured run.
         run: Duration,
-        /// Whether answers are those of a bare server, whose bytes mean nothing.
+        /// Whether the server is a bare one, whose answers have no meaningful bytes.
         bare: bool,
     },
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct MemcachedFigures {
     /// Requests answered per second.
     pub rate: f64,
-    /// From making a request until its answer was read.
+    /// From issuing a request until its answer was read.
     pub latency: Percentiles,
     /// Share of reads that found their item, from 0 to 1.
     pub hits: f64,
-    /// Share of its core that the load itself used, from 0 to 1: near 1 it measured itself.
+    /// Share of its core that the load itself used, from 0 to 1: near 1 it was the bottleneck.
     pub cpu: f64,
 }
 
@@ -106,7 +107,7 @@ impl Role for MemcachedLoad {
     }
 }
 
-/// The connections, and what was counted since the measured run began.
+/// The connections, and the counters since the measured run began.
 struct Driver {
     connections: Vec<Connection>,
     origin: Instant,
@@ -145,7 +146,7 @@ impl Driver {
         self.connections.iter().all(|connection| connection.pending() == 0)
     }
 
-    /// Sends and receives until `over` says so. Waits in the system while nothing can be done.
+    /// Sends and receives until `over` returns true. Sleeps in the system while no connection is ready.
     fn drive(
         &mut self,
         control: &Control<MemcachedLoad>,
@@ -185,7 +186,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Which connections have something to read, or room for what waits to be written.
+    /// Which connections can be read, or written if they have bytes to write.
     fn wait(&self) -> Result<Vec<bool>, BenchError> {
         let flags = |connection: &Connection| {
             if connection.wants_to_write() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
@@ -194,9 +195,10 @@ impl Driver {
             self.connections.iter().map(|connection| PollFd::new(connection.stream(), flags(connection))).collect();
         let limit = Timespec { tv_sec: SILENCE_MAX.as_secs() as i64, tv_nsec: 0 };
         match poll(&mut ends, Some(&limit)) {
-            Ok(0) => {
-                Err(BenchError::OtherSystem { system: "a memcached server", why: format!("silent for {SILENCE_MAX:?}") })
-            }
+            Ok(0) => Err(BenchError::OtherSystem {
+                system: "a memcached server",
+                why: format!("silent for {SILENCE_MAX:?}"),
+            }),
             Ok(_) => Ok(ends.iter().map(|end| !end.revents().is_empty()).collect()),
             Err(rustix::io::Errno::INTR) => Ok(vec![false; self.connections.len()]),
             Err(error) => Err(BenchError::io("wait for answers")(error.into())),

@@ -1,5 +1,5 @@
-//! A load for anything that speaks memcached's text protocol over TCP, and what it is put on: the memcached of the system, and a bare
-//! server that answers without looking.
+//! A load for any server of memcached's text protocol over TCP, and two such servers: the installed memcached, and a
+//! bare server that answers without parsing.
 
 mod bare;
 mod connection;

@@ -1,4 +1,4 @@
-//! The memcached of the system, as a process on the core of servers.
+//! The installed memcached, as a process on the server core.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -12,17 +12,17 @@ use crate::peer::{Control, Role};
 
 /// The program, as Debian's package installs it.
 const PROGRAM: &str = "memcached";
-/// How long it may take until it listens.
+/// Time limit until it listens.
 const START_MAX: Duration = Duration::from_secs(10);
-/// Between two looks whether it listens, or is to end.
+/// Interval of checks whether it listens, or is to stop.
 const LOOK_AROUND: Duration = Duration::from_millis(5);
 
-/// A server that others may talk to.
+/// A server that accepts connections.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Serving {
-    /// Where it listens for memcached's protocol.
+    /// Its address for memcached's protocol.
     pub address: SocketAddr,
-    /// Number of its process.
+    /// Its process id.
     pub process: u32,
 }
 
@@ -33,7 +33,7 @@ pub struct MemcachedProcess {
     pub memory_mib: u64,
 }
 
-/// What `memcached --version` says. None if there is none.
+/// The output of `memcached --version`. `None` if it is not installed.
 pub fn installed_version() -> Option<String> {
     let output = Command::new(PROGRAM).arg("--version").stdin(Stdio::null()).output().ok()?;
     Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
@@ -50,7 +50,10 @@ impl Role for MemcachedProcess {
         let started = Instant::now();
         while TcpStream::connect(address).is_err() {
             if let Ok(Some(status)) = process.0.try_wait() {
-                return Err(BenchError::OtherSystem { system: PROGRAM, why: format!("it ended at once with {status}") });
+                return Err(BenchError::OtherSystem {
+                    system: PROGRAM,
+                    why: format!("it ended at once with {status}"),
+                });
             }
             if started.elapsed() > START_MAX {
                 return Err(BenchError::OtherSystem {
@@ -69,26 +72,26 @@ impl Role for MemcachedProcess {
 }
 
 impl MemcachedProcess {
-    /// It inherits the core of this process, with all its threads.
+    /// The process inherits the CPU affinity of this one, with all its threads.
     fn start(&self, address: SocketAddr) -> std::io::Result<Child> {
         let mut command = Command::new(PROGRAM);
         command.args(["-t", "1", "-U", "0", "-l", &address.ip().to_string(), "-p", &address.port().to_string()]);
         command.args(["-m", &self.memory_mib.to_string()]);
         if rustix::process::geteuid().is_root() {
-            // It refuses to run as root unless it is told so.
+            // It refuses to run as root without this option.
             command.args(["-u", "root"]);
         }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
     }
 }
 
-/// A port of loopback that nobody had a moment ago.
+/// A loopback port that was free a moment ago.
 fn free_address() -> Result<SocketAddr, BenchError> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
     listener.map_err(BenchError::io("find a free port"))
 }
 
-/// Ends with this value.
+/// Killed when this value is dropped.
 struct Process(Child);
 
 impl Drop for Process {

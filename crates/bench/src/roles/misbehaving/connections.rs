@@ -1,4 +1,5 @@
-//! Connections to a memcached port that hold what a server must keep for them: commands that never end, and answers that nobody reads.
+//! Connections to a memcached port that make the server hold memory: commands that never end, and answers that are
+//! never read.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::net::{SocketAddr, SocketAddrV4, TcpStream};
@@ -14,41 +15,42 @@ use super::raw::HOST;
 use crate::BenchError;
 use crate::peer::{Control, Role};
 
-/// Bytes of a value that is announced and sent in part.
+/// Bytes of a value that is announced but sent only in part.
 pub const UNREAD_BYTES: usize = 1 << 20;
-/// Share of a value that an unfinished command sends, at most: the server stops reading earlier where it has no memory for it.
+/// Maximum share of a value that an unfinished command sends: the server stops reading earlier if it has no memory for
+/// it.
 const SENT_SHARE: usize = 2;
-/// Bytes of the answers that are asked for on a connection that reads nothing: more than the system keeps of them.
+/// Bytes of the answers requested on a connection that reads nothing: more than the system buffers.
 const ASKED_BYTES: usize = 4 << 20;
-/// Bytes that the system keeps for a client that reads nothing, or a little more.
+/// Approximate bytes that the system buffers for a client that reads nothing.
 const RECEIVED_BYTES: usize = 4 << 10;
-/// Bytes that the system keeps of what a client sends, or a little more.
+/// Approximate bytes that the system buffers of a client's data.
 const SENDING_BYTES: usize = 16 << 10;
-/// Bytes of a segment: those of Ethernet. With the 64 KiB of loopback the system would keep 2.8 MB of answers for each
+/// Bytes of a segment, as on Ethernet. With the 64 KiB of loopback, the system would buffer 2.8 MB of answers for each
 /// connection that reads nothing.
 const SEGMENT_BYTES: u32 = 1_448;
-/// Bytes that are offered to a socket at a time.
+/// Bytes offered to a socket at a time.
 const WRITE_BYTES: usize = 64 << 10;
-/// Time between two attempts to send what did not fit: short for the server, long enough to cost nothing.
+/// Pause before data that did not fit is offered again: short for the server, long enough to cost nothing.
 const PAUSE: Duration = Duration::from_millis(50);
-/// The same beside the working load, when there is nothing to settle: over a thousand attempts each time.
+/// The same during the working load, when nothing needs to settle: each time has over a thousand attempts.
 const PAUSE_MEANWHILE: Duration = Duration::from_millis(500);
-/// Rounds in which nothing moved, after which nothing will; and rounds after which that is not waited for any more.
+/// Rounds without progress after which no more is expected; and the maximum number of rounds.
 const ROUNDS_QUIET: u32 = 5;
 const ROUNDS_MAX: u32 = 200;
-/// How long the server may take to store the value that is then asked for.
+/// Time limit for storing the value that is read later.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Files that a process needs beside its connections.
+/// File descriptors that a process needs besides its connections.
 const FILES_BESIDE: u64 = 64;
 
-/// Holds connections to a memcached port in the middle of what they do.
+/// Holds connections to a memcached port in the middle of an operation.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Connections {
-    /// Where the server listens.
+    /// Address of the server.
     pub server: SocketAddr,
-    /// Connections that begin to store a value and do not end.
+    /// Connections that begin to store a value and do not finish.
     pub unfinished: usize,
-    /// Connections that ask for a value and do not read it.
+    /// Connections that request a value and do not read it.
     pub unread: usize,
     /// Bytes of that value.
     pub unread_bytes: usize,
@@ -75,7 +77,7 @@ impl Role for Connections {
         control.ready(());
         while !control.stopping() {
             thread::sleep(PAUSE_MEANWHILE);
-            // The server may close those that hold memory too long: that is its right.
+            // The server may close connections that hold memory for too long.
             held.retain_mut(Held::send);
         }
         Ok(Holding { connections: held.len() as u64, counted_bytes: counted_bytes(self.server)? })
@@ -87,11 +89,11 @@ impl Role for Connections {
 pub struct Holding {
     /// Connections that the server had not closed.
     pub connections: u64,
-    /// Bytes that they held by the count of the server.
+    /// Bytes that they held according to the server.
     pub counted_bytes: u64,
 }
 
-/// What the server says that connections hold.
+/// The bytes that connections hold according to the server.
 fn counted_bytes(server: SocketAddr) -> Result<u64, BenchError> {
     const NAME: &str = "STAT conn_memory_bytes ";
     let doing = || BenchError::io("ask for `stats`");
@@ -106,9 +108,9 @@ fn counted_bytes(server: SocketAddr) -> Result<u64, BenchError> {
     })
 }
 
-/// Opens a connection from another host than that of honest clients, with small buffers on this side and the segments of
-/// Ethernet. The buffers of a real client lie on its own machine. Here they would lie on the server's, where memory that
-/// the system takes for them slows down all other sockets for a while.
+/// Opens a connection from another host address than that of honest clients, with small buffers on this side and
+/// Ethernet-size segments. The buffers of a real client are on its own machine. Here they would be on the server's
+/// machine, where allocating them slows down all other sockets for a while.
 fn connected(server: SocketAddr) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     socket.set_recv_buffer_size(RECEIVED_BYTES)?;
@@ -119,7 +121,7 @@ fn connected(server: SocketAddr) -> io::Result<TcpStream> {
     Ok(socket.into())
 }
 
-/// A connection, and what it has not sent yet.
+/// A connection, with its unsent bytes.
 struct Held {
     stream: TcpStream,
     head: Vec<u8>,
@@ -134,7 +136,7 @@ impl Held {
         Ok(Held { stream, head, body_left })
     }
 
-    /// Sends what the system takes. Says whether the connection is still there.
+    /// Sends as much as the system accepts. Returns whether the connection still exists.
     fn send(&mut self) -> bool {
         static BODY: [u8; WRITE_BYTES] = [b'x'; WRITE_BYTES];
         loop {
@@ -155,8 +157,8 @@ impl Held {
     }
 }
 
-/// Sends until nothing more moves: the server has taken what it takes, and the system's buffers are full of what nobody reads. Until then the
-/// server has real work to do.
+/// Sends until there is no more progress: the server has accepted what it will, and the system's buffers are full of
+/// unread data. Until then the server has real work to do.
 fn settle(held: &mut Vec<Held>) -> Result<(), BenchError> {
     let (mut before, mut quiet) = (None, 0);
     for _ in 0..ROUNDS_MAX {
@@ -176,7 +178,7 @@ fn settle(held: &mut Vec<Held>) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Stores the value that is asked for.
+/// Stores the value that is read later.
 fn store_one(server: SocketAddr, bytes: usize) -> Result<(), BenchError> {
     let doing = || BenchError::io(format!("store a value of {bytes} B"));
     let mut stream = TcpStream::connect(server).map_err(doing())?;
@@ -194,7 +196,7 @@ fn store_one(server: SocketAddr, bytes: usize) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Lets this process have so many files.
+/// Raises this process's limit of file descriptors.
 fn allow_files(wanted: u64) -> Result<(), BenchError> {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= wanted) {
@@ -211,7 +213,7 @@ mod tests {
 
     use super::*;
 
-    /// Bytes that the system takes until it takes no more.
+    /// Bytes that the system accepts until it accepts no more.
     fn taken(mut stream: TcpStream) -> usize {
         stream.set_nonblocking(true).unwrap();
         let piece = [0; WRITE_BYTES];
@@ -225,8 +227,8 @@ mod tests {
         }
     }
 
-    /// If each took as much as loopback allows, 1,400 connections would hold 1.2 GB of the system's memory, and that would
-    /// slow down the working client, not the server.
+    /// If each connection used as much as loopback allows, 1,400 of them would hold 1.2 GB of the system's memory, and
+    /// that would slow down the working client, not the server.
     #[test]
     fn what_nobody_reads_takes_little_memory_of_the_system() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

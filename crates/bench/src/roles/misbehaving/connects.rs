@@ -1,4 +1,4 @@
-//! Many first packets of one host at once.
+//! Many handshake packets of one host at once.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -10,25 +10,25 @@ use super::raw::{RawPeer, connect_packet};
 use crate::BenchError;
 use crate::peer::{Control, Role};
 
-/// Time between two datagrams. Judging one takes the server real work; this is often enough to keep all that it gives.
+/// Pause between two datagrams. Each costs the server real work; this rate is enough to keep all sessions it grants.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// For so long the server takes a cookie at least.
+/// Minimum time for which the server accepts a cookie.
 const COOKIES_LAST: Duration = Duration::from_secs(5);
 
-/// Sends datagrams of CONNECTs, each for a session of its own and with the cookie it needs.
+/// Sends datagrams of CONNECTs, each for its own session and with the required cookie.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ConnectBursts {
     /// Address of the server, over UDP.
     pub server: String,
-    /// CONNECTs in a datagram: 799 at most fit.
+    /// CONNECTs in a datagram: at most 799 fit.
     pub connects: u32,
 }
 
-/// What a client was given.
+/// What a client obtained.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Claims {
-    /// Sessions that it had at a time, at most.
+    /// Maximum number of concurrent sessions.
     pub accepted: u32,
 }
 
@@ -48,7 +48,7 @@ impl Role for ConnectBursts {
                 (burst, renewed) = (self.burst(&mut peer)?, Instant::now());
             }
             peer.send(&burst)?;
-            // A client with a session is told again: these are all that it has.
+            // The server repeats its answer for an existing session, so these are all of the client's sessions.
             let mut accepted = HashSet::new();
             let until = Instant::now() + PAUSE;
             while Instant::now() < until {

@@ -1,4 +1,4 @@
-//! What a server has counted of clients that misbehave.
+//! A server's counters of misbehaving clients.
 
 use dunlin_net::Transport;
 use dunlin_rpc::{Endpoint, EndpointStats, MsgBuf, Session};
@@ -9,25 +9,26 @@ use crate::peer::{Control, Role};
 use crate::roles::COUNTED;
 use crate::roles::setup::{OnTransport, Setup, Side};
 
-/// Counts of a server since it started.
+/// Counters of a server since it started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counted {
     /// Packets for open sessions with a wrong tag or from a wrong address.
     pub wrong_tags: u64,
     /// Handshakes refused.
     pub refused: u64,
-    /// Requests for [`crate::roles::BULK`] that came to the handler.
+    /// Requests for [`crate::roles::BULK`] that reached the handler.
     pub bulk: u64,
-    /// Bytes held for other ends now.
+    /// Bytes currently held for other ends.
     pub held_bytes: u64,
-    /// Reports of the network that nobody listens at a client's address.
+    /// Reports of the network that a client's address is unreachable.
     pub reports: u64,
-    /// Places of its queue over shared memory that it set aside now, whose packets living senders have still to write.
+    /// Places of its shared-memory queue that are currently set aside, because a live sender has yet to write their
+    /// packets.
     pub awaited: u64,
 }
 
 impl Counted {
-    /// Of an endpoint whose handler ran so often.
+    /// For an endpoint whose handler ran `bulk` times.
     pub(super) fn of(stats: &EndpointStats, bulk: u64) -> Self {
         let (counters, transport) = (&stats.counters, &stats.transport);
         Counted {
@@ -40,7 +41,7 @@ impl Counted {
         }
     }
 
-    /// As a response.
+    /// Encodes them as a response.
     pub(super) fn to_bytes(self) -> Vec<u8> {
         let Counted { wrong_tags, refused, bulk, held_bytes, reports, awaited } = self;
         let counts = [wrong_tags, refused, bulk, held_bytes, reports, awaited];
@@ -54,7 +55,7 @@ impl Counted {
         Some(Counted { wrong_tags, refused, bulk, held_bytes, reports, awaited })
     }
 
-    /// Asks on an open session.
+    /// Reads them on an open session.
     pub(super) fn ask<T: Transport>(endpoint: &Endpoint<T>, session: &Session) -> Result<Self, BenchError> {
         let call = session.call(COUNTED, MsgBuf::with_len(0)?);
         let response = endpoint.block_on(call).map_err(|failure| failure.error)?.response;
@@ -62,7 +63,7 @@ impl Counted {
     }
 }
 
-/// Asks a server what it has counted.
+/// Reads the counters of a server.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct AskCounted {
     /// Transport and endpoint.

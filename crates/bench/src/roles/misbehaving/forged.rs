@@ -1,4 +1,4 @@
-//! What it takes to send packets in the name of others on this host: a raw socket, and who there is.
+//! Sending packets in the name of others on this host: a raw socket, and the list of other sockets.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -10,17 +10,17 @@ use rustix::net::{AddressFamily, Protocol, SendFlags, SocketType, sendto, socket
 
 use crate::BenchError;
 
-/// UDP sockets of this host, one a line.
+/// UDP sockets of this host, one per line.
 const UDP_SOCKETS: &str = "/proc/net/udp";
 
-/// A raw socket, and the server at which its packets are aimed.
+/// A raw socket, and the target server.
 pub(super) struct Forger {
     socket: OwnedFd,
     pub server: SocketAddrV4,
 }
 
 impl Forger {
-    /// For packets of this protocol to a server over UDP.
+    /// Opens a socket for packets of this protocol to a server over UDP.
     pub fn open(protocol: Protocol, server: &str) -> Result<Self, BenchError> {
         let Addr::Udp(SocketAddr::V4(server)) = server.parse()? else {
             return Err(BenchError::io("forge packets to a server that is not at an IPv4 address")(
@@ -30,14 +30,14 @@ impl Forger {
         Ok(Forger { socket: raw_socket(protocol)?, server })
     }
 
-    /// The UDP sockets of the loopback interface, but for the server's: among them are those of its clients.
+    /// The UDP sockets on the loopback interface except the server's: its clients are among them.
     pub fn clients(&self) -> Result<Vec<SocketAddrV4>, BenchError> {
         let list = fs::read_to_string(UDP_SOCKETS).map_err(BenchError::io(format!("read {UDP_SOCKETS}")))?;
         Ok(list.lines().filter_map(local_address).filter(|client| *client != self.server).collect())
     }
 
-    /// Sends what stands behind the IP header to the server's host, and says whether it left: one that the system has no room for is lost, as
-    /// packets are.
+    /// Sends the bytes after the IP header to the server's host, and returns whether they were sent: if the system has
+    /// no room, the packet is lost, as packets are.
     pub fn send(&self, message: &[u8]) -> bool {
         sendto(&self.socket, message, SendFlags::DONTWAIT, &SocketAddrV4::new(*self.server.ip(), 0)).is_ok()
     }
@@ -49,10 +49,10 @@ pub(super) fn raw_socket(protocol: Protocol) -> Result<OwnedFd, BenchError> {
     opened.map_err(|error| BenchError::io("open a raw socket; run this as root, or with CAP_NET_RAW")(error.into()))
 }
 
-/// The local address of a line of [`UDP_SOCKETS`], if it is on the loopback interface.
+/// The local address in a line of [`UDP_SOCKETS`], if it is on the loopback interface.
 fn local_address(line: &str) -> Option<SocketAddrV4> {
     let (ip, port) = line.split_whitespace().nth(1)?.split_once(':')?;
-    // The address stands there as the processor reads its bytes, the port as a number.
+    // The file shows the address as the processor reads its bytes, and the port as a number.
     let ip = Ipv4Addr::from(u32::from_str_radix(ip, 16).ok()?.to_ne_bytes());
     let port = u16::from_str_radix(port, 16).ok()?;
     ip.is_loopback().then_some(SocketAddrV4::new(ip, port))

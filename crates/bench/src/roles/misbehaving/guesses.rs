@@ -1,4 +1,4 @@
-//! Packets for the sessions of other clients, with tags that are guessed.
+//! Packets for the sessions of other clients, with guessed tags.
 
 use std::thread;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use crate::roles::BULK;
 
 /// Packets in a datagram.
 const GUESSES: u32 = 100;
-/// Session numbers that are tried, from zero on: those of the working client are among them.
+/// Session numbers to try, from zero on: they include those of the working client.
 pub(super) const SESSIONS: u32 = 16;
-/// Time between two datagrams: 10,000 guesses a second.
+/// Pause between two datagrams: 10,000 guesses a second.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Sends requests on sessions of other clients from an address of its own. A server takes none of them whatever their tags, since they do
-/// not come from where the session was opened. What is left to a guesser is the server's time for each packet.
+/// Sends requests on sessions of other clients from its own address. The server rejects all of them whatever their
+/// tags, since they do not come from the session's address. A guesser can only waste the server's time for each packet.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Guesses {
     /// Address of the server, over UDP.
@@ -29,7 +29,7 @@ pub struct Guesses {
 impl Role for Guesses {
     const NAME: &'static str = "guesses of tags";
     type Ready = ();
-    /// How many were sent.
+    /// Number of packets sent.
     type Output = u64;
 
     fn run(self, control: &Control<Self>) -> Result<u64, BenchError> {
@@ -47,9 +47,9 @@ impl Role for Guesses {
     }
 }
 
-/// A request, the first of its slot: no two in a row have the same tag, and no tag is zero, which is none.
+/// A request, the first of its slot: consecutive ones have different tags, and no tag is zero, which is invalid.
 pub(super) fn guess(number: u64) -> Vec<u8> {
-    /// Odd, so that all tags come before one comes again.
+    /// Odd, so that all tags occur before one repeats.
     const STEP: u64 = 0x9e_3779;
     let tag = (number.wrapping_mul(STEP) as u32 & MASK_24).max(1);
     packet(&Header::new(Kind::Request, Header::data_aux(BULK, 0), number as u32 % SESSIONS, 8, tag), &[])

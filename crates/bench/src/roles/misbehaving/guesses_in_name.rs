@@ -13,14 +13,16 @@ use super::raw::datagram;
 use crate::BenchError;
 use crate::peer::{Control, Role};
 
-/// Time between two datagrams from each client's address.
+/// Pause between two datagrams from each client's address.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Guesses for each session in a datagram: 240 a second. A session that is guessed at more than 640 times a second hears nothing for up to a tenth
-/// of a second, so that none of so many guesses is right (docs/wire-protocol.md, section 13); its client's calls wait meanwhile, by design.
+/// Guesses for each session in a datagram: 240 a second. A session with more than 640 guesses a second rejects
+/// everything for up to a tenth of a second, so that no guess can succeed (docs/wire-protocol.md, section 13); its
+/// client's calls wait meanwhile, by design.
 const GUESSES_PER_SESSION: u32 = 12;
 const UDP_HEADER_BYTES: usize = 8;
 
-/// Sends requests on sessions of other clients from their own addresses, through a raw socket. Only the tag tells them from the clients' own.
+/// Sends requests on sessions of other clients from their own addresses, through a raw socket. Only the tag
+/// distinguishes them from the clients' own.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ForgedGuesses {
     /// Address of the server, over UDP.
@@ -28,7 +30,7 @@ pub struct ForgedGuesses {
 }
 
 impl ForgedGuesses {
-    /// Opens the socket that this takes, to see whether this process may.
+    /// Opens the required socket, to check whether this process may.
     ///
     /// # Errors
     /// [`BenchError::Io`] if it may not.
@@ -40,7 +42,7 @@ impl ForgedGuesses {
 impl Role for ForgedGuesses {
     const NAME: &'static str = "guesses of tags in the name of others";
     type Ready = ();
-    /// How many were sent.
+    /// Number of packets sent.
     type Output = u64;
 
     fn run(self, control: &Control<Self>) -> Result<u64, BenchError> {
@@ -51,7 +53,8 @@ impl Role for ForgedGuesses {
             for client in forger.clients()? {
                 let count = SESSIONS * GUESSES_PER_SESSION;
                 let guesses: Vec<_> = (0..count).map(|number| guess(sent + u64::from(number))).collect();
-                sent += u64::from(count) * u64::from(forger.send(&from_client(client, forger.server, &datagram(&guesses))));
+                sent +=
+                    u64::from(count) * u64::from(forger.send(&from_client(client, forger.server, &datagram(&guesses))));
             }
             thread::sleep(PAUSE);
         }
@@ -59,8 +62,8 @@ impl Role for ForgedGuesses {
     }
 }
 
-/// A datagram with its header (RFC 768). It has no checksum, as IPv4 allows. The system adds the IP header, with the address that it sends from:
-/// on the loopback interface the client's.
+/// A datagram with its header (RFC 768), without a checksum, as IPv4 allows. The system adds the IP header with its
+/// sending address: on the loopback interface that is the client's.
 fn from_client(client: SocketAddrV4, server: SocketAddrV4, payload: &[u8]) -> Vec<u8> {
     let len = UDP_HEADER_BYTES + payload.len();
     let mut bytes = Vec::with_capacity(len);
@@ -77,7 +80,7 @@ mod tests {
 
     use super::*;
 
-    /// Where the test may not open a raw socket, it shows nothing.
+    /// If the test may not open a raw socket, it proves nothing.
     #[test]
     fn the_server_takes_a_datagram_for_the_clients() {
         if ForgedGuesses::check_allowed().is_err() {

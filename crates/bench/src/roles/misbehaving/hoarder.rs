@@ -1,4 +1,4 @@
-//! Sessions that are there only to make a server keep responses.
+//! Sessions whose only purpose is to make a server keep responses.
 
 use std::thread;
 use std::time::Duration;
@@ -11,19 +11,19 @@ use super::raw::{Opened, RawPeer, packet};
 use crate::BenchError;
 use crate::peer::{Control, Role};
 
-/// Slots of a session, in each of which a response can be kept.
+/// Slots of a session; each can keep a response.
 const SLOTS: u64 = 8;
-/// Time between two PINGs of each session, which say that it is alive.
+/// Pause between two PINGs of each session, which keep it alive.
 const PING_PAUSE: Duration = Duration::from_millis(100);
 
-/// Asks for a large response in each slot of its sessions, fetches none beyond its first packet, and pings.
+/// Requests a large response in each slot of its sessions, fetches only its first packet, and pings.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Hoarder {
     /// Address of the server, over UDP.
     pub server: String,
     /// Sessions.
     pub sessions: u32,
-    /// What is asked for: [`crate::roles::BULK`] or [`crate::roles::BULK_IN_BUFFERS`].
+    /// The request type: [`crate::roles::BULK`] or [`crate::roles::BULK_IN_BUFFERS`].
     pub request: u8,
 }
 
@@ -55,7 +55,7 @@ impl Role for Hoarder {
     }
 }
 
-/// A request in each slot, the first there.
+/// A request for each slot, the first of the slot.
 fn requests(session: &Opened, request: u8) -> Vec<Vec<u8>> {
     let in_slot = |slot| packet(&session.header(Kind::Request, Header::data_aux(request, 0), SLOTS + slot), &[]);
     (0..SLOTS).map(in_slot).collect()

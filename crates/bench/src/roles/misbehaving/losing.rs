@@ -1,4 +1,4 @@
-//! A transport that loses what it is told to lose.
+//! A transport that loses packets on command.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -6,17 +6,17 @@ use std::rc::Rc;
 use dunlin_net::{Route, Transport, TxPacket};
 use dunlin_rpc::wire::{Header, Kind};
 
-/// What is lost of the packets that are sent.
+/// Which sent packets are lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Loss {
     Nothing,
-    /// So many requests, the next ones.
+    /// The next requests, this many.
     Requests(u32),
     /// All packets longer than this, in bytes.
     LongerThan(usize),
 }
 
-/// Wraps a transport. The cell says what is lost from now on.
+/// Wraps a transport. The cell selects the losses from now on.
 pub(super) struct Losing<T> {
     pub inner: T,
     pub loss: Rc<Cell<Loss>>,
@@ -42,7 +42,7 @@ impl<T: Transport> Transport for Losing<T> {
     dunlin_net::forward_transport!(inner: resolve, release, peer_health, tx_flush, tx_to, rx_burst, rx_packet, rx_source);
     dunlin_net::forward_transport!(inner: now, wait, waker, wake_fd, arm, disarm, counters, limit_joining);
 
-    /// What this loses, the wrapped transport does not know.
+    /// The wrapped transport does not know of these losses.
     fn is_mtu_certain(&self, _route: Route) -> bool {
         false
     }

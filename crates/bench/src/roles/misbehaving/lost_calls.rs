@@ -18,30 +18,30 @@ use crate::peer::{Control, Role};
 use crate::roles::ECHO;
 use crate::roles::setup::{OnTransport, Setup, Side};
 
-/// Calls at once, as many as a session has slots.
+/// Concurrent calls, as many as a session has slots.
 const CALLS: usize = 8;
 /// Bytes of a call.
 const BYTES: usize = 32;
-/// Rounds without losses before each one with, so that round trips are known.
+/// Rounds without losses before each one with losses, so that round trips are known.
 const ROUNDS_BETWEEN: usize = 20;
 
-/// Calls eight at a time on one session, and loses all eight requests now and then.
+/// Makes eight calls at a time on one session, and sometimes loses all eight requests.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct LostCalls {
     /// Transport and endpoint.
     pub setup: Setup,
     /// The server's address.
     pub server: String,
-    /// For how long.
+    /// Length of the run.
     pub run: Duration,
 }
 
-/// Nanoseconds after the calls until they were answered: medians of the rounds with losses.
+/// Nanoseconds from the calls until their answers: medians of the rounds with losses.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Recovered {
     /// The first of the eight.
     pub first: f64,
-    /// The last one.
+    /// The last of the eight.
     pub last: f64,
 }
 
@@ -82,7 +82,7 @@ impl OnTransport for Rounds<'_> {
     }
 }
 
-/// Calls on all slots, and gives when the first and when the last was answered.
+/// Makes a call in each slot, and returns when the first and the last were answered.
 fn round<T: Transport>(endpoint: &Endpoint<T>, session: &Session) -> Result<(Duration, Duration), BenchError> {
     let begun = Instant::now();
     let mut calls = Vec::with_capacity(CALLS);

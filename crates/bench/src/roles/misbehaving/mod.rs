@@ -1,5 +1,5 @@
-//! Clients that misbehave, and the server that is to bear them. Each holds or sends what one of the faults was made of that a review found,
-//! and goes on until it is stopped.
+//! Clients that misbehave, and the server that must withstand them. Each reproduces the cause of a fault found in a
+//! review, until it is stopped.
 
 mod connections;
 mod connects;

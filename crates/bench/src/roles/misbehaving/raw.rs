@@ -1,4 +1,4 @@
-//! A UDP socket that speaks the wire protocol by hand, and says what no honest endpoint says.
+//! A UDP socket that speaks the wire protocol by hand, and sends what no honest endpoint sends.
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -11,15 +11,15 @@ use dunlin_rpc::wire::{HEADER_BYTES_MAX, Header, Kind, MASK_24};
 
 use crate::BenchError;
 
-/// Where these clients are: another host than that of honest ones, whose address is 127.0.0.1.
+/// The address of these clients: another host than that of honest ones, which use 127.0.0.1.
 pub(super) const HOST: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-/// Bytes of the largest datagram.
+/// Maximum size of a datagram.
 const DATAGRAM_BYTES: usize = 65_535;
-/// Bytes in front of each packet of a datagram, which say how long it is.
+/// Bytes before each packet of a datagram, which contain its length.
 const LENGTH_BYTES: usize = 2;
-/// How long the server may stay silent.
+/// How long the server may be silent.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// After so long without an answer a packet is sent again.
+/// Time without an answer after which a packet is sent again.
 const REPEAT: Duration = Duration::from_millis(100);
 
 /// A socket, and its server.
@@ -29,7 +29,7 @@ pub(super) struct RawPeer {
     received: Vec<u8>,
 }
 
-/// A session as its client knows it.
+/// A session as known to its client.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Opened {
     accept: Accept,
@@ -59,7 +59,7 @@ impl RawPeer {
         self.incarnation
     }
 
-    /// A CONNECT as an honest client's first, for the session with this number.
+    /// A CONNECT like an honest client's first, for the session with this number.
     pub fn connect(&self, session: u32) -> Connect {
         Connect {
             versions: (VERSION, VERSION),
@@ -78,7 +78,7 @@ impl RawPeer {
         }
     }
 
-    /// Sends packets as one datagram. One that the system has no room for is lost, as packets are.
+    /// Sends packets as one datagram. If the system has no room for it, it is lost, as packets are.
     pub fn send(&self, packets: &[Vec<u8>]) -> Result<(), BenchError> {
         match self.socket.send(&datagram(packets)) {
             Ok(_) => Ok(()),
@@ -87,11 +87,13 @@ impl RawPeer {
         }
     }
 
-    /// Hands over the packets of the next datagram, if one comes before long.
+    /// Passes on the packets of the next datagram, if one arrives soon.
     pub fn receive(&mut self, mut each: impl FnMut(&Header, &[u8])) -> Result<bool, BenchError> {
         let len = match self.socket.recv(&mut self.received) {
             Ok(len) => len,
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted) => {
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted) =>
+            {
                 return Ok(false);
             }
             Err(error) => return Err(BenchError::io("receive a datagram")(error)),
@@ -108,7 +110,7 @@ impl RawPeer {
         Ok(true)
     }
 
-    /// Drops all that has come.
+    /// Drops everything that has arrived.
     pub fn drain(&mut self) -> Result<(), BenchError> {
         let nonblocking = |on| self.socket.set_nonblocking(on).map_err(BenchError::io("set a socket to wait or not"));
         nonblocking(true)?;
@@ -116,13 +118,13 @@ impl RawPeer {
         self.socket.set_nonblocking(false).map_err(BenchError::io("set a socket to wait or not"))
     }
 
-    /// The cookie that the server wants in this CONNECT.
+    /// Returns this CONNECT with the cookie that the server requires.
     pub fn cookie(&mut self, connect: &Connect) -> Result<Connect, BenchError> {
         let cookie: Cookie = self.ask(connect, Kind::Cookie, |cookie: &Cookie| cookie.nonce)?;
         Ok(Connect { cookie: cookie.cookie, ..*connect })
     }
 
-    /// Opens a session as an honest client does.
+    /// Opens a session like an honest client.
     pub fn open_session(&mut self, session: u32) -> Result<Opened, BenchError> {
         let connect = self.cookie(&self.connect(session))?;
         let accept = self.ask(&connect, Kind::Accept, |accept: &Accept| accept.nonce)?;

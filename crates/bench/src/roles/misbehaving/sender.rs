@@ -1,4 +1,4 @@
-//! A client over shared memory for others to stop in the middle of what it sends.
+//! A client over shared memory that other processes stop in the middle of sending.
 
 use std::hint;
 use std::time::{Duration, Instant};
@@ -10,15 +10,15 @@ use crate::BenchError;
 use crate::peer::{Control, Role};
 use crate::roles::setup::{OnTransport, Setup, Side};
 
-/// Packets in a burst: as many as take their places in the queue at once.
+/// Packets in a burst: as many as reserve their places in the queue at once.
 const BURST: usize = 64;
-/// Between two bursts it waits for as long as one takes, so that half of all stops come within one, and at most for so long: one in which it was
-/// stopped takes longer.
+/// Maximum pause between two bursts. The pause is as long as the previous burst, so that half of all stops fall within
+/// a burst; this limit applies to a burst in which the sender was stopped, which takes longer.
 const PAUSE_MAX: Duration = Duration::from_micros(20);
-/// Bytes of a packet, which are none of the protocol.
+/// Bytes of a packet, which do not belong to the protocol.
 const BYTES: usize = 32;
 
-/// Sends bursts of packets that mean nothing, and cost the server no more than a look.
+/// Sends bursts of meaningless packets, which cost the server only a glance.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Sender {
     /// Transport, over shared memory.

@@ -1,4 +1,4 @@
-//! A server of small calls with a budget for what other ends make it hold.
+//! A server of small calls with a budget for memory held for other ends.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -21,20 +21,20 @@ pub const BULK_BYTES: usize = 1 << 20;
 pub struct LimitedServer {
     /// Transport and endpoint.
     pub setup: Setup,
-    /// Bytes that other ends may make it hold.
+    /// Limit of bytes held for other ends.
     pub held_bytes_max: u64,
-    /// Bytes of message buffers that its process may have.
+    /// Limit of bytes of message buffers in its process.
     pub buffer_bytes_max: u64,
-    /// Sessions that one host may open.
+    /// Limit of sessions of one host.
     pub sessions_of_host: u32,
 }
 
-/// Where an RPC server is reached.
+/// The address of an RPC server.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RpcServing {
     /// Its address.
     pub address: String,
-    /// Number of its process.
+    /// Its process id.
     pub process: u32,
 }
 
@@ -70,8 +70,8 @@ impl OnTransport for Serve<'_> {
         let of_handler = bulk.clone();
         endpoint.register(BULK, move |request| {
             of_handler.set(of_handler.get() + 1);
-            // Memory of its own for each, as of a value that was made for this request. If the host that asks holds its share, this is refused, and
-            // the client is told: nothing is left to do here.
+            // Separately allocated memory for each, like a value made for this request. If the requesting host is at
+            // its share, this is refused, and the endpoint tells the client: nothing is left to do here.
             let _ = request.respond_from(vec![1; BULK_BYTES]);
         })?;
         endpoint.register(BULK_IN_BUFFERS, |request| {

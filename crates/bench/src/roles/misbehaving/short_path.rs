@@ -1,4 +1,4 @@
-//! Calls over a path that comes to take shorter packets than it took when its session was opened.
+//! Calls over a path that starts to drop long packets after its session was opened.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -16,19 +16,19 @@ use crate::peer::{Control, Role};
 use crate::roles::ECHO;
 use crate::roles::setup::{OnTransport, Setup, Side};
 
-/// Bytes of the longest packet that the path takes in the end.
+/// Maximum packet that the path carries in the end.
 const PACKET_BYTES_MAX: usize = 1_400;
 /// Bytes of a call.
 const BYTES: usize = 20_000;
-/// The longest that a call may take until it ends in one way or the other.
+/// Time limit for a call to end, with success or an error.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Time between two calls, for they are there to come through and not to be many.
+/// Pause between two calls: they are to succeed, not to be many.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Time between two looks whether a call has ended.
+/// Interval of checks whether a call has ended.
 const LOOK_AROUND: Duration = Duration::from_millis(1);
 
-/// Calls over such a path, one call at a time and without deadlines.
+/// Calls over such a path, one at a time and without deadlines.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ShortPath {
     /// Transport and endpoint.
@@ -37,7 +37,7 @@ pub struct ShortPath {
     pub server: String,
 }
 
-/// What became of its calls.
+/// The results of its calls.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct ShortPathCalls {
     /// Calls that were answered.
@@ -75,7 +75,7 @@ impl OnTransport for Calls<'_> {
         loss.set(Loss::LongerThan(PACKET_BYTES_MAX));
         self.control.ready(());
         let mut calls = ShortPathCalls::default();
-        // The first one is waited for, however short the run.
+        // It waits for the first one, however short the run is.
         while calls.answered + calls.failed == 0 || !self.control.stopping() {
             let mut call = pin!(session.call(ECHO, MsgBuf::with_len(BYTES)?));
             let since = Instant::now();

@@ -1,4 +1,4 @@
-//! Stops others in the middle of what they send over shared memory.
+//! Stops other processes in the middle of sending over shared memory.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,37 +15,40 @@ use crate::roles::setup::{OnTransport, Setup, Side};
 
 /// How long senders run between two stops: some of their bursts.
 const RUN: Duration = Duration::from_micros(50);
-/// How long they rest, stopped, where none was caught: so all of this costs the core little.
+/// Pause with stopped senders if none was caught: so the whole procedure costs the core little.
 const REST: Duration = Duration::from_millis(15);
-/// What the server awaits now may be of another sender that had no processor for the moment. After so long it is of one that is stopped.
+/// Pause with stopped senders after one was caught: catching one costs the core almost a millisecond.
+const REST_AFTER: Duration = Duration::from_millis(40);
+/// A packet that the server awaits may belong to a sender that was only preempted. After this time it belongs to a
+/// stopped one.
 const SETTLE: Duration = Duration::from_millis(1);
-/// Longest time between two looks whether to end.
+/// Maximum interval of checks whether to end.
 const LOOK_AROUND: Duration = Duration::from_millis(20);
 
-/// Stops senders again and again, and asks their server each time whether it awaits packets for which one has taken places. If it does, they
-/// stay stopped for long, and if not, they go on soon. So a stop that counts is one in the middle of sending.
+/// Stops senders repeatedly, and asks their server each time whether it awaits packets whose places are reserved. If it
+/// does, they stay stopped for long; if not, they continue soon. So only stops in the middle of sending count.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Stopper {
     /// Transport and endpoint, over shared memory.
     pub setup: Setup,
     /// The server's address.
     pub server: String,
-    /// Numbers of the senders' processes.
+    /// The senders' process ids.
     pub senders: Vec<u32>,
-    /// How long one that was caught stays stopped, or until the stopper is to end.
+    /// How long a caught sender stays stopped, unless the stopper ends first.
     pub stop: Duration,
 }
 
 /// How often senders were stopped.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Stopped {
-    /// While the server awaited packets of theirs.
+    /// While the server awaited their packets.
     pub caught: u64,
 }
 
 impl Role for Stopper {
     const NAME: &'static str = "stopping of senders";
-    /// Said while the first one that was caught is stopped.
+    /// Sent while the first caught sender is stopped.
     type Ready = ();
     type Output = Stopped;
 
@@ -66,8 +69,8 @@ impl OnTransport for Stop<'_> {
         let Stopper { setup, server, senders, stop } = self.stopper;
         let endpoint = Endpoint::new(transport, setup.endpoint())?;
         let server = server.parse()?;
-        // The question itself stands behind the places of the stopped, so the server has passed those when it answers. A session for each, since
-        // a stop is longer than the server keeps a session on which it hears nothing.
+        // The query itself is queued behind the places of the stopped senders, so the server has passed those when it
+        // answers. Each query has its own session, since a stop outlasts the server's timeout of a silent session.
         let awaits = || {
             let session = endpoint.block_on(endpoint.connect(&server))?;
             let counted = Counted::ask(&endpoint, &session);
@@ -76,9 +79,7 @@ impl OnTransport for Stop<'_> {
         };
         let mut stopped = Stopped::default();
         while !self.control.stopping() {
-            signal(senders, Signal::CONT)?;
-            thread::sleep(RUN);
-            signal(senders, Signal::STOP)?;
+            run_for_a_moment(senders)?;
             let mut is_caught = awaits()?;
             if is_caught {
                 thread::sleep(SETTLE);
@@ -93,6 +94,9 @@ impl OnTransport for Stop<'_> {
                 self.control.ready(());
             }
             self.rest(*stop);
+            // Its burst ends now. If the sender is stopped within another burst, that stop lasts longer.
+            run_for_a_moment(senders)?;
+            self.rest(REST_AFTER);
         }
         signal(senders, Signal::CONT)?;
         Ok(stopped)
@@ -100,7 +104,7 @@ impl OnTransport for Stop<'_> {
 }
 
 impl Stop<'_> {
-    /// Waits, or until it is to end.
+    /// Sleeps, unless it is to end earlier.
     fn rest(&self, time: Duration) {
         let until = Instant::now() + time;
         while !self.control.stopping() {
@@ -113,10 +117,18 @@ impl Stop<'_> {
     }
 }
 
+/// Lets senders run for a few bursts.
+fn run_for_a_moment(senders: &[u32]) -> Result<(), BenchError> {
+    signal(senders, Signal::CONT)?;
+    thread::sleep(RUN);
+    signal(senders, Signal::STOP)
+}
+
 fn signal(processes: &[u32], signal: Signal) -> Result<(), BenchError> {
     for process in processes {
         let Some(process) = Pid::from_raw(*process as i32) else { continue };
-        kill_process(process, signal).map_err(|error| BenchError::io("stop a sender and let it go on")(error.into()))?;
+        kill_process(process, signal)
+            .map_err(|error| BenchError::io("stop a sender and let it go on")(error.into()))?;
     }
     Ok(())
 }

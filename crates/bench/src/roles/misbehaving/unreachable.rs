@@ -1,4 +1,4 @@
-//! Forged news that nobody listens where a client is.
+//! Forged reports that a client's address is unreachable.
 
 use std::net::SocketAddrV4;
 use std::thread;
@@ -17,8 +17,8 @@ const ICMP_HEADER_BYTES: usize = 8;
 const IP_HEADER_BYTES: usize = 20;
 const UDP_HEADER_BYTES: usize = 8;
 
-/// Tells a server over and over that each of its clients is unreachable: ICMP messages that quote a datagram of the server to every UDP port of
-/// 127.0.0.1 that is open. The system hands them to no other socket than the server's.
+/// Tells a server repeatedly that each of its clients is unreachable: ICMP messages that quote a datagram of the server
+/// to every open UDP port of 127.0.0.1. The system delivers them only to the server's socket.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ForgedUnreachables {
     /// Address of the server, over UDP.
@@ -26,7 +26,7 @@ pub struct ForgedUnreachables {
 }
 
 impl ForgedUnreachables {
-    /// Opens the socket that this takes, to see whether this process may.
+    /// Opens the required socket, to check whether this process may.
     ///
     /// # Errors
     /// [`BenchError::Io`] if it may not.
@@ -38,7 +38,7 @@ impl ForgedUnreachables {
 impl Role for ForgedUnreachables {
     const NAME: &'static str = "forged ICMP messages";
     type Ready = ();
-    /// How many were sent.
+    /// Number of messages sent.
     type Output = u64;
 
     fn run(self, control: &Control<Self>) -> Result<u64, BenchError> {
@@ -61,7 +61,7 @@ fn unreachable(from: SocketAddrV4, to: SocketAddrV4) -> Vec<u8> {
     const PORT: u8 = 3;
     let mut message = Vec::with_capacity(ICMP_HEADER_BYTES + IP_HEADER_BYTES + UDP_HEADER_BYTES);
     message.extend([DESTINATION_UNREACHABLE, PORT, 0, 0, 0, 0, 0, 0]);
-    // Version 4, five words; their sum is not looked at in a quotation.
+    // Version 4, five words; the checksum of a quoted header is not verified.
     let total = ((IP_HEADER_BYTES + UDP_HEADER_BYTES) as u16).to_be_bytes();
     message.extend([0x45, 0, total[0], total[1], 0, 0, 0, 0, 64, ipproto::UDP.as_raw().get() as u8, 0, 0]);
     message.extend(from.ip().octets());

@@ -19,17 +19,17 @@ use crate::roles::setup::Carrier;
 const REPLICAS: u64 = 3;
 /// Memory that a run of some seconds needs.
 const TOUCHED_BYTES: usize = 1 << 30;
-/// Iterations between two looks whether it is to end.
+/// Iterations between two checks whether to stop.
 const ITERATIONS_PER_LOOK: u32 = 1024;
 
-/// Where a log is.
+/// The storage of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Storage {
     /// In memory, as in the paper.
     Memory,
     /// On the disk of the directory for temporary files.
     Disk,
-    /// The same, where a leader does not gather commands for its disk.
+    /// The same, but leaders do not gather commands for their disk.
     DiskUngathered,
 }
 
@@ -43,43 +43,43 @@ impl Storage {
 /// Three replicas that take turns on one core, until they are stopped.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ReplicaGroup {
-    /// How they talk, and are talked to.
+    /// The transport between replicas, and for clients.
     pub carrier: Carrier,
-    /// Where their logs are.
+    /// The storage of their logs.
     pub storage: Storage,
-    /// Groups of each.
+    /// Groups of each replica.
     pub groups: u16,
-    /// Keys that they have from the beginning.
+    /// Initial keys.
     pub keys: u64,
-    /// Whether it is measured what they work on, which makes them slower.
+    /// Whether to measure the work of the replicas, which makes them slower.
     pub watch: Watch,
-    /// Entries after which each takes a snapshot of its state; `None` if none is to be taken.
+    /// Entries per snapshot of each replica; `None` for no snapshots.
     pub snapshot_entries: Option<u64>,
 }
 
-/// What is measured beside the load.
+/// What is measured besides the load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Watch {
-    /// What replicas work on.
+    /// The stages of the replicas' work.
     Stages,
     /// Nothing.
     Nothing,
 }
 
-/// What replicas worked on, all from the first write on.
+/// The work of replicas since the first write.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ReplicaFigures {
-    /// Of the leader.
+    /// Stages of the leader.
     pub leader: StageTimes,
-    /// Of all followers together.
+    /// Stages of all followers together.
     pub followers: StageTimes,
-    /// Nanoseconds of event loops that found something, all of the above included.
+    /// Nanoseconds of event loops with work, including all of the above.
     pub busy: f64,
-    /// Nanoseconds that all took.
+    /// Nanoseconds of all event loops.
     pub all: f64,
-    /// Entries that were executed by the leader.
+    /// Entries executed by the leader.
     pub commits: u64,
-    /// The longest time that one of them did nothing else for a snapshot, in nanoseconds.
+    /// The longest time that a replica was occupied with a snapshot, in nanoseconds.
     pub snapshot_pause_max: f64,
 }
 
@@ -96,7 +96,8 @@ impl Role for ReplicaGroup {
                 let place = Scratch::make("replica-group")?;
                 self.serve(control, |id| {
                     let failed = |error: &dyn std::fmt::Display| BenchError::Replica(error.to_string());
-                    let directory = Directory::open(&place.path().join(id.to_string())).map_err(|error| failed(&error))?;
+                    let directory =
+                        Directory::open(&place.path().join(id.to_string())).map_err(|error| failed(&error))?;
                     let (wal, _) = open(directory, WalConfig::new(id)).map_err(|error| failed(&error))?;
                     DurableLog::of_groups(&wal, self.groups).map_err(|error| failed(&error))
                 })
@@ -115,7 +116,7 @@ impl ReplicaGroup {
     fn endpoints(&self) -> Result<Vec<Rc<Endpoint<AnyTransport>>>, BenchError> {
         let endpoint = |id| {
             let addr: Addr = match self.carrier {
-                // Of a name that no other process has.
+                // A name that no other process uses.
                 Carrier::Shm => format!("shm:dunlin-replica-{}-{id}", std::process::id()).parse()?,
                 Carrier::Udp => "udp://127.0.0.1:0".parse()?,
             };
@@ -149,7 +150,7 @@ impl ReplicaGroup {
             let replica = group.start(&endpoint, config, logs(*id)?, probe)?;
             members.push(Member { endpoint, replica, stages });
         }
-        // Of many groups, to ask which leads takes longer than a turn.
+        // With many groups, checking the leaders takes longer than a turn.
         let lead = || members.iter().map(|member| member.replica.led()).sum::<usize>();
         while (lead() < usize::from(self.groups) || !are_up_to_date(&members)) && !control.stopping() {
             for _ in 0..self.groups {
@@ -167,13 +168,13 @@ impl ReplicaGroup {
     }
 }
 
-/// Whether none is busy with what it begins with.
+/// Whether all replicas have restored their initial state.
 fn are_up_to_date<L: LogStore + 'static>(members: &[Member<L>]) -> bool {
     members.iter().all(|member| member.replica.is_up_to_date())
 }
 
-/// Has the system give this process memory once and takes it back. On a virtual machine the first touch of a page costs its host ten microseconds, and a log in
-/// memory grows all the time.
+/// Makes the system give this process memory once. On a virtual machine the first touch of a page costs its host ten
+/// microseconds, and a log in memory grows all the time.
 fn touch_memory() {
     drop(std::hint::black_box(vec![1_u8; TOUCHED_BYTES]));
 }
@@ -187,7 +188,7 @@ fn unwatched<L: LogStore + 'static>(
         for _ in 0..ITERATIONS_PER_LOOK {
             let found: usize = members.iter().map(|member| member.endpoint.run_once()).sum();
             if found == 0 && storage.is_disk() {
-                // The threads that flush have the same core.
+                // The threads that flush share this core.
                 std::thread::yield_now();
             }
         }

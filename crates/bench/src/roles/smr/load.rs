@@ -17,27 +17,27 @@ use crate::replication::{Group, Puts, StageTimes, Stages};
 use crate::report::Metric;
 use crate::roles::WARM_UP_SHARE;
 
-/// Iterations of the event loop between two looks at the clock.
+/// Event-loop iterations between two readings of the clock.
 const ITERATIONS_PER_LOOK: u32 = 64;
-/// How long it looks for answers before it sleeps: longer than a flush takes.
+/// How long it polls for answers before it sleeps: longer than a flush takes.
 const LOOK: Duration = Duration::from_millis(2);
-/// Time between two figures for the progress bar.
+/// Interval of figures for the progress bar.
 const LIVE_INTERVAL_NANOS: u64 = 200_000_000;
 
-/// Writes, so many at a time.
+/// Concurrent writes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PutLoad {
     /// The replicas, by id.
     pub members: Vec<(u64, String)>,
-    /// Groups that they have.
+    /// Number of groups.
     pub groups: u16,
-    /// Keys that are written to.
+    /// Number of keys.
     pub keys: u64,
-    /// Writes at a time.
+    /// Concurrent writes.
     pub window: usize,
     /// Length of the measured run.
     pub run: Duration,
-    /// Whether it is measured what the client works on, which makes it slower.
+    /// Whether to measure the client's work, which makes it slower.
     pub watch: Watch,
     /// How it waits for answers.
     pub poll: Poll,
@@ -46,9 +46,9 @@ pub struct PutLoad {
 /// How a client waits for answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Poll {
-    /// It keeps its core.
+    /// It occupies its core.
     Spin,
-    /// It lets others have its core between two looks.
+    /// It yields its core between two polls.
     Yield,
 }
 
@@ -61,14 +61,14 @@ impl Poll {
     }
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PutFigures {
     /// Writes per second.
     pub rate: f64,
-    /// From issuing a write until its answer was there.
+    /// From issuing a write until its answer arrives.
     pub latency: Percentiles,
-    /// Work of the client beside that of its endpoint, as visits.
+    /// Work of the client besides that of its endpoint, as visits.
     pub client: StageTimes,
 }
 
@@ -128,7 +128,7 @@ impl PutLoad {
                 next_live = now + LIVE_INTERVAL_NANOS;
                 control.live(Metric::Operations, puts.writes() as f64 / seconds);
             }
-            // Beside other work one answer may take longer than the run: it counts then.
+            // On a busy machine one answer may take longer than the run: it counts then.
             let over = from.is_some_and(|start| now >= start + length) && puts.writes() > 0;
             over || puts.has_failed() || control.stopping()
         });

@@ -1,4 +1,4 @@
-//! Replicas of a key-value machine, and who writes to it.
+//! Replicas of a key-value machine, and their writing clients.
 
 mod group;
 mod load;

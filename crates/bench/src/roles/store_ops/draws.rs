@@ -1,18 +1,19 @@
-//! Numbers of items, drawn faster than the table can use them.
+//! Random item numbers, supplied faster than the table can use them.
 
 use dunlin_net::random::Random;
 
 use crate::workload::{Numbers, Popularity};
 
-/// Numbers of a skewed distribution that are drawn beforehand, since drawing one costs as much as an operation: 16 MiB, read in order.
+/// Numbers of a skewed distribution that are drawn in advance, since drawing one costs as much as an operation: 16 MiB,
+/// read in order.
 const DRAWN: usize = 1 << 22;
 
-/// Numbers of items, and which of them are written.
+/// Item numbers, and which of the operations are writes.
 pub(super) struct Draws {
     popularity: Popularity,
     items: u64,
     random: Random,
-    /// Empty for a uniform distribution, which costs next to nothing.
+    /// Empty for a uniform distribution, which is cheap to draw.
     drawn: Vec<u32>,
     next: usize,
 }
@@ -21,7 +22,7 @@ impl Draws {
     pub fn new(popularity: Popularity, items: u64) -> Self {
         let count = if popularity == Popularity::Uniform { 0 } else { DRAWN.min(16 * items as usize) };
         let mut numbers = Numbers::new(popularity, items, 11);
-        // Items are counted in the tens of millions.
+        // Items number tens of millions.
         let drawn = (0..count).map(|_| numbers.draw() as u32).collect();
         Draws { popularity, items, random: Random::new(12), drawn, next: 0 }
     }
@@ -30,7 +31,7 @@ impl Draws {
         self.popularity
     }
 
-    /// Draws some.
+    /// Draws numbers.
     #[inline]
     pub fn fill(&mut self, numbers: &mut [u64]) {
         if self.drawn.is_empty() {

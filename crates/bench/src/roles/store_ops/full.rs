@@ -1,4 +1,4 @@
-//! A cache that fills up: what an item costs, and what is lost before there is no memory.
+//! A cache that fills up: the memory of an item, and the losses before the memory is full.
 
 use std::ops::Range;
 
@@ -12,27 +12,27 @@ use crate::BenchError;
 use crate::measure::resident_bytes;
 use crate::peer::{Control, Role};
 
-/// Stores so many items from 0 on, then reads all of them.
+/// Stores this many items from 0 on, then reads all of them.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct CacheFill {
     /// Memory of the cache, in bytes.
     pub memory: u64,
-    /// Items that are stored.
+    /// Number of items to store.
     pub items: u64,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct CacheFigures {
-    /// Items that are there.
+    /// Items that remain.
     pub kept: u64,
     /// Resident bytes that the cache added.
     pub bytes: u64,
     /// Share of the reads that found nothing, from 0 to 1.
     pub lost: f64,
-    /// Items that had to leave the index.
+    /// Items evicted from the index.
     pub evicted_index: u64,
-    /// Items that had to leave the log.
+    /// Items evicted from the log.
     pub evicted_log: u64,
 }
 

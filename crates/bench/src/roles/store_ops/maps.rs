@@ -1,4 +1,4 @@
-//! The hash maps that a partition is compared with, all with the same fast hash.
+//! The hash maps compared with a partition, all with the same fast hash.
 
 use foldhash::fast::RandomState;
 
@@ -8,7 +8,7 @@ use crate::workload::item::{KEY_BYTES, VALUE_BYTES, is_value, key, value};
 type Key = [u8; KEY_BYTES];
 type Value = [u8; VALUE_BYTES];
 
-/// What a map does with one item.
+/// Operations of a map on one item.
 trait Map {
     fn get(&self, key: &Key, look: impl FnOnce(&Value) -> bool) -> Option<bool>;
     fn put(&mut self, key: Key, value: Value);
@@ -19,7 +19,7 @@ macro_rules! maps {
         pub(super) struct $name($inner);
 
         impl $name {
-            /// With room for so many items.
+            /// With room for this many items.
             pub fn new(items: u64) -> Self {
                 let make: fn(usize) -> $inner = $make;
                 $name(make(items as usize))
@@ -49,7 +49,7 @@ maps! {
     Papaya(papaya::HashMap<Key, Value, RandomState>) = |items| papaya::HashMap::with_capacity_and_hasher(items, RandomState::default());
     Scc(scc::HashMap<Key, Value, RandomState>) = |items| scc::HashMap::with_capacity_and_hasher(items, RandomState::default());
     Moka(moka::sync::Cache<Key, Value, RandomState>) = |items| {
-        // Twice the items: what it may keep, so that it never evicts.
+        // Capacity for twice the items, so that it never evicts.
         moka::sync::Cache::builder().max_capacity(2 * items as u64).initial_capacity(items).build_with_hasher(RandomState::default())
     };
 }

@@ -1,4 +1,4 @@
-//! Operations on a table in memory, by one thread, beside random reads of memory.
+//! Operations on a table in memory, by one thread, compared with random reads of memory.
 
 mod draws;
 mod full;
@@ -27,19 +27,19 @@ use partitions::OnTable;
 
 /// Longest burst.
 pub const BURST_MAX: usize = 32;
-/// Bytes of one item in the region that the floor reads: a cache line, the least in which an item of 48 B can lie.
+/// Bytes per item in the region that the floor reads: a cache line, the minimum for an item of 48 B.
 const FLOOR_ITEM_BYTES: u64 = 64;
-/// The floor is taken for this share of a run.
+/// The floor is measured for this share of a run.
 const FLOOR_SHARE: f64 = 0.3;
-/// Bursts between two looks at the clock.
+/// Bursts between two readings of the clock.
 const BURSTS_PER_LOOK: u32 = 64;
 
-/// What holds the items.
+/// The table that holds the items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum System {
-    /// A partition of ours.
+    /// Our partition.
     Partition(Kind),
-    /// `hashbrown::HashMap`, which the standard library uses: for one thread only, as ours.
+    /// `hashbrown::HashMap`, which the standard library uses: for one thread only, like ours.
     Hashbrown,
     /// `dashmap::DashMap`.
     Dashmap,
@@ -52,7 +52,7 @@ pub enum System {
 }
 
 impl System {
-    /// The tables that this is compared with beside hashbrown: all are for many threads, which costs them.
+    /// The tables to compare besides hashbrown: all support many threads, at a cost.
     pub const CONCURRENT: [System; 4] = [System::Dashmap, System::Papaya, System::Scc, System::Moka];
 
     /// Its name in tables.
@@ -67,7 +67,7 @@ impl System {
         }
     }
 
-    /// Memory that it may take for an item of 48 B, in bytes, to know beforehand whether there is enough.
+    /// Upper bound of its memory for an item of 48 B, in bytes, to check beforehand whether there is enough.
     pub fn bytes_per_item(self) -> u64 {
         match self {
             System::Partition(_) => 160,
@@ -77,33 +77,33 @@ impl System {
     }
 }
 
-/// One load.
+/// A load.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct StoreCase {
     /// Share of reads, from 0 to 1; the rest are writes.
     pub gets: f64,
-    /// Which items.
+    /// Distribution of items.
     pub popularity: Popularity,
-    /// Operations handed over together, at most [`BURST_MAX`].
+    /// Operations passed at once, at most [`BURST_MAX`].
     pub burst: usize,
 }
 
-/// Fills a table and measures loads on it, one after the other, as often as told.
+/// Fills a table and runs loads on it in turn, several times.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct StoreOps {
     /// The table.
     pub system: System,
-    /// How many items.
+    /// Number of items.
     pub items: u64,
     /// The loads.
     pub cases: Vec<StoreCase>,
-    /// How often each.
+    /// Number of runs of each.
     pub runs: usize,
     /// Length of one measured run.
     pub run: Duration,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct StoreFigures {
     /// For each load, its runs.
@@ -117,9 +117,9 @@ pub struct StoreFigures {
 pub struct StoreRun {
     /// Operations per second.
     pub rate: f64,
-    /// Random reads of memory per second, eight at a time, right before.
+    /// Random reads of memory per second, eight in parallel, measured just before.
     pub floor: f64,
-    /// Share of reads that found nothing though it was stored.
+    /// Share of reads that missed a stored item.
     pub lost: f64,
 }
 
@@ -148,16 +148,16 @@ impl Role for StoreOps {
     }
 }
 
-/// The measurement, on a table whose type is not known here.
+/// The measurement, generic over the type of table.
 struct Measure<'a> {
     ops: &'a StoreOps,
     control: &'a Control<StoreOps>,
-    /// Resident memory before there was a table.
+    /// Resident memory before the table was made.
     bytes_before: u64,
 }
 
 impl Measure<'_> {
-    /// Stores the items, and shows how fast.
+    /// Stores the items, and shows the rate.
     fn load(&self, table: &mut impl Table) -> Result<(), BenchError> {
         let start = Instant::now();
         table::load(table, self.ops.items, |stored| {
@@ -171,7 +171,8 @@ impl OnTable for Measure<'_> {
     type Output = StoreFigures;
 
     fn run<T: Table>(self, table: T) -> Result<StoreFigures, BenchError> {
-        // The process ends when this is measured. To free tens of millions of items one by one before that takes as long as to store them.
+        // The process ends after this measurement. Freeing tens of millions of items one by one before that would take
+        // as long as storing them.
         let mut table = ManuallyDrop::new(table);
         let table = &mut *table;
         let StoreOps { items, cases, run, .. } = self.ops;
@@ -185,7 +186,9 @@ impl OnTable for Measure<'_> {
         let mut draws: Vec<Draws> = Popularity::CHOSEN.map(|popularity| Draws::new(popularity, *items)).into();
         for _ in 0..self.ops.runs {
             for (case, runs) in cases.iter().zip(&mut runs) {
-                let Some(draws) = draws.iter_mut().find(|draws| draws.popularity() == case.popularity) else { continue };
+                let Some(draws) = draws.iter_mut().find(|draws| draws.popularity() == case.popularity) else {
+                    continue;
+                };
                 let floor = lines.reads_per_second(run.mul_f64(FLOOR_SHARE));
                 run_case(table, draws, case, run.mul_f64(WARM_UP_SHARE))?;
                 let (rate, lost) = run_case(table, draws, case, *run)?;
@@ -200,8 +203,13 @@ impl OnTable for Measure<'_> {
     }
 }
 
-/// Operations per second, and the share of reads that found nothing.
-fn run_case<T: Table>(table: &mut T, draws: &mut Draws, case: &StoreCase, run: Duration) -> Result<(f64, f64), BenchError> {
+/// Operations per second, and the share of reads that missed.
+fn run_case<T: Table>(
+    table: &mut T,
+    draws: &mut Draws,
+    case: &StoreCase,
+    run: Duration,
+) -> Result<(f64, f64), BenchError> {
     let mut numbers = [0; BURST_MAX];
     let numbers = &mut numbers[..case.burst.clamp(1, BURST_MAX)];
     let mut outcome = Outcome::default();

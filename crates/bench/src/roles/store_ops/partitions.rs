@@ -1,4 +1,4 @@
-//! Partitions of ours as tables.
+//! Our partitions as tables.
 
 use dunlin_store::{Key, Layout, Mode, Partition, PartitionConfig, Put, Store};
 use serde::{Deserialize, Serialize};
@@ -8,12 +8,12 @@ use super::table::{Outcome, Table};
 use crate::BenchError;
 use crate::workload::item::{KEY_BYTES, VALUE_BYTES, is_value, key, value};
 
-/// Memory that a partition may use for an item of 48 B: more than any kind needs, so that nothing has to go.
+/// Memory of a partition for an item of 48 B: more than any kind needs, so that nothing is evicted.
 const BYTES_PER_ITEM: u64 = 160;
-/// Memory that it may use beside that.
+/// Additional memory.
 const BYTES_BESIDE: u64 = 16 << 20;
 
-/// Which kind of partition.
+/// Kinds of partitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
     /// As a cache, small items in the index.
@@ -25,9 +25,9 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them, that which services use first.
+    /// All kinds, the services' default first.
     pub const ALL: [Kind; 3] = [Kind::SHIPPED, Kind::Store, Kind::MicaCache];
-    /// That which services use unless told otherwise.
+    /// The default of services.
     pub const SHIPPED: Kind = Kind::Cache;
 
     /// Its name in tables.
@@ -39,7 +39,7 @@ impl Kind {
         }
     }
 
-    /// Makes one with room for so many items and hands it over.
+    /// Makes a table with room for this many items and passes it on.
     pub(super) fn with<V: OnTable>(self, items: u64, visitor: V) -> Result<V::Output, BenchError> {
         let partition = |mode, layout| {
             let memory = BYTES_BESIDE + items * BYTES_PER_ITEM;
@@ -53,7 +53,7 @@ impl Kind {
     }
 }
 
-/// Something done on a table. It is compiled for each kind apart.
+/// An operation on a table. It is compiled separately for each kind.
 pub(super) trait OnTable {
     type Output;
     fn run<T: Table>(self, table: T) -> Result<Self::Output, BenchError>;
@@ -62,7 +62,7 @@ pub(super) trait OnTable {
 /// A partition that may lose items.
 pub(super) struct Cache(pub Partition);
 
-/// A partition that may not.
+/// A partition that may not lose items.
 struct Lossless(Partition);
 
 impl Table for Cache {
@@ -86,7 +86,7 @@ impl Table for Lossless {
 /// A burst in three passes: index lines, items, operations.
 #[inline(always)]
 fn burst<S: Store>(store: &mut S, numbers: &[u64], puts: u32, outcome: &mut Outcome) {
-    // One at a time there is nothing to fetch beforehand.
+    // A single operation has nothing to prefetch.
     if let [number] = numbers {
         let bytes = key(*number);
         match store.key(&bytes) {

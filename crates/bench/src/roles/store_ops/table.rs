@@ -1,23 +1,24 @@
-//! What is measured: a table of items with keys of 16 B and values of 32 B.
+//! The table under test: items with keys of 16 B and values of 32 B.
 
 use super::BURST_MAX;
 use crate::BenchError;
 
 /// A table that holds items by number.
 pub(super) trait Table {
-    /// Whether it may lose an item that was stored.
+    /// Whether it may lose a stored item.
     const MAY_LOSE: bool;
 
-    /// Reads the items of these numbers, but writes those whose bit is set in `puts`. At most [`BURST_MAX`]. Every value read is verified.
+    /// Reads the items of these numbers, but writes those whose bit is set in `puts`. At most [`BURST_MAX`]. Every
+    /// value read is verified.
     fn burst(&mut self, numbers: &[u64], puts: u32, outcome: &mut Outcome);
 }
 
-/// What came of operations.
+/// The results of operations.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     /// Values that were right.
     pub found: u64,
-    /// Items that were not there.
+    /// Missing items.
     pub missing: u64,
     /// Values that were wrong.
     pub wrong: u64,
@@ -46,10 +47,10 @@ impl Outcome {
     }
 }
 
-/// Items stored between two looks whether to go on.
+/// Items stored between two checks whether to continue.
 const ITEMS_PER_LOOK: u64 = 1 << 20;
 
-/// Stores items from 0 on. `look` is told now and then how many there are, and may end it.
+/// Stores items from 0 on. `look` is called periodically with their number, and may end it.
 pub(super) fn load<T: Table>(
     table: &mut T,
     items: u64,

@@ -1,4 +1,4 @@
-//! What the commands that ask the cluster manager have in common: where it is, a time limit, and exit codes.
+//! Shared by the client commands of the cluster manager: target, time limit, and exit codes.
 
 use std::future::Future;
 use std::process::ExitCode;
@@ -9,98 +9,95 @@ use dunlin_coord::embedded::Embedded;
 use dunlin_coord::{CoordError, Coordinator};
 use dunlin_serve::Interrupt;
 use dunlin_serve::signals::EXIT_INTERRUPTED;
-use dunlin_smr::ClusterId;
 
 use super::joins::NotSafe;
 use super::manager::Manager;
-use crate::commands::raft::cluster::{
-    self, EXIT_CONDITION, EXIT_FAILED, EXIT_IN_DOUBT, EXIT_NOT_FOUND, Interrupted, Replicas,
-};
-use crate::commands::seconds;
-use crate::output;
+use crate::commands::raft::cluster::{self, Cluster, Interrupted};
+use crate::{exit, output};
 
-/// Where the cluster manager is, and how long to wait for it.
+/// Where the cluster manager is, which may be an etcd (http://HOST:PORT,...), and how long to wait for it.
 #[derive(Debug, clap::Args)]
 pub struct Target {
-    /// Its nodes, all or some, more than half of them present members: ID=ADDRESS,... with addresses as udp://HOST:PORT or shm:NAME
-    #[arg(long, value_name = "REPLICAS", required_unless_present = "etcd", conflicts_with = "etcd")]
-    peers: Option<Replicas>,
-    /// The number of their cluster, as `dunlin raft status` shows it: no other is asked. Without it that counts which most of these nodes are of
-    #[arg(long, value_name = "NUMBER", conflicts_with = "etcd")]
-    cluster: Option<ClusterId>,
-    /// Instead, the etcd that keeps it: http://HOST:PORT,...
-    #[arg(long, value_name = "URL", value_delimiter = ',')]
-    etcd: Vec<String>,
-    /// What the keys in that etcd begin with
+    #[command(flatten)]
+    cluster: Cluster,
+    /// What the keys in an etcd begin with
     #[arg(long, value_name = "PATH", default_value = "/dunlin")]
     prefix: String,
-    /// How long to wait for the answer, in seconds
-    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds, allow_negative_numbers = true)]
-    timeout: Duration,
 }
 
-/// How a command ended that was answered.
+/// The outcome of a command that got an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// As wished.
+    /// Success.
     Done,
-    /// There is no such thing.
+    /// The object does not exist.
     NotFound,
 }
 
-/// Runs `work` with the cluster manager, unless a signal comes. What went wrong is printed, with the exit code for that.
-pub fn ask(target: &Target, interrupt: &Interrupt, work: impl AsyncFnOnce(&Manager) -> Result<Outcome>) -> Result<ExitCode> {
+/// Runs `work` with the cluster manager, unless a signal comes. Errors are printed and determine the exit code.
+pub fn ask(
+    target: &Target,
+    interrupt: &Interrupt,
+    work: impl AsyncFnOnce(&Manager) -> Result<Outcome>,
+) -> Result<ExitCode> {
     attend(target, async |manager: &Manager| {
         unless_interrupted(manager, interrupt, work(manager)).await.unwrap_or_else(|| Err(Interrupted.into()))
     })
 }
 
-/// The same for work that looks for signals itself.
+/// The same for work that checks for signals itself.
 pub fn attend(target: &Target, work: impl AsyncFnOnce(&Manager) -> Result<Outcome>) -> Result<ExitCode> {
     let error = match try_ask(target, work) {
         Ok(Outcome::Done) => return Ok(ExitCode::SUCCESS),
-        Ok(Outcome::NotFound) => return Ok(ExitCode::from(EXIT_NOT_FOUND)),
+        Ok(Outcome::NotFound) => return Ok(ExitCode::from(exit::NOT_FOUND)),
         Err(error) => error,
     };
     let code = match error.downcast_ref::<CoordError>() {
         Some(error) => exit_code(error),
         None if error.is::<Interrupted>() => EXIT_INTERRUPTED,
-        None if error.is::<NotSafe>() => EXIT_CONDITION,
-        None => EXIT_FAILED,
+        None if error.is::<NotSafe>() => exit::CONDITION,
+        None => exit::FAILED,
     };
     Ok(output::report(&error, ExitCode::from(code)))
 }
 
 fn exit_code(error: &CoordError) -> u8 {
     match error {
-        error if error.may_have_run() => EXIT_IN_DOUBT,
-        CoordError::NotFound { .. } => EXIT_NOT_FOUND,
+        error if error.may_have_run() => exit::IN_DOUBT,
+        CoordError::NotFound { .. } => exit::NOT_FOUND,
         CoordError::NotLive { .. }
         | CoordError::Live { .. }
         | CoordError::Held { .. }
         | CoordError::LeaseLost { .. }
         | CoordError::EpochChanged { .. }
+        | CoordError::EpochAhead { .. }
         | CoordError::EpochsCut { .. }
         | CoordError::LeasesRun { .. }
         | CoordError::Exists { .. }
-        | CoordError::Changed { .. } => EXIT_CONDITION,
-        _ => EXIT_FAILED,
+        | CoordError::Changed { .. } => exit::CONDITION,
+        _ => exit::FAILED,
     }
 }
 
-/// Does some work, unless a signal comes before it is done.
-pub async fn unless_interrupted<R>(manager: &Manager, interrupt: &Interrupt, work: impl Future<Output = R>) -> Option<R> {
+/// Runs `work`, unless a signal comes first.
+pub async fn unless_interrupted<R>(
+    manager: &Manager,
+    interrupt: &Interrupt,
+    work: impl Future<Output = R>,
+) -> Option<R> {
     cluster::unless_interrupted(interrupt, |time| pause(manager, time), work).await
 }
 
-/// Waits for so long.
+/// Sleeps.
 pub async fn pause(manager: &Manager, time: Duration) {
     manager.sleep_until(manager.now().saturating_add(time.as_nanos() as u64)).await;
 }
 
 fn try_ask(target: &Target, work: impl AsyncFnOnce(&Manager) -> Result<Outcome>) -> Result<Outcome> {
-    let Some(peers) = &target.peers else { return ask_etcd(target, work) };
-    let (endpoint, client) = cluster::connect(peers, target.cluster, target.timeout)?;
+    if let Some(urls) = target.cluster.at.etcd() {
+        return ask_etcd(target, urls, work);
+    }
+    let (endpoint, client) = cluster::connect(&target.cluster.target()?)?;
     endpoint.block_on(async {
         let manager = Manager::Embedded(Box::new(Embedded::new(client)));
         let outcome = work(&manager).await;
@@ -113,16 +110,16 @@ fn try_ask(target: &Target, work: impl AsyncFnOnce(&Manager) -> Result<Outcome>)
 }
 
 #[cfg(feature = "etcd")]
-fn ask_etcd(target: &Target, work: impl AsyncFnOnce(&Manager) -> Result<Outcome>) -> Result<Outcome> {
+fn ask_etcd(target: &Target, urls: &[String], work: impl AsyncFnOnce(&Manager) -> Result<Outcome>) -> Result<Outcome> {
     use dunlin_coord::etcd::{Etcd, EtcdConfig};
 
-    let config = EtcdConfig { prefix: target.prefix.clone(), timeout: target.timeout, ..EtcdConfig::default() };
-    let etcd = Etcd::new(&target.etcd, config)?;
+    let config = EtcdConfig { prefix: target.prefix.clone(), timeout: target.cluster.timeout, ..EtcdConfig::default() };
+    let etcd = Etcd::new(urls, config)?;
     etcd.block_on(work(&Manager::Etcd(etcd.clone())))
 }
 
 #[cfg(not(feature = "etcd"))]
-fn ask_etcd(_: &Target, _: impl AsyncFnOnce(&Manager) -> Result<Outcome>) -> Result<Outcome> {
+fn ask_etcd(_: &Target, _: &[String], _: impl AsyncFnOnce(&Manager) -> Result<Outcome>) -> Result<Outcome> {
     Err(without_etcd())
 }
 

@@ -3,31 +3,37 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use dunlin_coord::{Coordinator, Event};
+use dunlin_coord::{CoordError, Coordinator, Event};
 use dunlin_serve::Interrupt;
 
 use super::asks::{Outcome, Target, ask};
+use super::watch::as_json;
 use crate::output;
 
-/// Show who joined, failed and left in each epoch, or have old epochs forgotten
+/// Show which members joined, failed and left in each epoch, or discard old epochs
 ///
-/// Exit code 3 if some of the epochs after --after were forgotten, or the one of --cut has not begun.
+/// Exit code 3 if some of the epochs after --after were discarded, or the epoch of --cut has not begun. Without
+/// --after, all known epochs are shown.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Nodes keep the last 4096 epochs, and an etcd all, until they are cut.
 
-Examples, with P=1=udp://127.0.0.1:7901,2=udp://127.0.0.1:7902,3=udp://127.0.0.1:7903:
-  dunlin coord epochs --peers $P --after 12
-  dunlin coord epochs --peers $P --cut 12")]
+Examples, after export DUNLIN_AT=1=udp://127.0.0.1:7901,2=udp://127.0.0.1:7902,3=udp://127.0.0.1:7903:
+  dunlin coord epochs
+  dunlin coord epochs --after 12
+  dunlin coord epochs --cut 12")]
 pub struct Arguments {
     #[command(flatten)]
     target: Target,
     /// Show those after this one
-    #[arg(long, value_name = "EPOCH", default_value = "0", conflicts_with = "cut")]
-    after: u64,
-    /// Forget those up to this one
+    #[arg(long, value_name = "NUMBER", conflicts_with = "cut")]
+    after: Option<u64>,
+    /// Discard epochs up to this one
     #[arg(long, value_name = "EPOCH")]
     cut: Option<u64>,
+    /// Print JSON: each change as one line
+    #[arg(long)]
+    json: bool,
 }
 
 /// Runs the command.
@@ -37,13 +43,21 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
             manager.cut_epochs(up_to).await?;
             return Ok(Outcome::Done);
         }
-        let mut after = arguments.after;
+        let mut after = arguments.after.unwrap_or(0);
         loop {
-            let page = manager.epochs(after).await?;
+            let page = match manager.epochs(after).await {
+                Err(CoordError::EpochsCut { epoch }) if arguments.after.is_none() => {
+                    eprintln!("dunlin: the epochs up to {epoch} are cut");
+                    after = epoch;
+                    continue;
+                }
+                page => page?,
+            };
             for change in &page.epochs {
                 after = change.epoch;
                 for happening in change.changes.iter().cloned() {
-                    output::line(Event { revision: change.revision, happening })?;
+                    let event = Event { revision: change.revision, happening };
+                    if arguments.json { output::line(as_json(&event))? } else { output::line(event)? }
                 }
             }
             if !page.has_more {

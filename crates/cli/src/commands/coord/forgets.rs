@@ -8,13 +8,13 @@ use dunlin_serve::Interrupt;
 
 use super::asks::{Outcome, Target, ask};
 
-/// Take a member that has failed from the list
+/// Remove a failed member from the list
 ///
-/// Exit code 0 if that was done, 1 if there is no such member, 3 if it is live.
+/// Exit code 0 if it was removed, 1 if there is no such member, 3 if it is live.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  dunlin coord forget 7 --peers 1=udp://127.0.0.1:7901,2=udp://127.0.0.1:7902,3=udp://127.0.0.1:7903")]
+  dunlin coord forget 7 --at 1=udp://127.0.0.1:7901,2=udp://127.0.0.1:7902,3=udp://127.0.0.1:7903")]
 pub struct Arguments {
     /// The id of the member
     member: u64,

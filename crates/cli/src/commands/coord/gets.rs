@@ -9,14 +9,14 @@ use dunlin_serve::Interrupt;
 use super::asks::{Outcome, Target, ask};
 use crate::output;
 
-/// Print a value of the tree, and nothing else but the end of its line on a terminal
+/// Print a value of the tree, followed by a newline only on a terminal
 ///
 /// Exit code 0 if there is one, 1 if there is none.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Examples, with P=1=udp://127.0.0.1:7901,2=udp://127.0.0.1:7902,3=udp://127.0.0.1:7903:
-  dunlin coord get /volumes/7 --peers $P
-  dunlin coord get /volumes/7 --peers $P --facts        its version and length instead")]
+Examples, after export DUNLIN_AT=1=udp://127.0.0.1:7901,2=udp://127.0.0.1:7902,3=udp://127.0.0.1:7903:
+  dunlin coord get /volumes/7
+  dunlin coord get /volumes/7 --facts        its version and length instead")]
 pub struct Arguments {
     /// The path
     path: String,

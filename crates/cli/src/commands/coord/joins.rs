@@ -8,56 +8,59 @@ use std::task::Poll;
 use std::time::Duration;
 
 use anyhow::{Error, Result};
-use dunlin_coord::{Coordinator, HEARTBEAT_EVERY, Heartbeat, Membership, Token, join_after_leases, keep};
+use dunlin_coord::{CoordError, Coordinator, Membership, Token, heartbeat_every, join_after_leases, keep};
 use dunlin_serve::Interrupt;
 
-use super::asks::{Outcome, Target, attend, pause, unless_interrupted};
+use super::asks::{Outcome, Target, attend, unless_interrupted};
 use super::manager::Manager;
+use crate::arguments::time::ordinary;
 use crate::commands::raft::cluster::Interrupted;
-use crate::commands::seconds;
 use crate::output;
 
-/// Between two tries to join while leases of an earlier process of the member run.
+/// Between two tries to join while an earlier process of the member is live, or its leases run.
 const JOIN_EVERY: Duration = Duration::from_millis(200);
 
 /// Be a member, and hold leases, until ctrl-C
 ///
-/// It joins when the leases have ended that an earlier process of the member held. It is heard each second and renews its leases. ctrl-C and SIGTERM let it leave, which ends them; a process that is killed fails after the failure timeout.
-/// Exit code 3 if it was taken for failed, a lease was lost or could not be renewed, or is held by another. A lease that could not be renewed for three quarters of
-/// its time ends it at once, before another can have it.
+/// It joins when an earlier process of the member has left or failed, and the leases have ended that it held. It is
+/// heard each second, or five times in the failure timeout if that is short, and renews its leases. ctrl-C and SIGTERM
+/// let it leave, which ends them; a process that is killed fails after the failure timeout. Exit code 3 if it was taken
+/// for failed, a lease was lost or could not be renewed, or is held by another. A lease that could not be renewed for
+/// three quarters of its time ends it at once, before another can have it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Examples, with P=1=udp://127.0.0.1:7901,2=udp://127.0.0.1:7902,3=udp://127.0.0.1:7903:
-  dunlin coord join 7 --peers $P --about udp://10.0.0.7:4000
-  dunlin coord join 8 --peers $P --lease /locks/a --lease /locks/b --ttl 2")]
+Examples, after export DUNLIN_AT=1=udp://127.0.0.1:7901,2=udp://127.0.0.1:7902,3=udp://127.0.0.1:7903:
+  dunlin coord join 7 --about udp://10.0.0.7:4000
+  dunlin coord join 8 --lease /locks/a --lease /locks/b --ttl 2s")]
 pub struct Arguments {
-    /// The id of the member, which only one process at a time may use
+    /// The id of the member; only one process at a time may use it
     member: u64,
     #[command(flatten)]
     target: Target,
-    /// What it says about itself, up to 1 KiB
+    /// Description of the member, up to 1 KiB
     #[arg(long, value_name = "TEXT", default_value = "")]
     about: String,
-    /// Hold this lease, named like a path
+    /// Hold this lease; its name is a path
     #[arg(long = "lease", value_name = "NAME")]
     leases: Vec<String>,
-    /// The time of the leases, in seconds
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds, allow_negative_numbers = true)]
+    /// The time of the leases
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = ordinary)]
     ttl: Duration,
 }
 
 /// Runs the command.
 pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     attend(&arguments.target, async |manager| {
-        let joining = join_after_leases(manager, arguments.member, arguments.about.as_bytes(), JOIN_EVERY);
-        let joined = unless_interrupted(manager, interrupt, joining).await;
+        let joined = unless_interrupted(manager, interrupt, join(arguments, manager)).await;
         let membership = joined.ok_or(Interrupted)??;
         let Membership { member, incarnation, epoch, .. } = membership;
-        output::line(format_args!("joined as member {member}, incarnation {incarnation}: epoch {epoch}; ctrl-C leaves"))?;
+        output::line(format_args!(
+            "joined as member {member}, incarnation {incarnation}: epoch {epoch}; ctrl-C leaves"
+        ))?;
         if let Some(stayed) = unless_interrupted(manager, interrupt, stay(arguments, manager, &membership)).await {
-            // To leave would be to wait for answers that do not come, while others think that the lease is held.
+            // Leaving would wait for answers that do not come, while others believe that the lease is held.
             if !stayed.is::<NotSafe>() {
-                // A lease that is held by another is no reason to remain a member.
+                // Without the lease there is no reason to remain a member.
                 let _ = manager.leave(&membership).await;
             }
             return Err(stayed);
@@ -68,7 +71,19 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     })
 }
 
-/// A lease that others may soon have.
+/// Joins, and says so if it must wait for an earlier process of the member.
+async fn join(arguments: &Arguments, manager: &Manager) -> Result<Membership, CoordError> {
+    let (member, about) = (arguments.member, arguments.about.as_bytes());
+    match manager.join(member, about).await {
+        Err(why @ (CoordError::Live { .. } | CoordError::LeasesRun { .. })) => {
+            eprintln!("dunlin: {why}; waiting");
+            join_after_leases(manager, member, about, JOIN_EVERY).await
+        }
+        joined => joined,
+    }
+}
+
+/// A lease that another member may get soon.
 #[derive(Debug)]
 pub struct NotSafe {
     name: String,
@@ -87,7 +102,8 @@ impl fmt::Display for NotSafe {
 
 impl std::error::Error for NotSafe {}
 
-/// Stays a member, and holds the leases, until that is not possible any more. Each on its own: none waits for the answer about another.
+/// Remains a member, and holds the leases, until that is impossible. Each lease is independent: none waits for the
+/// answer about another.
 async fn stay(arguments: &Arguments, manager: &Manager, membership: &Membership) -> Error {
     let mut all: Vec<Pin<Box<dyn Future<Output = Error> + '_>>> = vec![Box::pin(heard(manager, membership))];
     for name in &arguments.leases {
@@ -103,19 +119,22 @@ async fn stay(arguments: &Arguments, manager: &Manager, membership: &Membership)
     .await
 }
 
-/// Says again and again that the member is there, and prints the epochs.
+/// Sends heartbeats, and prints the epochs.
 async fn heard(manager: &Manager, membership: &Membership) -> Error {
-    let (mut epoch, mut is_unheard) = (membership.epoch, false);
+    let (mut membership, mut is_unheard) = (*membership, false);
     loop {
-        match manager.heartbeat(membership).await {
-            Ok(Heartbeat { epoch: now, .. }) if now != epoch => {
-                epoch = now;
-                if let Err(error) = output::line(format_args!("epoch {epoch}")) {
+        let sent_at = manager.now();
+        match manager.heartbeat(&membership).await {
+            Ok(heartbeat) => {
+                let before = std::mem::replace(&mut membership.epoch, heartbeat.epoch);
+                membership.failure_timeout_ms = heartbeat.failure_timeout_ms;
+                if heartbeat.epoch != before
+                    && let Err(error) = output::line(format_args!("epoch {}", heartbeat.epoch))
+                {
                     return error.into();
                 }
                 is_unheard = false;
             }
-            Ok(_) => is_unheard = false,
             Err(error) if error.is_of_the_moment() => {
                 if !std::mem::replace(&mut is_unheard, true) {
                     eprintln!("dunlin: {error}; asking again, but this member may be taken for failed meanwhile");
@@ -123,7 +142,8 @@ async fn heard(manager: &Manager, membership: &Membership) -> Error {
             }
             Err(error) => return error.into(),
         }
-        pause(manager, HEARTBEAT_EVERY).await;
+        let every = heartbeat_every(&membership);
+        manager.sleep_until(sent_at.saturating_add(every.as_nanos() as u64)).await;
     }
 }
 

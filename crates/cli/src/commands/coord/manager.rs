@@ -13,16 +13,16 @@ use dunlin_net::AnyTransport;
 
 use crate::commands::raft::cluster::warn_of_strangers;
 
-/// The cluster manager, wherever it is kept.
+/// The cluster manager, on either back end.
 pub enum Manager {
-    /// By nodes of its own.
+    /// On its own nodes.
     Embedded(Box<Embedded<AnyTransport>>),
-    /// By an etcd.
+    /// On an etcd.
     #[cfg(feature = "etcd")]
     Etcd(Etcd),
 }
 
-/// The same of both.
+/// Calls the same method on either back end.
 macro_rules! on {
     ($manager:expr, $back_end:ident => $value:expr) => {
         match $manager {
@@ -34,7 +34,7 @@ macro_rules! on {
 }
 
 impl Manager {
-    /// Names nodes of other clusters that were reached.
+    /// Warns of nodes of other clusters that answered.
     pub fn warn_of_strangers(&self) {
         match self {
             Manager::Embedded(embedded) => warn_of_strangers(embedded.client()),
@@ -43,10 +43,10 @@ impl Manager {
         }
     }
 
-    /// Says that nothing more is asked.
+    /// Ends the session.
     pub async fn close(&self) {
         match self {
-            // If nobody answers, the nodes end the session themselves when it was not used for long.
+            // If there is no answer, the nodes end the session themselves after it has been idle for long.
             Manager::Embedded(embedded) => drop(embedded.client().close().await),
             #[cfg(feature = "etcd")]
             Manager::Etcd(_) => {}

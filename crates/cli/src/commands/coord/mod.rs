@@ -1,12 +1,15 @@
-//! `dunlin coord`: nodes of the cluster manager, and what asks them.
+//! `dunlin coord`: nodes of the cluster manager, and their clients.
 
 mod asks;
+mod backups;
 mod deletes;
 mod epochs;
 mod forgets;
 mod gets;
 mod joins;
 mod manager;
+mod releases;
+pub mod restores;
 mod serve;
 mod sets;
 mod status;
@@ -20,7 +23,7 @@ use anyhow::Result;
 use clap::Subcommand;
 use dunlin_serve::Interrupt;
 
-/// The cluster manager: its nodes, and what asks them
+/// The cluster manager: its nodes, and their clients
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples, in four terminals:
@@ -28,16 +31,14 @@ Examples, in four terminals:
   dunlin coord serve --id 2 --data c2 --peers 1=udp://127.0.0.1:7901,2=udp://127.0.0.1:7902,3=udp://127.0.0.1:7903 --new
   dunlin coord serve --id 3 --data c3 --peers 1=udp://127.0.0.1:7901,2=udp://127.0.0.1:7902,3=udp://127.0.0.1:7903 --new
 
-  P=1=udp://127.0.0.1:7901,2=udp://127.0.0.1:7902,3=udp://127.0.0.1:7903
-  dunlin coord join 7 --peers $P --lease /locks/a &
-  dunlin coord status --peers $P
-  dunlin coord watch --peers $P
+  export DUNLIN_AT=1=udp://127.0.0.1:7901,2=udp://127.0.0.1:7902,3=udp://127.0.0.1:7903
+  dunlin coord join 7 --lease /locks/a &
+  dunlin coord status
+  dunlin coord watch
 
-On an etcd that is there already: dunlin coord watchman http://127.0.0.1:2379, and --etcd http://127.0.0.1:2379 in the others.
+On an etcd that is there already: dunlin coord watchman --at http://127.0.0.1:2379, and the same --at in the others.
 
-Without --new when they are started again.
-
-Exit codes of what asks: 0 done, 1 no such thing, 2 failed or refused, 3 a condition does not hold, 4 it is not known whether it was done.")]
+Without --new when they are started again.")]
 pub struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -51,20 +52,23 @@ enum Command {
     Watch(watch::Arguments),
     Join(joins::Arguments),
     Forget(forgets::Arguments),
+    Release(releases::Arguments),
     Epochs(epochs::Arguments),
     Get(gets::Arguments),
     Set(sets::Arguments),
     Del(deletes::Arguments),
     Txn(transacts::Arguments),
+    Backup(backups::Arguments),
+    Restore(restores::Arguments),
 }
 
 impl Arguments {
-    /// Whether it is a server.
+    /// Whether it is a server command.
     pub fn serves(&self) -> bool {
         matches!(self.command, Command::Serve(_))
     }
 
-    /// Whether it watches an etcd for others.
+    /// Whether it runs a watchman for an etcd.
     pub fn watches(&self) -> bool {
         matches!(self.command, Command::Watchman(_))
     }
@@ -79,10 +83,13 @@ pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
         Command::Watch(arguments) => watch::run(&arguments, &interrupt),
         Command::Join(arguments) => joins::run(&arguments, &interrupt),
         Command::Forget(arguments) => forgets::run(&arguments, &interrupt),
+        Command::Release(arguments) => releases::run(&arguments, &interrupt),
         Command::Epochs(arguments) => epochs::run(&arguments, &interrupt),
         Command::Get(arguments) => gets::run(&arguments, &interrupt),
         Command::Set(arguments) => sets::run(&arguments, &interrupt),
         Command::Del(arguments) => deletes::run(&arguments, &interrupt),
         Command::Txn(arguments) => transacts::run(&arguments, &interrupt),
+        Command::Backup(arguments) => backups::run(&arguments, &interrupt),
+        Command::Restore(arguments) => restores::run(&arguments),
     }
 }

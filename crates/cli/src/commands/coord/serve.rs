@@ -13,36 +13,39 @@ use dunlin_rpc::Endpoint;
 use dunlin_serve::Interrupt;
 use dunlin_smr::{Client, ClientConfig, LogStore, Node};
 
+use crate::arguments::time::{Human, ordinary};
 use crate::commands::raft::home::Kind;
 use crate::commands::raft::replica::{Machinery, Replica, serve};
-use crate::commands::seconds;
 
-/// When members have failed: the same at all nodes.
+/// When members fail: must be the same at all nodes.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub struct Patience {
-    /// Seconds after which a member that was not heard has failed; it is heard each second
-    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds, allow_negative_numbers = true)]
+    /// Time after which a member that was not heard has failed; it is heard each second
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = ordinary)]
     failure_timeout: Duration,
-    /// Seconds between two looks at who was heard; at most a quarter of the failure timeout
-    #[arg(long, value_name = "SECONDS", default_value = "0.1", value_parser = seconds, allow_negative_numbers = true)]
-    look: Duration,
+    /// Time between two looks at who was heard; at most a quarter of the failure timeout
+    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = ordinary)]
+    check_every: Duration,
 }
 
 impl Patience {
-    /// As the watchman wants it.
+    /// The watchman's configuration.
     pub fn config(self) -> Result<WatchmanConfig> {
-        let Patience { failure_timeout, look } = self;
+        let Patience { failure_timeout, check_every } = self;
         ensure!(
-            look <= failure_timeout / 4,
-            "--look {look:?} is too long for --failure-timeout {failure_timeout:?}: choose at most a quarter of it"
+            check_every <= failure_timeout / 4,
+            "--check-every {} is too long for --failure-timeout {}: choose at most a quarter of it",
+            Human(check_every),
+            Human(failure_timeout)
         );
-        Ok(WatchmanConfig { failure_timeout, look_every: look })
+        Ok(WatchmanConfig { failure_timeout, look_every: check_every })
     }
 }
 
 /// Be a node of the cluster manager, until ctrl-C
 ///
-/// SIGTERM and ctrl-C end it in order: if it leads, another is asked to lead first; a second one ends it at once. It says on standard error who leads.
+/// SIGTERM and ctrl-C shut it down gracefully: a leader first transfers leadership. A second signal ends it at once. It
+/// reports changes of the leader on standard error.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Run three, on machines that fail separately, or one. All are started with --new and the same --peers for the first time, and know each other by it; from then on
@@ -51,9 +54,9 @@ without --new. Without it an empty directory is refused, since a node that has l
 Examples:
   dunlin coord serve --id 1 --data c1 --peers 1=udp://10.0.0.1:7901,2=udp://10.0.0.2:7901,3=udp://10.0.0.3:7901 --new
   dunlin coord serve --id 1 --data c1 --peers 1=udp://10.0.0.1:7901,2=udp://10.0.0.2:7901,3=udp://10.0.0.3:7901      from then on
-  dunlin coord serve --id 1 --memory --peers 1=shm:coord --failure-timeout 1 --new
+  dunlin coord serve --id 1 --volatile --peers 1=shm:coord --failure-timeout 1s --new
 
-With --memory a node that has ended must not come back: remove it (dunlin raft remove), and add another with an id that was never used. Nothing keeps it from being
+With --volatile a node that has ended must not come back: remove it (dunlin raft remove), and add another with an id that was never used. Nothing keeps it from being
 started with --new again, and then what was acknowledged may be lost: let nothing restart it.")]
 pub struct Arguments {
     #[command(flatten)]
@@ -62,7 +65,7 @@ pub struct Arguments {
     patience: Patience,
 }
 
-/// A node that a command line describes.
+/// A node as described by the command line.
 struct Coordination {
     watchman: WatchmanConfig,
     hearing: Hearing,

@@ -11,7 +11,7 @@ use super::asks::{Outcome, Target, ask};
 use super::manager::Manager;
 use crate::output;
 
-/// Longest part of a value that is shown in the table.
+/// Maximum length of a value in the table.
 const VALUE_CHARS_MAX: usize = 60;
 
 /// Show the members, the epoch, the leases and the tree
@@ -19,19 +19,19 @@ const VALUE_CHARS_MAX: usize = 60;
 #[command(after_help = "\
 All of it is of one moment, unless it has more than 4 MiB: then it is read in pages, of moments shortly after each other. Values and what members say about themselves are shown as text.
 
-Examples, with P=1=udp://127.0.0.1:7901,2=udp://127.0.0.1:7902,3=udp://127.0.0.1:7903:
-  dunlin coord status --peers $P
-  dunlin coord status --peers $P --json | jq .epoch
-  dunlin coord status --etcd http://127.0.0.1:2379")]
+Examples, after export DUNLIN_AT=1=udp://127.0.0.1:7901,2=udp://127.0.0.1:7902,3=udp://127.0.0.1:7903:
+  dunlin coord status
+  dunlin coord status --json | jq .epoch
+  dunlin coord status --at http://127.0.0.1:2379")]
 pub struct Arguments {
     #[command(flatten)]
     target: Target,
-    /// Print one JSON object
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// All that there is.
+/// The whole state.
 struct Overview {
     members: Members,
     leases: Vec<HeldLease>,
@@ -39,7 +39,7 @@ struct Overview {
 }
 
 impl Overview {
-    /// As of one moment, unless that is too much.
+    /// Reads the state as of one moment, unless it is too large.
     async fn look(manager: &Manager) -> Result<Overview, CoordError> {
         match manager.view("/").await {
             Ok(View { members, leases, entries }) => Ok(Overview { members, leases, entries }),
@@ -120,7 +120,7 @@ fn as_json(Overview { members, leases, entries }: &Overview) -> Value {
     })
 }
 
-/// Bytes as one line of text, shortened.
+/// Bytes as one line of text, truncated.
 fn shown(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let mut chars = text.chars().map(|c| if c.is_control() { ' ' } else { c });

@@ -14,31 +14,31 @@ use super::manager::Manager;
 use crate::commands::raft::cluster::Interrupted;
 use crate::output;
 
-/// Before a cluster manager that did not answer is asked again.
+/// Pause before a cluster manager that did not answer is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Show what happens, as it happens, until ctrl-C
+/// Show events as they happen, until ctrl-C
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Each line begins with the revision. If the cluster manager cannot be reached meanwhile, it is asked again, and nothing is left out.
 
-Examples, with P=1=udp://127.0.0.1:7901,2=udp://127.0.0.1:7902,3=udp://127.0.0.1:7903:
-  dunlin coord watch --peers $P
-  dunlin coord watch --peers $P --scope members --count 1
-  dunlin coord watch --etcd http://127.0.0.1:2379 --scope tree:/volumes --after 4711 --json")]
+Examples, after export DUNLIN_AT=1=udp://127.0.0.1:7901,2=udp://127.0.0.1:7902,3=udp://127.0.0.1:7903:
+  dunlin coord watch
+  dunlin coord watch --scope members --count 1
+  dunlin coord watch --at http://127.0.0.1:2379 --scope tree:/volumes --after 4711 --json")]
 pub struct Arguments {
     #[command(flatten)]
     target: Target,
-    /// What is watched: all, members, leases, or tree:/PATH with what is below it
+    /// What to watch: all, members, leases, or tree:/PATH for that path and everything below it
     #[arg(long, default_value = "all")]
     scope: ScopeArgument,
     /// Begin after this revision instead of with what happens from now on
-    #[arg(long, value_name = "REVISION")]
+    #[arg(long, value_name = "NUMBER")]
     after: Option<Revision>,
     /// End after so many events
-    #[arg(long, value_name = "EVENTS")]
+    #[arg(long, value_name = "NUMBER")]
     count: Option<u64>,
-    /// Print each event as one line of JSON
+    /// Print JSON: each event as one line
     #[arg(long)]
     json: bool,
 }
@@ -69,7 +69,7 @@ impl FromStr for ScopeArgument {
 /// Runs the command.
 pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     attend(&arguments.target, async |manager| {
-        // If nobody answers from the start, it ends with that; later it is asked again.
+        // If there is no answer at the start, it fails; later it retries.
         let now = unless_interrupted(manager, interrupt, manager.members()).await.ok_or(Interrupted)??.revision;
         let after = arguments.after.unwrap_or(now);
         let watched = unless_interrupted(manager, interrupt, watch(arguments, manager, after)).await;
@@ -97,7 +97,8 @@ async fn watch(arguments: &Arguments, manager: &Manager, after: Revision) -> Res
     Ok(())
 }
 
-fn as_json(Event { revision, happening }: &Event) -> Value {
+/// An event for programs.
+pub fn as_json(Event { revision, happening }: &Event) -> Value {
     let mut event = match happening {
         Happening::Joined { member, epoch } => json!({ "event": "joined", "member": member, "epoch": epoch }),
         Happening::Failed { member, epoch } => json!({ "event": "failed", "member": member, "epoch": epoch }),

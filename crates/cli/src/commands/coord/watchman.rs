@@ -6,23 +6,23 @@ use anyhow::Result;
 use dunlin_serve::Interrupt;
 
 use super::serve::Patience;
+use crate::arguments::at::At;
 
 /// Watch over the members that an etcd keeps, until ctrl-C
 ///
-/// Nobody fails and no lease ends in an etcd over which no watchman watches. Run two or more, on machines that fail separately: one watches, the others wait for
-/// its end.
+/// Without a watchman, no member fails and no lease ends in an etcd. Run two or more, on machines that fail
+/// independently: one watches, the others stand by.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  dunlin coord watchman http://10.0.0.1:2379,http://10.0.0.2:2379,http://10.0.0.3:2379
-  dunlin coord watchman http://127.0.0.1:2379 --failure-timeout 2
+  dunlin coord watchman --at http://10.0.0.1:2379,http://10.0.0.2:2379,http://10.0.0.3:2379
+  dunlin coord watchman --at http://127.0.0.1:2379 --failure-timeout 2s
 
 Each heartbeat is a write: have the etcd forget what is past, for example with --auto-compaction-mode=revision --auto-compaction-retention=100000.")]
 #[cfg_attr(not(feature = "etcd"), allow(dead_code, reason = "a build without etcd reads no more of it than its help"))]
 pub struct Arguments {
-    /// The addresses of the etcd: http://HOST:PORT,...
-    #[arg(value_name = "URL", value_delimiter = ',', required = true)]
-    etcd: Vec<String>,
+    #[command(flatten)]
+    at: At,
     /// What the keys begin with
     #[arg(long, value_name = "PATH", default_value = "/dunlin")]
     prefix: String,
@@ -33,22 +33,24 @@ pub struct Arguments {
 /// Runs the command.
 #[cfg(feature = "etcd")]
 pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
+    use anyhow::Context;
     use dunlin_coord::Coordinator;
     use dunlin_coord::etcd::{Etcd, EtcdConfig, Watchman};
     use dunlin_serve::notify;
 
     use crate::output;
 
-    /// How often the flag is looked at; a signal wakes sooner.
+    /// Interval at which the flag is checked; a signal wakes sooner.
     const LOOK: std::time::Duration = std::time::Duration::from_secs(1);
 
     let config = arguments.patience.config()?;
     let prefix = arguments.prefix.clone();
-    let etcd = Etcd::new(&arguments.etcd, EtcdConfig { prefix, ..EtcdConfig::default() })?;
+    let urls = arguments.at.etcd().context("this watches an etcd: give --at http://HOST:PORT,...")?;
+    let etcd = Etcd::new(urls, EtcdConfig { prefix, ..EtcdConfig::default() })?;
     // So that a wrong address is told at once.
     etcd.block_on(etcd.members())?;
     let watchman = Watchman::start(&etcd, config)?;
-    output::line(format_args!("serving as a watchman at {}; ctrl-C ends it", arguments.etcd.join(",")))?;
+    output::line(format_args!("serving as a watchman at {}; ctrl-C ends it", urls.join(",")))?;
     notify::ready();
     while !interrupt.is_set() {
         interrupt.wait(LOOK);

@@ -9,37 +9,43 @@ use anyhow::{Context, Result};
 use clap::builder::RangedU64ValueParser;
 use dunlin_bench::echo::{self, Calls, EchoFigures};
 use dunlin_bench::report::{Metric, human};
+use dunlin_net::AnyTransport;
 use dunlin_net::pcap::PcapWriter;
-use dunlin_net::{Addr, AnyTransport};
 use dunlin_serve::Interrupt;
+use serde_json::json;
 
+use crate::arguments::at::At;
+use crate::arguments::size::bytes_up_to;
+use crate::arguments::time::ordinary;
 use crate::capture::Capture;
-use crate::commands::seconds;
 use crate::output::{self, OutputError};
 
 /// Call an echo server and print the rate and the round-trip times
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  dunlin echo call shm:echo --window 1                 latency
-  dunlin echo call udp://127.0.0.1:31850 --size 32 --window 60 --seconds 5 --stats
-  dunlin echo call shm:echo --window 1 --seconds 0.01 --pcap echo.pcap
+  dunlin echo call --at shm:echo --window 1            latency
+  dunlin echo call --at udp://127.0.0.1:31850 --size 32 --window 60 --for 5s --stats
+  dunlin echo call --at shm:echo --window 1 --for 10ms --pcap echo.pcap
   tshark -X lua_script:docs/dunlin.lua -r echo.pcap    what was said, packet by packet")]
 pub struct Arguments {
-    /// The server: shm:NAME or udp://HOST:PORT
-    address: String,
+    #[command(flatten)]
+    at: At,
     /// Bytes of each request and of its response
-    #[arg(long, value_name = "BYTES", default_value = "32", value_parser = RangedU64ValueParser::<usize>::new().range(0..=8 << 20))]
+    #[arg(long, value_name = "BYTES", default_value = "32", value_parser = bytes_up_to(8 << 20))]
     size: usize,
     /// Calls outstanding
     #[arg(long, value_name = "CALLS", default_value = "60", value_parser = RangedU64ValueParser::<usize>::new().range(1..=4096))]
     window: usize,
     /// How long to call
-    #[arg(long, default_value = "5", value_parser = seconds, allow_negative_numbers = true)]
-    seconds: Duration,
+    #[arg(long = "for", value_name = "TIME", default_value = "5s", value_parser = ordinary)]
+    length: Duration,
     /// Print the counters of the endpoint and of its first session
-    #[arg(long)]
+    #[arg(long, conflicts_with = "json")]
     stats: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
     /// Record the packets of this side in FILE, for Wireshark; slower, and some 100 bytes for each packet
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
@@ -47,20 +53,20 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
-    let server: Addr = arguments.address.parse()?;
-    let calls = Calls { size: arguments.size, window: arguments.window, length: arguments.seconds };
+    let server = arguments.at.server()?;
+    let calls = Calls { size: arguments.size, window: arguments.window, length: arguments.length };
     let show_live = stderr().is_terminal();
-    let transport = AnyTransport::for_peer(&server)?;
+    let transport = AnyTransport::for_peer(server)?;
     let live = |rate| {
         if show_live {
             eprint!("\r{:<20}", human::figure(Metric::Rate, rate));
         }
     };
     let figures = match &arguments.pcap {
-        None => echo::call(transport, &server, &calls, interrupt, live),
+        None => echo::call(transport, server, &calls, interrupt, live),
         Some(path) => {
             let mut capture = Capture::create(path)?;
-            let figures = echo::call(PcapWriter::new(transport, &mut capture), &server, &calls, interrupt, live);
+            let figures = echo::call(PcapWriter::new(transport, &mut capture), server, &calls, interrupt, live);
             capture.finish()?;
             figures
         }
@@ -74,6 +80,14 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
 
 fn show(arguments: &Arguments, figures: &EchoFigures) -> Result<(), OutputError> {
     let rtt = |percent| human::figure(Metric::LatencyP50, figures.endpoint.rtt.percentile(percent).as_nanos() as f64);
+    if arguments.json {
+        let [p50, p99, p999] =
+            [50.0, 99.0, 99.9].map(|percent| figures.endpoint.rtt.percentile(percent).as_nanos() as u64);
+        return output::line(json!({
+            "rate": figures.rate, "window": arguments.window, "size": arguments.size,
+            "rtt_ns": { "p50": p50, "p99": p99, "p99.9": p999 },
+        }));
+    }
     output::line(format_args!(
         "{} with {} of {} B outstanding; round trip p50 {}, p99 {}, p99.9 {}",
         human::figure(Metric::Rate, figures.rate),

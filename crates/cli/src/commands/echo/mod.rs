@@ -13,11 +13,11 @@ use dunlin_serve::Interrupt;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples, in two terminals:
-  dunlin echo serve shm:echo
-  dunlin echo call shm:echo
+  dunlin echo serve --at shm:echo
+  dunlin echo call --at shm:echo
 
-  dunlin echo serve udp://127.0.0.1:31850
-  dunlin echo call udp://127.0.0.1:31850 --size 32 --window 60 --seconds 5 --stats")]
+  dunlin echo serve --at udp://127.0.0.1:31850
+  dunlin echo call --at udp://127.0.0.1:31850 --size 32 --window 60 --for 5s --stats")]
 pub struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -30,7 +30,7 @@ enum Command {
 }
 
 impl Arguments {
-    /// Whether it is a server.
+    /// Whether it is a server command.
     pub fn serves(&self) -> bool {
         matches!(self.command, Command::Serve(_))
     }

@@ -18,24 +18,24 @@ use crate::commands::warn_of_exposure;
 use crate::output;
 use crate::settings::Source;
 
-/// Prefix of the names of its metrics.
+/// Prefix of the metric names.
 const METRICS_PREFIX: &str = "dunlin_echo";
 
-/// Answer each request with itself, until ctrl-C
+/// Echo each request, until ctrl-C
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  dunlin echo serve shm:echo
-  dunlin echo serve udp://0.0.0.0:31850
-  dunlin echo serve shm:echo udp://127.0.0.1:31850 --cores 2 --metrics 127.0.0.1:9700")]
+  dunlin echo serve --at shm:echo
+  dunlin echo serve --at udp://0.0.0.0:31850
+  dunlin echo serve --at shm:echo --at udp://127.0.0.1:31850 --cores 2 --metrics 127.0.0.1:9700")]
 pub struct Arguments {
     /// Where to serve: shm:NAME, udp://HOST:PORT, or one of each; port 0 takes a free one
-    #[arg(required = true, num_args = 1..=2)]
-    address: Vec<Addr>,
+    #[arg(long, value_name = "WHERE", required = true)]
+    at: Vec<Addr>,
     /// Cores: each is a thread with an address of its own, and one port higher than the one before
     #[arg(long, default_value = "1", value_parser = clap::value_parser!(u16).range(1..=i64::from(ServeConfig::CORES_MAX)))]
     cores: u16,
-    /// Processors to pin the cores to, one for each
+    /// CPUs to pin the cores to, one for each
     #[arg(long, value_name = "PROCESSORS", value_delimiter = ',')]
     pin: Vec<usize>,
     /// Serve metrics for Prometheus at http://HOST:PORT/metrics, and health at /healthz
@@ -48,7 +48,7 @@ pub struct Arguments {
     _source: Source,
 }
 
-/// Asks a core for its number, and for what its endpoint counts.
+/// Asks a core for its number and its endpoint's counters.
 struct Inquiry(oneshot::Sender<(u16, EndpointStats)>);
 
 /// The service.
@@ -65,7 +65,7 @@ impl<T: Transport + 'static> Core for EchoCore<T> {
     type Error = ServeError;
 
     fn read(&mut self, Inquiry(answer): Inquiry) -> Pace {
-        // The one who asked may have gone away.
+        // The caller may be gone.
         let _ = answer.send((self.number, self.endpoint.stats()));
         Pace::Go
     }
@@ -97,7 +97,7 @@ impl<T: Transport + 'static> Service<T> for Echo {
 /// Runs the command.
 pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
     let config = ServeConfig {
-        listen: arguments.address,
+        listen: arguments.at,
         cores: arguments.cores,
         pin: arguments.pin,
         interrupt,
@@ -121,7 +121,7 @@ pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Serves the metrics of all cores while the port lives.
+/// Serves the metrics of all cores as long as the port lives.
 fn serve_metrics(address: SocketAddr, server: &Server<Echo>) -> Result<Port, ServeError> {
     if !address.ip().is_loopback() {
         warn_of_exposure(&format!("http://{address}"));

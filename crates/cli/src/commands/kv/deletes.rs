@@ -8,12 +8,12 @@ use super::client::{Found, Server, ask};
 
 /// Delete items
 ///
-/// Exit code 0 if all were there, 1 if some were not, 2 if the server could not be asked.
+/// Exit code 0 if all existed, 1 if some did not, 2 if the server could not be reached.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  dunlin kv del shm:kv bird
-  dunlin kv del udp://127.0.0.1:7700 bird fish")]
+  dunlin kv del bird --at shm:kv
+  dunlin kv del bird fish --at udp://127.0.0.1:7700")]
 pub struct Arguments {
     #[command(flatten)]
     server: Server,

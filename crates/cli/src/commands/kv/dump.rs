@@ -19,11 +19,12 @@ use dunlin_store::snapshot::Reader;
 use indicatif::ProgressBar;
 
 use super::load::progress_bar;
+use crate::arguments::at::Place;
 use crate::output::OutputError;
 
-/// How long one request may take.
+/// Timeout of one request.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// How often the progress bar is moved.
+/// Interval at which the progress bar is updated.
 const BAR_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Dump the keys and values of a server, or of a snapshot, as TSV, CSV or JSON lines
@@ -35,15 +36,19 @@ name unless --format says it; a name that ends with .gz is compressed. The file 
 A server goes on serving meanwhile: what changes during the dump is in it or not. A snapshot is one moment.
 
 Examples:
-  dunlin kv dump shm:kv items.tsv
-  dunlin kv dump udp://127.0.0.1:7700 items.jsonl.gz
-  dunlin kv dump kv.snapshot - --format csv | head")]
+  dunlin kv dump items.tsv --at shm:kv
+  dunlin kv dump items.jsonl.gz --at udp://127.0.0.1:7700
+  dunlin kv dump --snapshot kv.snapshot --format csv | head")]
 pub struct Arguments {
-    /// The server, shm:NAME or udp://HOST:PORT, or a snapshot file
-    source: String,
     /// The file; - for standard output
     #[arg(default_value = "-")]
     file: PathBuf,
+    /// The server: shm:NAME, udp://HOST:PORT, or a name in clusters.toml
+    #[arg(long, value_name = "WHERE", env = "DUNLIN_AT", required_unless_present = "snapshot")]
+    at: Option<Place>,
+    /// Dump this snapshot, and ask no server
+    #[arg(long, value_name = "FILE")]
+    snapshot: Option<PathBuf>,
     /// tsv, csv or jsonl; tsv on standard output unless told
     #[arg(long)]
     format: Option<Format>,
@@ -56,14 +61,16 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
         Some(Format::Packages) => bail!("package indices are only read: choose tsv, csv or jsonl"),
         Some(format) => format,
         None if is_stdout => Format::Tsv,
-        None => bail!("the name does not tell the format of {}: say --format tsv, csv or jsonl", arguments.file.display()),
+        None => {
+            bail!("the name does not tell the format of {}: say --format tsv, csv or jsonl", arguments.file.display())
+        }
     };
     if is_stdout {
         let outcome = dump(arguments, format, BufWriter::new(stdout().lock()), interrupt);
         return report(outcome.map(|(records, _)| records), "standard output");
     }
     let name = arguments.file.display().to_string();
-    // A pipe or a device is written to. A file of the same name would take its place.
+    // A pipe or a device is written directly. Otherwise a new file of the same name would replace it.
     if fs::metadata(&arguments.file).is_ok_and(|metadata| !metadata.is_file()) {
         return report(dump_to_file(arguments, format, &arguments.file, interrupt), &name);
     }
@@ -74,7 +81,7 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
         Ok(records)
     });
     if outcome.is_err() {
-        // It may not have been made.
+        // It may not exist.
         let _ = fs::remove_file(&unfinished);
     }
     report(outcome, &name)
@@ -91,13 +98,15 @@ fn report(outcome: Result<u64>, name: &str) -> Result<ExitCode> {
                 eprintln!("dunlin: interrupted");
                 Ok(ExitCode::from(EXIT_INTERRUPTED))
             }
-            Some(DumpError::Write(why)) if why.kind() == ErrorKind::BrokenPipe => Err(OutputError(why.kind().into()).into()),
+            Some(DumpError::Write(why)) if why.kind() == ErrorKind::BrokenPipe => {
+                Err(OutputError(why.kind().into()).into())
+            }
             _ => Err(error),
         },
     }
 }
 
-/// The name of a file that is not complete.
+/// The name of the incomplete file.
 fn unfinished(file: &Path) -> PathBuf {
     let mut name = file.file_name().unwrap_or_default().to_owned();
     name.push(".tmp");
@@ -109,7 +118,12 @@ fn dump_to_file(arguments: &Arguments, format: Format, path: &Path, interrupt: &
     let file = File::create(path).with_context(cannot)?;
     let file = if arguments.file.extension().is_some_and(|extension| extension == "gz") {
         let (records, output) = dump(arguments, format, GzipEncoder::new(BufWriter::new(file)), interrupt)?;
-        output.finish().with_context(cannot)?.into_inner().map_err(|error| error.into_error()).map(|file| (records, file))
+        output
+            .finish()
+            .with_context(cannot)?
+            .into_inner()
+            .map_err(|error| error.into_error())
+            .map(|file| (records, file))
     } else {
         let (records, output) = dump(arguments, format, BufWriter::new(file), interrupt)?;
         output.into_inner().map_err(|error| error.into_error()).map(|file| (records, file))
@@ -121,18 +135,14 @@ fn dump_to_file(arguments: &Arguments, format: Format, path: &Path, interrupt: &
     Ok(records)
 }
 
-/// Writes everything, and gives the number of records and the output. Nothing is written before the source is known to be one.
+/// Writes everything, and returns the number of records and the output. Writes nothing until the source is known to be
+/// valid.
 fn dump<W: Write>(arguments: &Arguments, format: Format, output: W, interrupt: &Interrupt) -> Result<(u64, W)> {
     let begin = || Writer::new(output, format).map_err(DumpError::Write);
-    let (records, writer) = match arguments.source.parse::<Addr>() {
-        Ok(server) => from_server(&server, begin, interrupt)?,
-        Err(no_address) => {
-            let path = Path::new(&arguments.source);
-            if !path.exists() {
-                bail!("{} is no file, and no address: {no_address}", path.display());
-            }
-            from_snapshot(path, begin, interrupt)?
-        }
+    let (records, writer) = match (&arguments.snapshot, &arguments.at) {
+        (Some(path), _) => from_snapshot(path, begin, interrupt)?,
+        (None, Some(at)) => from_server(at.server()?, begin, interrupt)?,
+        (None, None) => bail!("say what to dump: --at a server, or --snapshot FILE"),
     };
     Ok((records, writer.finish().map_err(DumpError::Write)?))
 }
@@ -173,7 +183,7 @@ fn from_snapshot<W: Write>(
     Ok((outcome?, writer))
 }
 
-/// Shows a message ten times a second. False if it is to end.
+/// Shows a message ten times a second. Returns false if the command is to end.
 fn show(bar: &ProgressBar, shown: &mut Instant, interrupt: &Interrupt, message: impl FnOnce() -> String) -> bool {
     if shown.elapsed() >= BAR_INTERVAL {
         *shown = Instant::now();

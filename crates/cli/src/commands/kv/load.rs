@@ -10,23 +10,22 @@ use anyhow::{Context, Result, bail};
 use clap::builder::RangedU64ValueParser;
 use dunlin_kv::client::{ClientConfig, KvClient};
 use dunlin_kv::transfer::{self, Loading, Misfit, Skipped};
-use dunlin_net::{Addr, AnyTransport};
+use dunlin_net::AnyTransport;
 use dunlin_records::{Column, Columns, Format, HeaderRow, Input, Progress, Reader};
 use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_serve::Interrupt;
 use dunlin_serve::signals::EXIT_INTERRUPTED;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::arguments::at::At;
 use crate::commands::top::human;
-use crate::output;
+use crate::{exit, output};
 
-/// Exit code if records were left out.
-const EXIT_SKIPPED: u8 = 3;
 /// Records that are named when they are left out; the rest is counted.
 const SKIPPED_NAMED_MAX: u64 = 20;
-/// How long one record may take.
+/// Timeout of one record.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// How often the progress bar is moved.
+/// Interval at which the progress bar is updated.
 const BAR_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Load keys and values from a file: TSV, CSV, JSON lines, or a Debian package index
@@ -44,15 +43,15 @@ Columns `flags` and `expires` (seconds since 1970) are loaded too. Without --hea
 is asked for by name, or if it has both `key` and `value`.
 
 Examples:
-  dunlin kv load words.tsv shm:kv
-  dunlin kv load cities.csv udp://127.0.0.1:7700 --key-column geonameid --value-column name
-  zcat events.jsonl.gz | dunlin kv load - shm:kv --format jsonl --key-column id --value-column payload
-  dunlin kv load /var/lib/dpkg/status shm:kv")]
+  dunlin kv load words.tsv --at shm:kv
+  dunlin kv load cities.csv --at udp://127.0.0.1:7700 --key-column geonameid --value-column name
+  zcat events.jsonl.gz | dunlin kv load - --at shm:kv --format jsonl --key-column id --value-column payload
+  dunlin kv load /var/lib/dpkg/status --at shm:kv")]
 pub struct Arguments {
     /// The file; - for standard input
     file: PathBuf,
-    /// The server: shm:NAME or udp://HOST:PORT
-    address: String,
+    #[command(flatten)]
+    at: At,
     /// tsv, csv, jsonl or packages
     #[arg(long)]
     format: Option<Format>,
@@ -62,16 +61,16 @@ pub struct Arguments {
     /// The same for the value
     #[arg(long, value_name = "COLUMN")]
     value_column: Option<Column>,
-    /// Whether the first line of TSV and CSV holds names
+    /// Whether the first line of TSV and CSV contains names
     #[arg(long, value_enum, default_value = "auto")]
     header: Header,
-    /// A backslash in TSV is a backslash
+    /// Treat a backslash in TSV as a plain character
     #[arg(long)]
     no_escapes: bool,
     /// End at the first record that cannot be loaded
     #[arg(long)]
     strict: bool,
-    /// Records on their way at a time
+    /// Records in flight at a time
     #[arg(long, value_name = "RECORDS", default_value = "256", value_parser = RangedU64ValueParser::<usize>::new().range(1..=4096))]
     in_flight: usize,
 }
@@ -85,16 +84,16 @@ enum Header {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
-    let server: Addr = arguments.address.parse()?;
+    let server = arguments.at.server()?;
     let (input, format) = open(arguments)?;
     let bar = progress_bar(input.len);
     let progress = input.progress.clone();
     let records = reader(arguments, input, format);
 
-    let endpoint = Rc::new(Endpoint::new(AnyTransport::for_peer(&server)?, EndpointConfig::default())?);
+    let endpoint = Rc::new(Endpoint::new(AnyTransport::for_peer(server)?, EndpointConfig::default())?);
     let mut config = ClientConfig::default();
     config.deadline = Some(DEADLINE);
-    let client = KvClient::new(&endpoint, &server, config);
+    let client = KvClient::new(&endpoint, server, config);
 
     let started = Instant::now();
     let mut watch = Watch { bar: &bar, progress, shown: started, named: 0, interrupt };
@@ -119,7 +118,7 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     }
     if loaded.skipped > 0 {
         eprintln!("dunlin: {} records were left out", loaded.skipped);
-        return Ok(ExitCode::from(EXIT_SKIPPED));
+        return Ok(ExitCode::from(exit::CONDITION));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -148,7 +147,7 @@ fn reader(arguments: &Arguments, input: Input, format: Format) -> Reader<Box<dyn
     }
 }
 
-/// Shows how far it is, names what is left out, and ends at an interrupt.
+/// Shows the progress, names skipped records, and ends at an interrupt.
 struct Watch<'a> {
     bar: &'a ProgressBar,
     progress: Progress,

@@ -8,14 +8,14 @@ use anyhow::Result;
 use super::client::{Found, Server, ask};
 use crate::output::OutputError;
 
-/// Print the values of many keys: a line for each that is there, key and value with a tab between
+/// Print the values of many keys: for each one found, a line with key and value, separated by a tab
 ///
-/// Exit code 0 if all were there, 1 if some were not, 2 if the server could not be asked.
+/// Exit code 0 if all existed, 1 if some did not, 2 if the server could not be reached.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  dunlin kv mget shm:kv bird fish
-  dunlin kv mget shm:kv $(cat keys.txt) > values.tsv")]
+  dunlin kv mget bird fish --at shm:kv
+  dunlin kv mget $(cat keys.txt) --at shm:kv > values.tsv")]
 pub struct Arguments {
     #[command(flatten)]
     server: Server,

@@ -1,4 +1,4 @@
-//! `dunlin kv`: a key-value server, and what asks it.
+//! `dunlin kv`: a key-value server, and its clients.
 
 mod client;
 mod deletes;
@@ -8,7 +8,6 @@ mod load;
 mod mgets;
 mod serve;
 mod sets;
-pub mod size;
 mod snapshot;
 mod stats;
 
@@ -22,12 +21,14 @@ use dunlin_serve::Interrupt;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples, in two terminals:
-  dunlin kv serve --listen shm:kv --listen udp://127.0.0.1:7700 --memcached tcp://127.0.0.1:11211
-  dunlin kv set shm:kv bird dunlin
-  dunlin kv get shm:kv bird
-  dunlin kv mget udp://127.0.0.1:7700 bird fish
-  dunlin kv load words.tsv shm:kv
-  dunlin kv stats shm:kv")]
+  dunlin kv serve --at shm:kv --at udp://127.0.0.1:7700 --memcached tcp://127.0.0.1:11211
+
+  export DUNLIN_AT=shm:kv
+  dunlin kv set bird dunlin
+  dunlin kv get bird
+  dunlin kv mget bird fish --at udp://127.0.0.1:7700
+  dunlin kv load words.tsv
+  dunlin kv stats")]
 pub struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -47,7 +48,7 @@ enum Command {
 }
 
 impl Arguments {
-    /// Whether it is a server.
+    /// Whether it is a server command.
     pub fn serves(&self) -> bool {
         matches!(self.command, Command::Serve(_))
     }

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{IsTerminal, stderr};
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -17,68 +18,74 @@ use dunlin_serve::{Interrupt, limits, notify, signals};
 use dunlin_store::snapshot::{Progress, Report};
 use dunlin_store::{KeyFunction, Mode};
 
-use super::size::{bytes, human_bytes};
+use crate::arguments::size::{bytes, human_bytes};
+use crate::arguments::time::{Human, SPIN, human};
 use crate::commands::warn_of_exposure;
 use crate::output;
 use crate::settings::Source;
 
-/// How often the server is looked at; signals and failures are seen at once.
+/// Interval at which the server is checked; signals and failures are noticed at once.
 const LOOK: Duration = Duration::from_secs(1);
-/// How often it is looked at while a snapshot is saved.
+/// The same while a snapshot is saved.
 const SAVING_LOOK: Duration = Duration::from_millis(50);
-/// Descriptors beside those of memcached connections: of each core, and of the process.
+/// File descriptors besides those of memcached connections: per core, and per process.
 const DESCRIPTORS_PER_CORE: u64 = 16;
 const DESCRIPTORS_SPARE: u64 = 128;
+/// How long memcached connections may be idle.
+const IDLE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(u32::MAX as u64);
 
 /// Serve keys and values from memory, until ctrl-C
 ///
-/// SIGTERM and ctrl-C end it in order: what is in progress is answered, and the snapshot saved; a second one ends it at once. SIGUSR1 saves
-/// the snapshot.
+/// SIGTERM and ctrl-C shut it down gracefully: requests in progress are answered, and the snapshot is saved. A second
+/// signal ends it at once. SIGUSR1 saves the snapshot.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   dunlin kv serve                                   shm:kv, udp://127.0.0.1:7700 and tcp://127.0.0.1:11211
-  dunlin kv serve --listen shm:kv --memory 4GiB --cores 2 --pin 0,1
-  dunlin kv serve --listen udp://127.0.0.1:7700 --memcached unix:/run/user/1000/kv.sock
+  dunlin kv serve --at shm:kv --memory 4GiB --cores 2 --pin 0,1
+  dunlin kv serve --at udp://127.0.0.1:7700 --memcached unix:/run/user/1000/kv.sock
   dunlin kv serve --mode store --snapshot kv.snapshot --metrics 127.0.0.1:9700")]
 pub struct Arguments {
-    /// Where Dunlin clients reach core 0: shm:NAME, udp://HOST:PORT, or one of each [default: shm:kv and udp://127.0.0.1:7700]
-    #[arg(long, value_name = "ADDRESS")]
-    listen: Vec<Addr>,
-    /// Where memcached clients connect: tcp://HOST:PORT or unix:PATH, any number [default: tcp://127.0.0.1:11211, unless --listen is given]
+    /// Address of core 0 for Dunlin clients: shm:NAME, udp://HOST:PORT, or one of each [default: shm:kv and
+    /// udp://127.0.0.1:7700]
+    #[arg(long, value_name = "WHERE")]
+    at: Vec<Addr>,
+    /// Where memcached clients connect: tcp://HOST:PORT or unix:PATH, any number [default: tcp://127.0.0.1:11211,
+    /// unless --at is given]
     #[arg(long, value_name = "ADDRESS")]
     memcached: Vec<Listen>,
     /// Memcached connections at a time
     #[arg(long, value_name = "CONNECTIONS", default_value_t = CONNECTIONS_MAX_DEFAULT, value_parser = connections)]
     connections: usize,
-    /// Memory that memcached connections of all cores may hold together, beside --memory, for commands that have not come whole and answers
-    /// that are not read; at least 8MiB for each core
+    /// Memory that memcached connections of all cores may use together, besides --memory, for incomplete commands and
+    /// unread answers; at least 8MiB for each core
     #[arg(long, value_name = "BYTES", default_value = "64MiB", value_parser = bytes)]
     connection_memory: usize,
-    /// Seconds without a command after which a memcached connection is closed; 0 for never
-    #[arg(long, value_name = "SECONDS", default_value_t = IDLE_MAX_DEFAULT.as_secs() as u32)]
-    idle: u32,
-    /// Microseconds that a core goes on looking at its memcached connections before it sleeps, while commands follow each other that
-    /// closely; 0 for never
-    #[arg(long, value_name = "MICROSECONDS", default_value_t = LOOK_DEFAULT.as_micros() as u32)]
-    look: u32,
+    /// Time without a command after which a memcached connection is closed; 0 for never
+    #[arg(long, value_name = "TIME", default_value_t = Human(IDLE_MAX_DEFAULT), value_parser = human(IDLE))]
+    idle: Human,
+    /// How long a core goes on looking at its memcached connections before it sleeps, while commands follow each other
+    /// that closely; 0 for never
+    #[arg(long, value_name = "TIME", default_value_t = Human(LOOK_DEFAULT), value_parser = human(SPIN))]
+    spin: Human,
     /// Memory for items, index included, of all cores together: 1GiB, 512MiB, 1000000
     #[arg(long, value_name = "BYTES", default_value = "1GiB", value_parser = bytes)]
     memory: usize,
     /// Cores: each is a thread with a share of the keys and of the memory
     #[arg(long, default_value = "1", value_parser = clap::value_parser!(u16).range(1..))]
     cores: u16,
-    /// Processors to pin the cores to, one for each
+    /// CPUs to pin the cores to, one for each
     #[arg(long, value_name = "PROCESSORS", value_delimiter = ',')]
     pin: Vec<usize>,
     /// What happens when the memory is full: a cache drops items, a store refuses them
     #[arg(long, default_value = "cache")]
     mode: ModeArgument,
-    /// What keys are hashed with, under a random secret: siphash is for clients who may try to learn the secret from how long answers take
+    /// Hash function of keys, under a random secret: use siphash if clients may try to learn the secret from response
+    /// times
     #[arg(long, default_value = "multilinear")]
     hash: HashArgument,
-    /// Load the items from FILE if it is there; save them to it at the end, on SIGUSR1 and by `dunlin kv snapshot`. One server at a time:
-    /// it locks FILE.lock
+    /// Load the items from FILE if it exists; save them to it at the end, on SIGUSR1 and by `dunlin kv snapshot`. One
+    /// server at a time: it locks FILE.lock
     #[arg(long, value_name = "FILE")]
     snapshot: Option<PathBuf>,
     /// Serve metrics for Prometheus at http://HOST:PORT/metrics
@@ -103,7 +110,7 @@ enum HashArgument {
 fn connections(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => {
-            Err("nobody could connect: give 1 or more, or --listen without --memcached for no memcached clients".into())
+            Err("nobody could connect: give 1 or more, or --at without --memcached for no memcached clients".into())
         }
         Ok(connections) => Ok(connections),
         Err(_) => Err("not a number of connections".into()),
@@ -113,10 +120,10 @@ fn connections(text: &str) -> Result<usize, String> {
 impl Arguments {
     fn config(&self) -> Result<ServerConfig> {
         let mut config = ServerConfig::default();
-        let nothing_named = self.listen.is_empty() && self.memcached.is_empty();
-        config.listen.clone_from(&self.listen);
+        let nothing_named = self.at.is_empty() && self.memcached.is_empty();
+        config.listen.clone_from(&self.at);
         config.memcached.clone_from(&self.memcached);
-        if self.listen.is_empty() {
+        if self.at.is_empty() {
             config.listen = vec!["shm:kv".parse()?, "udp://127.0.0.1:7700".parse()?];
         }
         if nothing_named {
@@ -124,8 +131,8 @@ impl Arguments {
         }
         config.connections_max = self.connections;
         config.connection_memory_bytes = self.connection_memory;
-        config.idle_max = (self.idle > 0).then(|| Duration::from_secs(self.idle.into()));
-        config.look = Duration::from_micros(self.look.into());
+        config.idle_max = (!self.idle.0.is_zero()).then_some(self.idle.0);
+        config.look = self.spin.0;
         config.memory_bytes = self.memory;
         config.cores = self.cores;
         config.pin.clone_from(&self.pin);
@@ -148,7 +155,8 @@ pub fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     if let Some(path) = &config.snapshot {
         check_directory(path)?;
     }
-    let metrics = arguments.metrics.filter(|address| !address.ip().is_loopback()).map(|address| format!("http://{address}"));
+    let metrics =
+        arguments.metrics.filter(|address| !address.ip().is_loopback()).map(|address| format!("http://{address}"));
     exposed_addresses(&config).into_iter().chain(metrics).for_each(|address| warn_of_exposure(&address));
     let save = signals::on_user_signal(interrupt)?;
     allow_connections(&config);
@@ -160,7 +168,7 @@ pub fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     output::line(ready_line(&server, &arguments, metrics))?;
     notify::ready();
     let mut saving = None;
-    // If a core fails, stopping says why.
+    // If a core has failed, stopping reports why.
     while !interrupt.is_set() && server.is_running() {
         if saving.is_none() && save.take() {
             match server.begin_save() {
@@ -168,7 +176,7 @@ pub fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
                 Err(error) => eprintln!("dunlin: {:#}", anyhow::Error::from(error)),
             }
         }
-        // Not waited for: a disk that hangs shall not keep this thread from seeing that the server is to end.
+        // Not waited for: a hanging disk must not keep this thread from noticing a shutdown.
         if let Some(result) = saving.as_mut().and_then(SnapshotSaving::poll) {
             saving = None;
             match result {
@@ -186,7 +194,7 @@ pub fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes sure that memcached clients may have as many connections as was said, or warns.
+/// Makes sure that the configured number of memcached connections is possible, or warns.
 fn allow_connections(config: &ServerConfig) {
     if config.memcached.is_empty() {
         return;
@@ -197,12 +205,12 @@ fn allow_connections(config: &ServerConfig) {
     }
 }
 
-/// Makes sure that a snapshot can be saved: that is said now, not when the server ends.
+/// Checks that a snapshot can be saved, to fail now and not when the server ends.
 fn check_directory(snapshot: &Path) -> Result<()> {
     let directory = snapshot.parent().filter(|directory| !directory.as_os_str().is_empty());
     ensure!(directory.is_none_or(Path::is_dir), "there is no directory for {}", snapshot.display());
     let probe = directory.unwrap_or(Path::new(".")).join(format!(".dunlin-probe-{}", std::process::id()));
-    // Nothing that has this name already is touched: others may write in that directory too.
+    // An existing file of this name is not touched: others may write to that directory, too.
     let made = File::create_new(&probe).and_then(|_| fs::remove_file(&probe));
     made.with_context(|| format!("no snapshot can be saved at {}", snapshot.display()))
 }

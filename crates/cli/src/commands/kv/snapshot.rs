@@ -6,12 +6,12 @@ use anyhow::Result;
 
 use super::client::{Found, Server, ask};
 
-/// Have a server save its snapshot, and wait until it is on its disk
+/// Make a server save its snapshot, and wait until it is on disk
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  dunlin kv serve --listen shm:kv --snapshot kv.snapshot
-  dunlin kv snapshot shm:kv --deadline 60")]
+  dunlin kv serve --at shm:kv --snapshot kv.snapshot
+  dunlin kv snapshot --at shm:kv --timeout 1m")]
 pub struct Arguments {
     #[command(flatten)]
     server: Server,

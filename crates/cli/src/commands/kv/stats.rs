@@ -1,4 +1,4 @@
-//! `dunlin kv stats`: what a server has done since it was started.
+//! `dunlin kv stats`: the counters of a server since it was started.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -6,32 +6,32 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use dunlin_kv::metrics::{EndpointSnapshot, LatencyHistogram, Operation, ServerStats};
-use dunlin_net::Addr;
 
+use crate::arguments::at::At;
 use crate::commands::top::human::{bytes, count, share, time, uptime};
 use crate::commands::top::poll::Poller;
 use crate::output;
 
-/// Show what a server has done since it was started
+/// Show the counters of a server since it was started
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  dunlin kv stats shm:kv
-  dunlin kv stats udp://127.0.0.1:7700 --json | jq '.cores[].operations.get.hits'
+  dunlin kv stats --at shm:kv
+  dunlin kv stats --at udp://127.0.0.1:7700 --json | jq '.cores[].operations.get.hits'
 
 `dunlin top` shows rates; the server's --metrics gives the same to Prometheus.")]
 pub struct Arguments {
-    /// The server: shm:NAME or udp://HOST:PORT
-    address: String,
-    /// Everything there is, as one JSON object
+    #[command(flatten)]
+    at: At,
+    /// Print JSON: everything there is
     #[arg(long)]
     json: bool,
 }
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let server: Addr = arguments.address.parse()?;
-    let stats = Poller::new(&server)?.ask().with_context(|| format!("no statistics from {server}"))?;
+    let server = arguments.at.server()?;
+    let stats = Poller::new(server)?.ask().with_context(|| format!("no statistics from {server}"))?;
     if arguments.json {
         output::line(String::from_utf8_lossy(&stats.encode()))?;
     } else {
@@ -40,11 +40,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Everything that is not zero, in lines of a name and a figure.
+/// All nonzero counters, as lines of a name and a number.
 fn text(stats: &ServerStats) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "{name:>20}  {value}");
     };
     line("server", format!("{}, process {}, {}", stats.server_version, stats.process, stats.mode));

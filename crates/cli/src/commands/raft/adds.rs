@@ -12,33 +12,34 @@ use dunlin_smr::wire::request::Change;
 use super::cluster::{Client, Cluster, Outcome, ask, groups, replica};
 use super::members::{LOOK, behind, change};
 use super::status::Overview;
-use crate::commands::seconds;
+use crate::arguments::time::ordinary;
 use crate::output;
 
-/// A learner that is so few entries behind gets its vote.
+/// A learner that is at most this many entries behind gets its vote.
 const BEHIND_ENOUGH: u64 = 1000;
 
 /// Add a replica to the cluster
 ///
-/// It is added as a learner, which gets all entries and has no vote, and gets a vote when it has caught up. Start it first: dunlin raft serve --join.
-/// Exit code 0 when that is done, 2 if not, 4 if that is not known; then the same command goes on where it stopped.
+/// It is added as a learner, which gets all entries and has no vote, and gets a vote when it has caught up. Start it
+/// first: dunlin raft serve --join. Exit code 0 when that is done, 2 if it failed, 4 if the outcome is unknown. In that
+/// case run the same command again: it continues where it stopped.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Examples, with R=1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802,3=udp://127.0.0.1:7803:
+Examples, after export DUNLIN_AT=1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802,3=udp://127.0.0.1:7803:
   dunlin raft serve --id 4 --data r4 --peers 4=udp://127.0.0.1:7804 --join      in another terminal
-  dunlin raft add $R 4=udp://127.0.0.1:7804
-  dunlin raft add $R 4=udp://127.0.0.1:7804 --learner                          never gives it a vote")]
+  dunlin raft add 4=udp://127.0.0.1:7804
+  dunlin raft add 4=udp://127.0.0.1:7804 --learner                          never gives it a vote")]
 pub struct Arguments {
     #[command(flatten)]
     cluster: Cluster,
-    /// The replica: an id that was never used, and where it is reached
+    /// The replica: an id that was never used, and its address
     #[arg(value_name = "ID=ADDRESS", value_parser = replica)]
     replica: (u64, Addr),
     /// Leave it a learner, without a vote
     #[arg(long)]
     learner: bool,
-    /// How long it may take to catch up, in seconds
-    #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = seconds, allow_negative_numbers = true)]
+    /// How long it may take to catch up
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = ordinary)]
     catch_up: Duration,
 }
 
@@ -50,7 +51,7 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
         let groups = match groups(client).await {
             Ok(groups) => groups,
             Err(error) => {
-                // That says more, if nobody is there.
+                // This error says more if there is no leader.
                 Overview::look(client).await.require_leader()?;
                 return Err(error);
             }
@@ -72,12 +73,15 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     })
 }
 
-/// Adds a learner to a group, unless an attempt before has.
+/// Adds a learner to a group, unless an earlier attempt has.
 async fn add_learner(client: &Client, id: u64, addr: &Addr, patience: Duration) -> Result<()> {
     let overview = Overview::look(client).await;
     match overview.require_leader()?.addresses.get(&id) {
         Some(known) => {
-            ensure!(*known == addr.to_string(), "{id} is a member already, at {known}: choose an id that was never used");
+            ensure!(
+                *known == addr.to_string(),
+                "{id} is a member already, at {known}: choose an id that was never used"
+            );
             Ok(())
         }
         None => change(client, Change::AddLearner { id, address: addr.to_string() }, patience).await,

@@ -1,9 +1,8 @@
-//! What the commands that ask replicas have in common: who they are, a time limit, and exit codes.
+//! Shared by the client commands of replicas: target, time limit, and exit codes.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::future::{Future, poll_fn};
-use std::io::{Read, stdin};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::pin;
 use std::process::ExitCode;
@@ -12,7 +11,7 @@ use std::str::FromStr;
 use std::task::Poll;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 use dunlin_net::shm::{ShmConfig, ShmTransport};
 use dunlin_net::udp::{UdpConfig, UdpTransport};
 use dunlin_net::{Addr, AnyTransport, Transport};
@@ -23,30 +22,29 @@ use dunlin_smr::client::Stranger;
 use dunlin_smr::kv::{Answer, VALUE_BYTES_MAX, group_of};
 use dunlin_smr::{ClientConfig, ClientError, ClusterId};
 
-use crate::commands::seconds;
-use crate::output;
+use crate::arguments::at::At;
+use crate::arguments::time::ordinary;
+use crate::{exit, output};
 
-/// Exit code when there is no item.
-pub const EXIT_NOT_FOUND: u8 = 1;
-/// Exit code when nothing was done.
-pub const EXIT_FAILED: u8 = 2;
-/// Exit code when a condition does not hold.
-pub const EXIT_CONDITION: u8 = 3;
-/// Exit code when it is not known whether it was done.
-pub const EXIT_IN_DOUBT: u8 = 4;
 /// How often signals are looked for.
 pub const SIGNAL_LOOK: Duration = Duration::from_millis(50);
-/// Longest time that one replica gets before another is asked.
+/// Maximum time for one replica before another is asked.
 const ATTEMPT_TIMEOUT_MAX: Duration = Duration::from_secs(1);
 
-/// Ids and addresses of replicas, as a user writes them: `1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802`.
+/// Ids and addresses of replicas: `1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replicas(pub Vec<(u64, Addr)>);
 
 impl Replicas {
-    /// Where one of them is reached.
+    /// The address of one of them.
     pub fn address(&self, id: u64) -> Option<&Addr> {
         self.0.iter().find(|(known, _)| *known == id).map(|(_, addr)| addr)
+    }
+
+    /// The same replicas, with a new address for one of them.
+    pub fn with_moved(&self, id: u64, addr: &Addr) -> Replicas {
+        let place = |(known, listed): &(u64, Addr)| (*known, if *known == id { addr } else { listed }.clone());
+        Replicas(self.0.iter().map(place).collect())
     }
 }
 
@@ -89,32 +87,48 @@ pub fn replica(text: &str) -> Result<(u64, Addr)> {
 /// The replicas, and how long to wait for them.
 #[derive(Debug, clap::Args)]
 pub struct Cluster {
-    /// Replicas that may be asked, all or some, more than half of them present members: ID=ADDRESS,... with addresses as udp://HOST:PORT or shm:NAME
-    #[arg(value_name = "REPLICAS")]
-    pub replicas: Replicas,
-    /// The number of the cluster, as `dunlin raft status` shows it: no other is asked. Without it that counts which most of these replicas are of
+    #[command(flatten)]
+    pub at: At,
+    /// The number of the cluster, as `dunlin raft status` shows it: no other is asked. Without it that counts which
+    /// most of these replicas are of
     #[arg(long, value_name = "NUMBER")]
     pub cluster: Option<ClusterId>,
-    /// How long to wait for the answer, in seconds
-    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds, allow_negative_numbers = true)]
+    /// How long to wait for the answer
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = ordinary)]
     pub timeout: Duration,
 }
 
-/// A client on an endpoint of this thread's.
+impl Cluster {
+    /// What is asked.
+    pub fn target(&self) -> Result<Target> {
+        let (replicas, known) = self.at.replicas()?;
+        Ok(Target { replicas: replicas.clone(), cluster: self.cluster.or(known), timeout: self.timeout })
+    }
+}
+
+/// Replicas, the number that their cluster must have if one is known, and how long to wait for them.
+#[derive(Debug)]
+pub struct Target {
+    pub replicas: Replicas,
+    pub cluster: Option<ClusterId>,
+    pub timeout: Duration,
+}
+
+/// A client on an endpoint of this thread.
 pub type Client = dunlin_smr::Client<AnyTransport>;
 
-/// How a command ended that was answered.
+/// The outcome of a command that got an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// As wished.
+    /// Success.
     Done,
-    /// There is no such item.
+    /// The item does not exist.
     NotFound,
-    /// There is one, but the condition does not hold.
+    /// The item exists, but the condition does not hold.
     NotAsExpected,
 }
 
-/// The user has had enough.
+/// The user interrupted the command.
 #[derive(Debug)]
 pub struct Interrupted;
 
@@ -126,32 +140,45 @@ impl fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// Runs `work` with a client. What went wrong is printed, with the exit code for that.
+/// Runs `work` with a client. Errors are printed and determine the exit code.
 pub fn ask(
     cluster: &Cluster,
     interrupt: &Interrupt,
     work: impl AsyncFnOnce(&Client) -> Result<Outcome>,
 ) -> Result<ExitCode> {
-    let error = match try_ask(cluster, interrupt, work) {
+    ask_target(&cluster.target()?, interrupt, work)
+}
+
+/// As [`ask`].
+pub fn ask_target(
+    target: &Target,
+    interrupt: &Interrupt,
+    work: impl AsyncFnOnce(&Client) -> Result<Outcome>,
+) -> Result<ExitCode> {
+    let error = match try_ask(target, interrupt, work) {
         Ok(Outcome::Done) => return Ok(ExitCode::SUCCESS),
-        Ok(Outcome::NotFound) => return Ok(ExitCode::from(EXIT_NOT_FOUND)),
-        Ok(Outcome::NotAsExpected) => return Ok(ExitCode::from(EXIT_CONDITION)),
+        Ok(Outcome::NotFound) => return Ok(ExitCode::from(exit::NOT_FOUND)),
+        Ok(Outcome::NotAsExpected) => return Ok(ExitCode::from(exit::CONDITION)),
         Err(error) => error,
     };
     let code = match error.downcast_ref::<ClientError>() {
-        Some(error) if error.may_have_run() => EXIT_IN_DOUBT,
+        Some(error) if error.may_have_run() => exit::IN_DOUBT,
         _ if error.is::<Interrupted>() => EXIT_INTERRUPTED,
-        _ => EXIT_FAILED,
+        _ => exit::FAILED,
     };
     Ok(output::report(&error, ExitCode::from(code)))
 }
 
-fn try_ask(cluster: &Cluster, interrupt: &Interrupt, work: impl AsyncFnOnce(&Client) -> Result<Outcome>) -> Result<Outcome> {
-    let (endpoint, client) = connect(&cluster.replicas, cluster.cluster, cluster.timeout)?;
+fn try_ask(
+    target: &Target,
+    interrupt: &Interrupt,
+    work: impl AsyncFnOnce(&Client) -> Result<Outcome>,
+) -> Result<Outcome> {
+    let (endpoint, client) = connect(target)?;
     let timers = endpoint.timers();
     let asked = unless_interrupted(interrupt, |time| timers.sleep(time), async {
         let outcome = work(&client).await?;
-        // If nobody answers, the cluster ends the session itself when it was not used for long.
+        // If there is no answer, the cluster ends the session itself after it has been idle for long.
         let _ = client.close().await;
         Ok(outcome)
     });
@@ -160,7 +187,7 @@ fn try_ask(cluster: &Cluster, interrupt: &Interrupt, work: impl AsyncFnOnce(&Cli
     asked
 }
 
-/// Names replicas of other clusters that were reached: something is wrong, even where the command was done.
+/// Warns of replicas of other clusters that answered: the configuration is wrong, even if the command succeeded.
 pub fn warn_of_strangers<T: Transport>(client: &dunlin_smr::Client<T>) {
     let Some(asked) = client.cluster() else { return };
     for Stranger { id, addr, cluster } in client.strangers() {
@@ -171,26 +198,23 @@ pub fn warn_of_strangers<T: Transport>(client: &dunlin_smr::Client<T>) {
 }
 
 /// A client of these replicas of a cluster, whose operations take so long at most.
-pub fn connect(
-    replicas: &Replicas,
-    cluster: Option<ClusterId>,
-    timeout: Duration,
-) -> Result<(Rc<Endpoint<AnyTransport>>, Client)> {
+pub fn connect(target: &Target) -> Result<(Rc<Endpoint<AnyTransport>>, Client)> {
+    let Target { replicas, cluster, timeout } = target;
     // All replicas get a turn before time is over.
     let turns = replicas.0.len() as u32 + 1;
-    let attempt_timeout = (timeout / turns).min(ATTEMPT_TIMEOUT_MAX);
+    let attempt_timeout = (*timeout / turns).min(ATTEMPT_TIMEOUT_MAX);
     let config = EndpointConfig { connect_timeout: attempt_timeout, ..EndpointConfig::default() };
     let endpoint = Rc::new(Endpoint::new(transport(replicas)?, config)?);
-    let config = ClientConfig { cluster, timeout, attempt_timeout, ..ClientConfig::default() };
+    let config = ClientConfig { cluster: *cluster, timeout: *timeout, attempt_timeout, ..ClientConfig::default() };
     let client = Client::new(&endpoint, replicas.0.iter().cloned(), config);
     Ok((endpoint, client))
 }
 
 /// A transport that reaches them.
-fn transport(replicas: &Replicas) -> Result<AnyTransport> {
+pub fn transport(replicas: &Replicas) -> Result<AnyTransport> {
     let udp: Vec<&Addr> = replicas.0.iter().map(|(_, addr)| addr).filter(|addr| matches!(addr, Addr::Udp(_))).collect();
     let is_local = |addr: &&Addr| matches!(addr, Addr::Udp(addr) if addr.ip().is_loopback());
-    // From a socket that is not bound to the loopback interface, both are reached.
+    // A socket that is not bound to the loopback interface reaches both.
     let farthest = udp.iter().find(|addr| !is_local(addr)).or(udp.first());
     let Some(farthest) = farthest else { return Ok(AnyTransport::for_peer(&replicas.0[0].1)?) };
     if udp.len() == replicas.0.len() {
@@ -201,7 +225,7 @@ fn transport(replicas: &Replicas) -> Result<AnyTransport> {
     Ok(AnyTransport::joined(shm, UdpTransport::bind(UdpConfig::new(any))?)?)
 }
 
-/// Does some work, unless a signal comes before it is done.
+/// Runs `work`, unless a signal comes first.
 pub async fn unless_interrupted<R, S: Future<Output = ()>>(
     interrupt: &Interrupt,
     sleep: impl Fn(Duration) -> S,
@@ -221,42 +245,26 @@ pub async fn unless_interrupted<R, S: Future<Output = ()>>(
     .await
 }
 
-/// Waits for all of them.
-pub async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
-    let mut waiting: Vec<_> = futures.into_iter().map(Box::pin).collect();
-    let mut outputs: Vec<Option<F::Output>> = waiting.iter().map(|_| None).collect();
-    poll_fn(|context| {
-        for (future, output) in waiting.iter_mut().zip(&mut outputs).filter(|(_, output)| output.is_none()) {
-            if let Poll::Ready(value) = future.as_mut().poll(context) {
-                *output = Some(value);
-            }
-        }
-        if outputs.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
-    outputs.into_iter().flatten().collect()
-}
-
 /// A client of each group.
 pub async fn groups(client: &Client) -> Result<Vec<Client>> {
     Ok((0..client.groups().await?).map(|group| client.of_group(group)).collect())
 }
 
-/// A client of the group that has a key.
+/// A client of the group that owns a key.
 pub async fn of_key(client: &Client, key: &str) -> Result<Client> {
     Ok(client.of_group(group_of(key.as_bytes(), client.groups().await?)))
 }
 
-/// Has the group that has a key execute a command, and prints how that went.
+/// Lets the group that owns a key execute a command, and prints the result.
 pub async fn execute(client: &Client, key: &str, command: &[u8]) -> Result<Outcome> {
     let client = of_key(client, key).await?;
     let outcome = show_change(key, &client.execute(command).await?);
-    // If nobody answers, the group ends the session itself when it was not used for long.
+    // If there is no answer, the group ends the session itself after it has been idle for long.
     let _ = client.close().await;
     outcome
 }
 
-/// Prints how a change went.
+/// Prints the result of a change.
 fn show_change(key: &str, answer: &[u8]) -> Result<Outcome> {
     match Answer::parse(answer)? {
         Answer::Done { version } => {
@@ -281,19 +289,6 @@ fn show_change(key: &str, answer: &[u8]) -> Result<Outcome> {
             bail!("the answer is not one of a key-value machine: is that `dunlin raft serve`?")
         }
     }
-}
-
-/// The value of an argument; `-` reads the standard input, up to one byte more than the longest value: enough to see that it is too long.
-pub fn value(argument: &str) -> Result<Vec<u8>> {
-    let mut value = Vec::new();
-    if argument == "-" {
-        let input = stdin().lock().take(VALUE_BYTES_MAX as u64 + 1).read_to_end(&mut value);
-        input.context("cannot read the value from the standard input")?;
-    } else {
-        value.extend_from_slice(argument.as_bytes());
-    }
-    ensure!(value.len() <= VALUE_BYTES_MAX, "the value is longer than {VALUE_BYTES_MAX} bytes");
-    Ok(value)
 }
 
 #[cfg(test)]

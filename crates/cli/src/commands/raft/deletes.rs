@@ -10,12 +10,12 @@ use super::cluster::{Cluster, Outcome, ask, execute};
 
 /// Delete items, and print the version of each deletion
 ///
-/// Exit code 0 if all were there, 1 if some were not, 2 if it failed, 4 if it is not known whether the last was deleted.
+/// Exit code 0 if all existed, 1 if some did not, 2 if it failed, 4 if it is unknown whether the last was deleted.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Examples, with R=1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802,3=udp://127.0.0.1:7803:
-  dunlin raft del $R bird
-  dunlin raft del $R bird fish")]
+Examples, after export DUNLIN_AT=1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802,3=udp://127.0.0.1:7803:
+  dunlin raft del bird
+  dunlin raft del bird fish")]
 pub struct Arguments {
     #[command(flatten)]
     cluster: Cluster,

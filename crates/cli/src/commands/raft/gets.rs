@@ -10,23 +10,23 @@ use dunlin_smr::kv::{Answer, Query};
 use super::cluster::{Cluster, Outcome, ask, of_key};
 use crate::output;
 
-/// Print the value of a key, as it is now
+/// Print the current value of a key
 ///
-/// Exit code 0 if there is an item, 1 if there is none, 2 if no leader could be asked.
+/// Exit code 0 if the item exists, 1 if it does not, 2 if no leader could be reached.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Examples, with R=1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802,3=udp://127.0.0.1:7803:
-  dunlin raft get $R bird
-  dunlin raft get $R photo > photo.jpeg             the bytes as they are
-  dunlin raft get $R bird --facts                   its version and length
-  dunlin raft get $R bird --read-from any           of any replica: a follower asks its leader first what is committed
-  dunlin raft get $R bird --read-from 3             of replica 3")]
+Examples, after export DUNLIN_AT=1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802,3=udp://127.0.0.1:7803:
+  dunlin raft get bird
+  dunlin raft get photo > photo.jpeg             the bytes as they are
+  dunlin raft get bird --facts                   its version and length
+  dunlin raft get bird --read-from any           of any replica: a follower asks its leader first what is committed
+  dunlin raft get bird --read-from 3             of replica 3")]
 pub struct Arguments {
     #[command(flatten)]
     cluster: Cluster,
     /// The key
     key: String,
-    /// Which replica answers: leader, any, or the id of one. Whoever it is, the answer is as of now
+    /// The replica that answers: leader, any, or an id. In each case the answer is up to date
     #[arg(long, value_name = "REPLICA", default_value = "leader", value_parser = read_from)]
     read_from: ReadFrom,
     /// Print version and length instead of the value

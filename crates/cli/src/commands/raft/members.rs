@@ -1,4 +1,4 @@
-//! Changes of who belongs to a cluster, and of who leads, as the commands for them make them.
+//! Changes of the members of a cluster, and of its leader, for the commands that make them.
 
 use std::time::{Duration, Instant};
 
@@ -10,23 +10,23 @@ use dunlin_smr::wire::response::Status;
 use super::cluster::Client;
 use super::status::Overview;
 
-/// How often the cluster is looked at while something is waited for.
+/// Interval at which the cluster is checked while waiting.
 pub const LOOK: Duration = Duration::from_millis(100);
 
-/// What a refusal says that lasts a moment: one change at a time, and none by a leader that is new.
+/// Text of a temporary refusal: only one change at a time, and none by a new leader.
 const ANOTHER_TIME: &str = "try again";
 
-/// Makes a change, until it is made or cannot be. A leader that changes meanwhile, or another change that is under way, is waited for.
+/// Retries a change until it is made or is impossible. Waits for a change of the leader, or another change in progress.
 ///
 /// # Errors
-/// As the client's; a refusal that is none of the moment.
+/// As the client's; a refusal that is not temporary.
 pub async fn change(client: &Client, change: Change, patience: Duration) -> Result<()> {
     let begun = Instant::now();
     loop {
         match client.change(change.clone()).await {
             Ok(()) => return Ok(()),
             Err(ClientError::Refused(why)) => {
-                // It may have been made by an attempt whose answer was lost.
+                // An earlier attempt whose answer was lost may have made it.
                 if Overview::look(client).await.leader().is_some_and(|leader| is_made(&change, leader)) {
                     return Ok(());
                 }
@@ -40,7 +40,7 @@ pub async fn change(client: &Client, change: Change, patience: Duration) -> Resu
     }
 }
 
-/// Whether the members are as a change makes them.
+/// Whether the members already match a change.
 fn is_made(change: &Change, leader: &Status) -> bool {
     let is_member = |id| leader.voters.contains(id) || leader.learners.contains(id);
     match change {
@@ -51,7 +51,8 @@ fn is_made(change: &Change, leader: &Status) -> bool {
     }
 }
 
-/// Entries that a member is behind what the leader has committed, as the leader knows. `None` while it is not known to have any.
+/// Entries that a member is behind the leader's commit index, as the leader knows. `None` while the leader does not
+/// know of any entry of it.
 pub fn behind(leader: &Status, id: u64) -> Option<u64> {
     let at = leader.voters.iter().chain(&leader.learners).position(|member| *member == id)?;
     let matched = leader.matched.get(at).copied().filter(|matched| *matched > 0)?;

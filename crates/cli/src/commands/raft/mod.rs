@@ -1,10 +1,10 @@
-//! `dunlin raft`: replicas of a key-value machine, and what asks them.
+//! `dunlin raft`: replicas of a key-value machine, and their clients.
 
 mod adds;
-mod backups;
-mod cases;
+pub mod backups;
 pub mod cluster;
 mod deletes;
+mod figures;
 mod gets;
 pub mod home;
 mod members;
@@ -12,7 +12,7 @@ mod moves;
 mod puts;
 mod removes;
 pub mod replica;
-mod restores;
+pub mod restores;
 mod serve;
 mod status;
 mod transfers;
@@ -31,14 +31,12 @@ Examples, in four terminals:
   dunlin raft serve --id 2 --data r2 --peers 1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802,3=udp://127.0.0.1:7803 --new
   dunlin raft serve --id 3 --data r3 --peers 1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802,3=udp://127.0.0.1:7803 --new
 
-  R=1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802,3=udp://127.0.0.1:7803
-  dunlin raft put $R bird dunlin
-  dunlin raft get $R bird
-  dunlin raft status $R
+  export DUNLIN_AT=1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802,3=udp://127.0.0.1:7803
+  dunlin raft put bird dunlin
+  dunlin raft get bird
+  dunlin raft status
 
-Without --new when they are started again.
-
-Exit codes of clients: 0 done, 1 no such item, 2 failed or refused, 3 a condition does not hold, 4 it is not known whether it was done.")]
+Without --new when they are started again.")]
 pub struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -49,7 +47,6 @@ enum Command {
     Serve(serve::Arguments),
     Put(puts::Arguments),
     Get(gets::Arguments),
-    Cas(cases::Arguments),
     Del(deletes::Arguments),
     Status(status::Arguments),
     Add(adds::Arguments),
@@ -61,7 +58,7 @@ enum Command {
 }
 
 impl Arguments {
-    /// Whether it is a server.
+    /// Whether it is a server command.
     pub fn serves(&self) -> bool {
         matches!(self.command, Command::Serve(_))
     }
@@ -73,7 +70,6 @@ pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
         Command::Serve(arguments) => serve::run(&arguments, &interrupt),
         Command::Put(arguments) => puts::run(&arguments, &interrupt),
         Command::Get(arguments) => gets::run(&arguments, &interrupt),
-        Command::Cas(arguments) => cases::run(&arguments, &interrupt),
         Command::Del(arguments) => deletes::run(&arguments, &interrupt),
         Command::Status(arguments) => status::run(&arguments, &interrupt),
         Command::Add(arguments) => adds::run(&arguments, &interrupt),

@@ -12,14 +12,15 @@ use crate::output;
 
 /// Remove a replica from the cluster
 ///
-/// Who leads is not removed: transfer leadership first. Exit code 0 when it is done, 2 if not, 4 if that is not known.
+/// The leader is not removed: transfer leadership first. Exit code 0 when it is done, 2 if it failed, 4 if the outcome
+/// is unknown.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Stop the process of the replica afterwards, and never use its id again. To replace a replica, add the new one first.
 
-Examples, with R=1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802,3=udp://127.0.0.1:7803:
-  dunlin raft remove $R 3
-  dunlin raft transfer $R 2 && dunlin raft remove $R 1      if 1 leads")]
+Examples, after export DUNLIN_AT=1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802,3=udp://127.0.0.1:7803:
+  dunlin raft remove 3
+  dunlin raft transfer 2 && dunlin raft remove 1      if 1 leads")]
 pub struct Arguments {
     #[command(flatten)]
     cluster: Cluster,

@@ -1,6 +1,7 @@
-//! What every replica has in common, whatever its machine: its arguments, its log, and its life until ctrl-C.
+//! Shared by all replicas, whatever their machine: arguments, log, and life until ctrl-C.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -11,86 +12,97 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::builder::RangedU64ValueParser;
 use dunlin_net::{Addr, AnyTransport, PollPolicy};
 use dunlin_rpc::{Endpoint, EndpointConfig};
-use dunlin_serve::metrics::{Family, Kind, exposition, of_endpoint};
+use dunlin_serve::metrics::{Family, exposition, of_endpoint};
 use dunlin_serve::port::{Pages, Port};
 use dunlin_serve::{
     Core, Draining, Health, Interrupt, Pace, ServeConfig, ServeError, Server, Service, Site, StartError, addresses,
 };
-use dunlin_smr::wire::response::{Role, Status};
-use dunlin_smr::{Beginning, ClusterId, Counters, Host, LogStore, MemoryLog, Node, NodeConfig, Reads, StateMachine};
+use dunlin_smr::wire::response::Status;
+use dunlin_smr::{Beginning, ClusterId, Host, LogStore, MemoryLog, Node, NodeConfig, Reads, StateMachine};
 use tokio::sync::oneshot;
 
 use super::cluster::Replicas;
-use super::home::{self, Kind as Kept, Owner, Start};
-use crate::commands::kv::size::bytes;
+use super::figures::families;
+use super::home::{self, Kind, Owner, Start};
+use crate::arguments::size::bytes;
+use crate::arguments::time::{Human, SPIN, time};
 use crate::commands::warn_of_exposure;
 use crate::output;
 use crate::settings::Source;
 
-/// How often is looked whether leadership has gone to another, when the replica ends.
+/// Interval at which a replica that shuts down checks whether leadership was transferred.
 const HAND_OVER_LOOK: Duration = Duration::from_millis(1);
-/// What the names of metrics begin with.
+/// Prefix of the metric names.
 const METRICS_PREFIX: &str = "dunlin_replica";
-/// How long a replica that ends waits for what is in progress.
+/// How long a replica that shuts down waits for requests in progress.
 const LAST_WORDS: Duration = Duration::from_millis(100);
+/// Maximum age of metrics in nanoseconds: however many requests come, the groups are not read more often.
+const FIGURES_NANOS: u64 = 20_000_000;
+/// What elections and heartbeats may take.
+const PERIOD: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(600);
+const TICK: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(1);
 /// How long it has to end beyond that.
 const DRAIN_SPARE: Duration = Duration::from_secs(5);
 
 /// A replica.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Replica {
-    /// The id of this replica: above 0, never used before, and never again for another
+    /// The id of this replica: above 0, never used before, and never reused for another
     #[arg(long, value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
     id: u64,
-    /// The first members of the cluster, ID=ADDRESS,... with addresses as udp://HOST:PORT or shm:NAME. Others reach this replica at its own
+    /// The first members of the cluster, ID=ADDRESS,... with addresses as udp://HOST:PORT or shm:NAME. Others reach
+    /// this replica at its own address in it
     #[arg(long, value_name = "REPLICAS")]
     peers: Replicas,
     /// Keep the log in DIR, one for each replica, which the first start makes if it is not there
-    #[arg(long, value_name = "DIR", required_unless_present = "memory", conflicts_with = "memory")]
+    #[arg(long, value_name = "DIR", required_unless_present = "volatile", conflicts_with = "volatile")]
     data: Option<PathBuf>,
-    /// Keep the log in memory: when this process has ended, its id must never be used again
+    /// Keep the log in memory: once this process has ended, its id must never be used again
     #[arg(long)]
-    memory: bool,
+    volatile: bool,
     /// Found a cluster, with all of --peers: at the first start of this replica, and at no other
     #[arg(long, conflicts_with = "join")]
     new: bool,
-    /// Wait to be added to a cluster that is there: at the first start of this replica, and at no other
+    /// Wait to be added to an existing cluster: only at the first start of this replica
     #[arg(long)]
     join: bool,
-    /// It is reached at another address than its log says. `dunlin raft move` tells the others
+    /// Its address differs from the one in its log. `dunlin raft move` tells the others
     #[arg(long, conflicts_with_all = ["new", "join"])]
     moved: bool,
     /// Listen here instead of at the address that others use: shm:NAME or udp://HOST:PORT
-    #[arg(long, value_name = "ADDRESS")]
-    listen: Option<Addr>,
-    /// The number of the cluster that it must be of, as `dunlin raft status` shows it: with --join no other is joined. A new cluster draws its own
+    #[arg(long, value_name = "WHERE")]
+    at: Option<Addr>,
+    /// The number of the cluster that it must be of, as `dunlin raft status` shows it: with --join no other is joined.
+    /// A new cluster draws its own
     #[arg(long, value_name = "NUMBER", conflicts_with = "new")]
     cluster: Option<ClusterId>,
-    /// How reads are answered: `index` asks a majority; `lease` does not, and is right while no clock runs a fifth faster than another
+    /// How reads are answered: `index` asks a majority; `lease` does not, and is correct as long as no clock runs a
+    /// fifth faster than another
     #[arg(long, default_value = "index")]
     reads: ReadsArgument,
-    /// Milliseconds without a leader after which another is elected, up to twice as many; at least four heartbeats
-    #[arg(long, value_name = "MILLISECONDS", default_value = "500", value_parser = milliseconds)]
-    election: u32,
-    /// Milliseconds after which a leader says that it is there
-    #[arg(long, value_name = "MILLISECONDS", default_value = "50", value_parser = milliseconds)]
-    heartbeat: u32,
-    /// Milliseconds in which all times are counted
-    #[arg(long, value_name = "MILLISECONDS", default_value = "10", value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
-    tick: u32,
-    /// Microseconds that a replica goes on looking for packets before it sleeps, while others have its core in between; 0 for never
-    #[arg(long, value_name = "MICROSECONDS", default_value = "100")]
-    spin: u32,
+    /// Time without a leader after which another is elected, up to twice as many; at least four heartbeats
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = time(PERIOD))]
+    election: Duration,
+    /// Time after which a leader says that it is there
+    #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = time(PERIOD))]
+    heartbeat: Duration,
+    /// What all times are counted in: whole milliseconds, up to a second
+    #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = time(TICK))]
+    tick: Duration,
+    /// How long a replica goes on looking for packets before it sleeps, while others have its core in between; 0 for
+    /// never
+    #[arg(long, value_name = "TIME", default_value = "100us", value_parser = time(SPIN))]
+    spin: Duration,
     /// Serve metrics for Prometheus at http://HOST:PORT/metrics, and health at /healthz
     #[arg(long, value_name = "HOST:PORT")]
     metrics: Option<SocketAddr>,
-    /// Take a snapshot after so many entries of the log
+    /// Take a snapshot after this many entries of the log
     #[arg(long, value_name = "ENTRIES", default_value = "1000000", value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
     snapshot_entries: u64,
-    /// Take a snapshot when the log has so many bytes
+    /// Take a snapshot when the log has this many bytes
     #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = bytes)]
     snapshot_log: usize,
-    /// Keep so many entries before a snapshot, for replicas that are a little behind
+    /// Keep this many entries before a snapshot, for replicas that are a little behind
     #[arg(long, value_name = "ENTRIES", default_value = "10000")]
     keep_entries: u64,
     #[command(flatten)]
@@ -103,42 +115,34 @@ enum ReadsArgument {
     Lease,
 }
 
-fn milliseconds(text: &str) -> Result<u32, String> {
-    match text.parse() {
-        Ok(milliseconds @ 1..=600_000) => Ok(milliseconds),
-        _ => Err("give 1 to 600000 milliseconds".into()),
-    }
-}
-
 impl Replica {
-    /// The first members, and where they are reached.
+    /// The first members, and their addresses.
     pub fn members(&self) -> &[(u64, Addr)] {
         &self.peers.0
     }
 
     fn endpoint_config(&self) -> EndpointConfig {
-        let spin = Duration::from_micros(self.spin.into());
-        EndpointConfig { poll: PollPolicy::Yielding { spin }, ..EndpointConfig::default() }
+        EndpointConfig { poll: PollPolicy::Yielding { spin: self.spin }, ..EndpointConfig::default() }
     }
 
     fn config(&self) -> Result<NodeConfig> {
         ensure!(
             self.heartbeat >= self.tick,
             "--heartbeat {} is shorter than --tick {}: choose as long, or longer",
-            self.heartbeat,
-            self.tick
+            Human(self.heartbeat),
+            Human(self.tick)
         );
-        let heartbeat_ticks = self.heartbeat.div_ceil(self.tick);
-        let election_ticks = self.election.div_ceil(self.tick);
+        let ticks = |time: Duration| time.as_nanos().div_ceil(self.tick.as_nanos()) as u32;
+        let (heartbeat_ticks, election_ticks) = (ticks(self.heartbeat), ticks(self.election));
         ensure!(
             election_ticks / 4 >= heartbeat_ticks,
             "--election {} is too short for --heartbeat {}: choose four times as long, or longer",
-            self.election,
-            self.heartbeat
+            Human(self.election),
+            Human(self.heartbeat)
         );
         let config = NodeConfig {
             cluster: self.cluster,
-            tick: Duration::from_millis(self.tick.into()),
+            tick: self.tick,
             heartbeat_ticks,
             election_ticks,
             reads: match self.reads {
@@ -162,7 +166,7 @@ impl Replica {
         }
     }
 
-    /// A log that has begun is gone on with, whatever this says.
+    /// If there is a log already, it continues, whatever this says.
     fn beginning(&self) -> Beginning {
         if self.new { Beginning::First(self.peers.0.clone()) } else { Beginning::Join }
     }
@@ -174,10 +178,10 @@ impl Replica {
 
     fn listen_address(&self) -> Result<&Addr> {
         let own = self.own_address()?;
-        Ok(self.listen.as_ref().unwrap_or(own))
+        Ok(self.at.as_ref().unwrap_or(own))
     }
 
-    /// A replica reaches others by the kind of address that it listens at.
+    /// A replica reaches others only through the kind of address at which it listens.
     fn check_kinds(&self) -> Result<()> {
         let is_shm = |addr: &Addr| matches!(addr, Addr::Shm(_));
         let listen = self.listen_address()?;
@@ -195,25 +199,25 @@ impl Replica {
     }
 }
 
-/// What a replica replicates.
+/// The machine that a replica replicates, and its settings.
 pub trait Machinery: Send + Sync + 'static {
     /// The machine.
     type Machine: StateMachine + 'static;
-    /// What goes on beside it until this is dropped.
+    /// Runs beside the replica until it is dropped.
     type Companion: 'static;
 
-    /// A machine as all replicas begin with.
+    /// The machine in its initial state, the same at all replicas.
     fn machine(&self) -> Result<Self::Machine>;
 
-    /// What its directory says of it.
-    fn kind(&self) -> Kept;
+    /// Its entry in the directory's file.
+    fn kind(&self) -> Kind;
 
-    /// How many groups there are, each with a machine.
+    /// Number of groups, each with a machine.
     fn groups(&self) -> u16 {
         1
     }
 
-    /// Begins what goes on beside a replica that has started, that of the first group if there are several.
+    /// Starts the companion of a replica that has started; with several groups, that of the first group.
     fn accompany<L: LogStore + 'static>(
         &self,
         endpoint: &Rc<Endpoint<AnyTransport>>,
@@ -228,7 +232,7 @@ pub fn serve(arguments: &Replica, machinery: impl Machinery, interrupt: &Interru
     let Some(path) = &arguments.data else {
         ensure!(
             arguments.start() != Start::Again,
-            "a replica with --memory has no log when it starts: say --new, if it founds a cluster with all of --peers, or --join, if it is to be added to \
+            "a replica with --volatile has no log when it starts: say --new, if it founds a cluster with all of --peers, or --join, if it is to be added to \
              one. One that has ended, whose promises are lost, must not come back under its id: remove it (dunlin raft remove), and add another with an id that \
              was never used"
         );
@@ -276,7 +280,7 @@ fn serve_on<S: Machinery, L: LogStore + Send + 'static>(
     let metrics = port.as_ref().map(|port| format!("; metrics at http://{}/metrics", port.address()));
     output::line(format_args!("{}{}; ctrl-C ends it", server.plan(), metrics.unwrap_or_default()))?;
     server.run().map_err(|error| match error.downcast() {
-        Ok(ServeError::CoreFailed { why, .. }) => anyhow!(why),
+        Ok(ServeError::CoreFailed { why, .. }) => anyhow!("replica {} has stopped: {why}", arguments.id),
         Ok(other) => other.into(),
         Err(error) => error,
     })?;
@@ -284,7 +288,7 @@ fn serve_on<S: Machinery, L: LogStore + Send + 'static>(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Serves the metrics of a replica while what it gives lives.
+/// Serves the metrics of a replica as long as the returned value lives.
 fn serve_metrics<S: Service<AnyTransport>>(address: SocketAddr, server: &Server<S>) -> Result<Port, ServeError>
 where
     S::Core: Core<Letter = Inquiry>,
@@ -297,60 +301,21 @@ where
     Port::open(address, Pages { title: "Dunlin replica", metrics, failure: server.failure().clone() })
 }
 
-/// Asks a replica what it counts.
+/// Asks a replica for its counters.
 struct Inquiry(oneshot::Sender<Vec<Family>>);
-
-/// What a replica tells of itself.
-fn families(status: &Status, counters: &Counters) -> Vec<Family> {
-    let gauge = |name, help, value| Family::one(Kind::Gauge, name, help, value);
-    vec![
-        gauge("is_leader", "1 if this replica leads, else 0.", (status.role == Role::Leader).into()),
-        gauge("term", "Its term.", status.term),
-        gauge("committed_entry", "Last entry of the log that it knows is committed.", status.committed),
-        gauge("applied_entry", "Last entry of the log that it has executed.", status.applied),
-        gauge("first_entry", "First entry of the log that it still has.", status.first),
-        gauge("voters", "Replicas with a vote.", status.voters.len() as u64),
-        gauge("learners", "Replicas without one.", status.learners.len() as u64),
-        gauge("client_sessions", "Sessions of clients.", status.sessions),
-        gauge("disk_hangs_now", "1 while a write or flush takes too long, else 0.", status.disk_hangs.into()),
-        Family::events(
-            "events",
-            "Counts of the replica, by their names in the documentation of dunlin_smr.",
-            [
-                ("proposed", counters.proposed),
-                ("applied", counters.applied),
-                ("reads", counters.reads),
-                ("lease_reads", counters.lease_reads),
-                ("follower_reads", counters.follower_reads),
-                ("index_questions", counters.index_questions),
-                ("elected", counters.elected),
-                ("pushed_back", counters.pushed_back),
-                ("envelopes", counters.envelopes),
-                ("messages", counters.messages),
-                ("bad", counters.bad),
-                ("foreign", counters.foreign),
-                ("snapshots_taken", counters.snapshots_taken),
-                ("snapshots_sent", counters.snapshots_sent),
-                ("snapshots_restored", counters.snapshots_restored),
-                ("disk_hangs", counters.disk_hangs),
-                ("left_unread", counters.left_unread),
-            ],
-        ),
-    ]
-}
 
 /// A replica as a service of one core.
 struct ReplicaService<S, L> {
     replica: Replica,
     machinery: S,
-    /// Of all groups, until the core takes them.
+    /// The logs of all groups, until the core takes them.
     logs: Mutex<Vec<L>>,
     hand_over_max: Duration,
 }
 
 impl<S: Machinery, L: LogStore + Send + 'static> Service<AnyTransport> for ReplicaService<S, L> {
     type Core = ReplicaCore<S, L>;
-    /// What it says when it is ready.
+    /// The message when it is ready.
     type Ready = String;
     type Finish = ();
 
@@ -370,8 +335,9 @@ impl<S: Machinery, L: LogStore + Send + 'static> Service<AnyTransport> for Repli
         }
         let companion = self.machinery.accompany(&endpoint, &node)?;
         let line = ready_line(replica, &endpoint.local_addr(), &node.status());
-        endpoint.spawn(watch(replica.id, host.clone(), site.health));
-        let core = ReplicaCore { endpoint, id: replica.id, host, node, companion, hand_over_max: self.hand_over_max };
+        endpoint.spawn(watch(host.clone(), site.health));
+        let core =
+            ReplicaCore { endpoint, id: replica.id, host, companion, hand_over_max: self.hand_over_max, figures: None };
         Ok((core, line))
     }
 
@@ -380,22 +346,22 @@ impl<S: Machinery, L: LogStore + Send + 'static> Service<AnyTransport> for Repli
     }
 }
 
-/// Says on standard error what others would like to know, until the replica stops.
-async fn watch<M: StateMachine + 'static, L: LogStore + 'static>(id: u64, host: Host<M, L>, health: Health) {
+/// Reports important changes on standard error, until the replica stops.
+async fn watch<M: StateMachine + 'static, L: LogStore + 'static>(host: Host<M, L>, health: Health) {
     let Some(node) = host.node(0) else { return };
     let (mut said, mut cluster) = (None, node.status().cluster);
     let is_single = node.status().groups == 1;
     loop {
         let known = host.changes();
         if let Some(failure) = node.failure() {
-            return health.fail(format!("replica {id} has stopped: {failure}"));
+            return health.fail(failure.to_string());
         }
         let status = node.status();
         if cluster != status.cluster {
             cluster = status.cluster;
-            eprintln!("dunlin: this is replica {id} of cluster {}", name(cluster));
+            eprintln!("dunlin: this is replica {} of cluster {}", status.id, name(cluster));
         }
-        // Of many groups `dunlin raft status` says who leads them.
+        // With many groups, `dunlin raft status` shows their leaders.
         if is_single {
             said = say_who_leads(&status, said);
         }
@@ -403,15 +369,15 @@ async fn watch<M: StateMachine + 'static, L: LogStore + 'static>(id: u64, host: 
     }
 }
 
-/// A replica at work.
+/// A running replica.
 struct ReplicaCore<S: Machinery, L: LogStore> {
     id: u64,
     endpoint: Rc<Endpoint<AnyTransport>>,
     host: Host<S::Machine, L>,
-    /// Of the first group.
-    node: Node<S::Machine, L>,
     companion: S::Companion,
     hand_over_max: Duration,
+    /// The last metrics, with their time.
+    figures: Option<(u64, Vec<Family>)>,
 }
 
 impl<S: Machinery, L: LogStore + 'static> Core for ReplicaCore<S, L> {
@@ -420,17 +386,20 @@ impl<S: Machinery, L: LogStore + 'static> Core for ReplicaCore<S, L> {
     type Error = anyhow::Error;
 
     fn read(&mut self, Inquiry(answer): Inquiry) -> Pace {
-        let mut all = families(&self.node.status(), &self.node.counters());
-        all.push(Family::one(Kind::Gauge, "groups", "Groups of which it has a replica.", self.node.status().groups.into()));
-        all.push(Family::one(Kind::Gauge, "groups_led", "Groups that it leads.", self.host.led() as u64));
-        all.push(Family::one(Kind::Gauge, "groups_resting", "Groups that have nothing to do.", self.host.resting() as u64));
-        all.extend(of_endpoint(&self.endpoint.stats()));
-        // Whoever asked may have gone away.
-        let _ = answer.send(all);
+        let now = self.endpoint.now();
+        let is_fresh = |at: u64| now.saturating_sub(at) < FIGURES_NANOS;
+        let fresh = self.figures.take().filter(|(at, _)| is_fresh(*at));
+        let (_, all) = self.figures.insert(fresh.unwrap_or_else(|| {
+            let mut all = families(&self.host);
+            all.extend(of_endpoint(&self.endpoint.stats()));
+            (now, all)
+        }));
+        // The caller may be gone.
+        let _ = answer.send(all.clone());
         Pace::Go
     }
 
-    /// Others are asked to lead first what it leads.
+    /// Transfers leadership of its groups first.
     fn drain(&mut self, _: Duration) -> Draining {
         let (host, timers, patience) = (self.host.clone(), self.endpoint.timers(), self.hand_over_max);
         Box::pin(async move {
@@ -441,7 +410,10 @@ impl<S: Machinery, L: LogStore + 'static> Core for ReplicaCore<S, L> {
             }
             let is_over = host.led() == 0;
             match host.nodes().count() {
-                1 => eprintln!("dunlin: replica {to} {}", if is_over { "takes over" } else { "did not take over in time" }),
+                1 => eprintln!(
+                    "dunlin: replica {to} {}",
+                    if is_over { "takes over" } else { "did not take over in time" }
+                ),
                 _ if is_over => eprintln!("dunlin: others take over all groups"),
                 _ => eprintln!("dunlin: others did not take over all groups in time"),
             }
@@ -449,13 +421,13 @@ impl<S: Machinery, L: LogStore + 'static> Core for ReplicaCore<S, L> {
     }
 
     fn end(self) -> Result<()> {
-        // It may hold the endpoint, so it goes first.
+        // It may hold the endpoint, so it is dropped first.
         drop(self.companion);
         self.host.close().with_context(|| format!("replica {} did not end in order", self.id))
     }
 }
 
-/// Groups rest if there are several: an only one that is missed as soon as it can be costs little.
+/// With several groups, idle ones rest. A single group costs little, and should notice failures as soon as possible.
 fn idle_ticks<G>(groups: &[G], config: &NodeConfig) -> Option<u32> {
     (groups.len() > 1).then_some(config.election_ticks)
 }
@@ -466,7 +438,7 @@ fn warn_if_exposed(listen: &Addr) {
     }
 }
 
-/// A log that has begun knows the members. Its own address it must share with them.
+/// A log that has begun knows the members. Its own address must be the one that it shares with them.
 fn check_members(arguments: &Replica, own: &Addr, status: &Status) -> Result<()> {
     let known = status.addresses.get(&arguments.id).map(|address| address.parse::<Addr>());
     if let Some(Ok(known)) = known {
@@ -491,17 +463,19 @@ fn ready_line(arguments: &Replica, listening: &Addr, status: &Status) -> String 
     format!("serving replica {id} of cluster {cluster} at {listening}; {members}; log in {place}")
 }
 
-/// How a cluster is called of which this replica is, or will be.
+/// The name of the cluster that this replica belongs to, or will belong to.
 fn name(cluster: Option<ClusterId>) -> String {
     cluster.map_or("(no number yet)".to_owned(), |cluster| cluster.to_string())
 }
 
-/// Says so when another leads than before; gives who leads, and in which term.
+/// Reports a change of the leader; returns the leader and its term.
 fn say_who_leads(status: &Status, said: Option<(u64, u64)>) -> Option<(u64, u64)> {
     let now = status.leader.map(|leader| (leader, status.term));
     match now {
         _ if now == said => {}
-        Some((leader, term)) if leader == status.id => eprintln!("dunlin: this replica, {leader}, leads, in term {term}"),
+        Some((leader, term)) if leader == status.id => {
+            eprintln!("dunlin: this replica, {leader}, leads, in term {term}")
+        }
         Some((leader, term)) => eprintln!("dunlin: replica {leader} leads, in term {term}"),
         None => eprintln!("dunlin: nobody leads"),
     }

@@ -13,15 +13,16 @@ use dunlin_smr::{LogStore, Node};
 
 use super::home::Kind;
 use super::replica::{Machinery, Replica, serve};
-use crate::commands::kv::size::{bytes, human_bytes};
+use crate::arguments::size::{bytes, human_bytes};
 
-/// Limits that keys and values may have: a snapshot of them is written and sent as a whole.
+/// Bounds of the limit of keys and values: a snapshot of them is written and sent as a whole.
 const LIMIT_MIN: u64 = 2 << 20;
 const LIMIT_MAX: u64 = 2 << 30;
 
 /// Be a replica of a key-value machine, until ctrl-C
 ///
-/// SIGTERM and ctrl-C end it in order: if it leads, another is asked to lead first; a second one ends it at once. It says on standard error who leads.
+/// SIGTERM and ctrl-C shut it down gracefully: a leader first transfers leadership. A second signal ends it at once. It
+/// reports changes of the leader on standard error.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 All first members of a cluster are started with --new and the same --peers, and know each other by it. One that is added later is started with --join, and
@@ -33,17 +34,19 @@ Examples:
   dunlin raft serve --id 1 --data r1 --peers 1=udp://10.0.0.1:7801                           from then on
   dunlin raft serve --id 4 --data r4 --peers 4=udp://10.0.0.4:7801 --join
   dunlin raft serve --id 1 --data r1 --peers 1=udp://10.0.0.1:7801,2=udp://10.0.0.2:7801,3=udp://10.0.0.3:7801 --groups 16 --new
-  dunlin raft serve --id 1 --memory --peers 1=shm:one,2=shm:two,3=shm:three --reads lease --new
+  dunlin raft serve --id 1 --volatile --peers 1=shm:one,2=shm:two,3=shm:three --reads lease --new
 
-With --memory a replica that has ended must not come back: remove it, and add another with an id that was never used. Nothing keeps it from being started with
+With --volatile a replica that has ended must not come back: remove it, and add another with an id that was never used. Nothing keeps it from being started with
 --new again, and then writes that were acknowledged may be lost: let nothing restart it.")]
 pub struct Arguments {
     #[command(flatten)]
     replica: Replica,
-    /// What keys and values of a group may take, each item 64 bytes more than these, up to 2GiB; the same at all replicas, and kept
+    /// Maximum size of the keys and values of a group, each item counting 64 bytes more, up to 2GiB; must be the same
+    /// at all replicas, and cannot be changed
     #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = limit)]
     limit: u64,
-    /// Groups into which keys are spread by their hash, each with a leader of its own; the same at all replicas, and kept
+    /// Number of groups over which keys are spread by their hash, each with its own leader; must be the same at all
+    /// replicas, and cannot be changed
     #[arg(long, value_name = "NUMBER", default_value = "1", value_parser = RangedU64ValueParser::<u16>::new().range(1..))]
     groups: u16,
 }

@@ -8,49 +8,50 @@ use dunlin_net::Addr;
 use dunlin_serve::Interrupt;
 use dunlin_smr::wire::response::{Foreign, Role, Status};
 use dunlin_smr::{ClientError, ClusterId};
+use futures::future::join_all;
 use serde_json::{Value, json};
 
-use super::cluster::{Client, Cluster, Outcome, all, ask};
+use super::cluster::{Client, Cluster, Outcome, ask};
 use crate::output;
 
-/// Show how the replicas are
+/// Show the state of the replicas
 ///
-/// Exit code 0 if one of them leads, 2 if none does, or if they are of several clusters.
+/// Exit code 0 if one of them leads, 2 if none does, or if they belong to several clusters.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 All replicas are asked that are named, and those that they name. `lag` counts entries of the log: how far a replica is behind what the leader has
 committed. `pause` is the longest time that a replica did nothing else for a snapshot of its state. A replica that is `waiting` has no number of a cluster yet: it waits
 for another first member, or to be added. One that is `foreign` is of another cluster: its address stands in the wrong list.
 
-Examples, with R=1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802,3=udp://127.0.0.1:7803:
-  dunlin raft status $R
-  dunlin raft status 1=udp://127.0.0.1:7801 --json | jq '.replicas[] | select(.role == \"leader\") | .id'")]
+Examples, after export DUNLIN_AT=1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802,3=udp://127.0.0.1:7803:
+  dunlin raft status
+  dunlin raft status --at 1=udp://127.0.0.1:7801 --json | jq '.replicas[] | select(.role == \"leader\") | .id'")]
 pub struct Arguments {
     #[command(flatten)]
     cluster: Cluster,
-    /// The group that is looked at, of replicas with several
+    /// The group to show, if there are several
     #[arg(long, value_name = "NUMBER", default_value = "0")]
     group: u16,
-    /// Print one JSON object
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// What a replica that was asked says.
+/// The answer of a replica.
 pub enum Seen {
-    /// How it is.
+    /// Its status.
     Status(Box<Status>),
-    /// That it is of this cluster, which is not the one that is looked at.
+    /// It belongs to this cluster, which is not the one to show.
     Foreign(ClusterId),
-    /// Nothing.
+    /// No answer.
     Silent,
 }
 
-/// What is known of the replicas.
+/// The known state of the replicas.
 pub struct Overview {
-    /// The cluster that is looked at: that which the user named, or that which most of them are of.
+    /// The cluster to show: the one that the user named, or that of most replicas.
     pub cluster: Option<ClusterId>,
-    /// Where each is reached, and what it says.
+    /// The address of each, and its answer.
     pub replicas: BTreeMap<u64, (String, Seen)>,
 }
 
@@ -60,11 +61,12 @@ impl Overview {
         let mut overview = Overview { cluster: client.cluster(), replicas: BTreeMap::new() };
         loop {
             let known = client.members();
-            let fresh: Vec<(u64, Addr)> = known.into_iter().filter(|(id, _)| !overview.replicas.contains_key(id)).collect();
+            let fresh: Vec<(u64, Addr)> =
+                known.into_iter().filter(|(id, _)| !overview.replicas.contains_key(id)).collect();
             if fresh.is_empty() {
                 return overview;
             }
-            let answers = all(fresh.iter().map(|(id, _)| client.status(*id))).await;
+            let answers = join_all(fresh.iter().map(|(id, _)| client.status(*id))).await;
             for ((id, addr), answer) in fresh.into_iter().zip(answers) {
                 let seen = match answer {
                     Ok(status) => Seen::Status(Box::new(status)),
@@ -84,11 +86,12 @@ impl Overview {
         }
     }
 
-    /// Sets apart who is not of the cluster that most are of; of as many, that of the lowest id counts.
+    /// Sets apart replicas that are not in the majority's cluster; in a tie, the cluster of the lowest id is chosen.
     fn choose_cluster(&mut self) {
         let count = |cluster| self.statuses().filter(|status| status.cluster == Some(cluster)).count();
         let numbers = self.statuses().filter_map(|status| status.cluster);
-        self.cluster = self.cluster.or(numbers.reduce(|best, next| if count(next) > count(best) { next } else { best }));
+        self.cluster =
+            self.cluster.or(numbers.reduce(|best, next| if count(next) > count(best) { next } else { best }));
         for (_, seen) in self.replicas.values_mut() {
             if let Seen::Status(status) = seen
                 && let Some(theirs) = status.cluster
@@ -99,7 +102,7 @@ impl Overview {
         }
     }
 
-    /// Those that say how they are.
+    /// The statuses received.
     fn statuses(&self) -> impl Iterator<Item = &Status> {
         self.replicas.values().filter_map(|(_, seen)| match seen {
             Seen::Status(status) => Some(&**status),
@@ -107,7 +110,7 @@ impl Overview {
         })
     }
 
-    /// The one that leads.
+    /// The leader.
     ///
     /// # Errors
     /// Why there is none.
@@ -115,7 +118,7 @@ impl Overview {
         self.leader().ok_or_else(|| anyhow!(self.trouble().unwrap_or_default()))
     }
 
-    /// What is wrong, if anything is.
+    /// The problem, if there is one.
     fn trouble(&self) -> Option<String> {
         let foreign = self.replicas.iter().find_map(|(id, (address, seen))| match seen {
             Seen::Foreign(cluster) => Some(format!("replica {id} at {address} is of cluster {cluster}")),
@@ -132,24 +135,24 @@ impl Overview {
         }
     }
 
-    /// The one that leads: if several say so, that of the latest term.
+    /// The leader: if several claim to lead, the one with the latest term.
     pub fn leader(&self) -> Option<&Status> {
         self.statuses().filter(|status| status.role == Role::Leader).max_by_key(|status| status.term)
     }
 
-    /// Whether this one says how it is.
+    /// Whether this replica has sent its status.
     pub fn has_answered(&self, id: u64) -> bool {
         self.replicas.get(&id).is_some_and(|(_, seen)| matches!(seen, Seen::Status(_)))
     }
 
-    /// Members as the leader knows them, or whoever has the longest log.
+    /// The members as the leader knows them, or else the replica with the longest log.
     fn members(&self) -> BTreeSet<u64> {
         let longest = self.statuses().max_by_key(|status| status.applied);
         let status = self.leader().or(longest);
         status.map(|status| status.voters.iter().chain(&status.learners).copied().collect()).unwrap_or_default()
     }
 
-    /// How many entries one is behind what is committed.
+    /// How many entries a replica is behind the commit index.
     fn lag(&self, status: &Status) -> Option<u64> {
         self.leader().map(|leader| leader.committed.saturating_sub(status.applied))
     }
@@ -165,7 +168,7 @@ impl Overview {
     }
 }
 
-/// What a role is called.
+/// The name of a role.
 fn role_name(status: &Status) -> &'static str {
     match status.role {
         _ if status.cluster.is_none() => "waiting",
@@ -209,7 +212,7 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     })
 }
 
-/// How many groups each replica leads, as one replica of each group knows; 0 stands for nobody.
+/// How many groups each replica leads, as known by one replica of each group; 0 stands for no leader.
 async fn leaders(client: &Client, groups: u16) -> BTreeMap<u64, usize> {
     let leader = async |group: u16| {
         let client = client.of_group(group);
@@ -221,7 +224,7 @@ async fn leaders(client: &Client, groups: u16) -> BTreeMap<u64, usize> {
         0
     };
     let mut led = BTreeMap::new();
-    for leader in all((0..groups).map(leader)).await {
+    for leader in join_all((0..groups).map(leader)).await {
         *led.entry(leader).or_default() += 1;
     }
     led
@@ -240,7 +243,9 @@ fn as_json(overview: &Overview, group: u16, led: &BTreeMap<u64, usize>) -> Value
     let foreign = |foreign: &Foreign| json!({ "id": foreign.id, "cluster": number(foreign.cluster) });
     let replica = |(id, (address, seen)): (&u64, &(String, Seen))| match seen {
         Seen::Silent => json!({ "id": id, "address": address, "role": "unreachable" }),
-        Seen::Foreign(cluster) => json!({ "id": id, "address": address, "role": "foreign", "cluster": number(*cluster) }),
+        Seen::Foreign(cluster) => {
+            json!({ "id": id, "address": address, "role": "foreign", "cluster": number(*cluster) })
+        }
         Seen::Status(status) => json!({
             "id": id,
             "address": address,
@@ -248,6 +253,7 @@ fn as_json(overview: &Overview, group: u16, led: &BTreeMap<u64, usize>) -> Value
             "foreign": status.foreign.iter().map(foreign).collect::<Vec<Value>>(),
             "role": role_name(status),
             "disk_hangs": status.disk_hangs,
+            "other_groups": status.other_groups,
             "vote": overview.vote(*id),
             "term": status.term,
             "leader": status.leader,
@@ -301,7 +307,7 @@ fn as_table(overview: &Overview) -> String {
     let line = |cells: &[String; 10]| {
         let cells = cells.iter().zip(widths).enumerate();
         let padded = cells.map(|(at, (cell, width))| match at {
-            // Words on the left, figures on the right, and nothing behind the last.
+            // Words left-aligned, numbers right-aligned, and no padding after the last.
             1 | 2 => format!("{cell:<width$}"),
             9 => cell.clone(),
             _ => format!("{cell:>width$}"),
@@ -309,5 +315,12 @@ fn as_table(overview: &Overview) -> String {
         padded.collect::<Vec<String>>().join("  ") + "\n"
     };
     let heading = overview.cluster.map(|cluster| format!("cluster {cluster}\n"));
-    heading.into_iter().chain(lines.iter().map(line)).collect()
+    let with_other_groups = overview.statuses().filter_map(|status| Some((status, status.other_groups?)));
+    let start_again = with_other_groups.map(|(status, groups)| {
+        format!(
+            "replica {} has {} groups and cannot join a cluster of {groups}: start it with these\n",
+            status.id, status.groups
+        )
+    });
+    heading.into_iter().chain(lines.iter().map(line)).chain(start_again).collect()
 }

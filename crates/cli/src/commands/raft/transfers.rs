@@ -11,17 +11,17 @@ use super::members::LOOK;
 use super::status::Overview;
 use crate::output;
 
-/// Make another replica lead, all groups if there are several
+/// Make another replica the leader, of all groups if there are several
 ///
-/// Commands wait meanwhile, some milliseconds. Exit code 0 when it leads, 2 if it does not.
+/// Commands wait meanwhile, for some milliseconds. Exit code 0 when it leads, 2 if it does not.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example, with R=1=udp://127.0.0.1:7801,2=udp://127.0.0.1:7802,3=udp://127.0.0.1:7803:
-  dunlin raft transfer $R 2")]
+  dunlin raft transfer 2")]
 pub struct Arguments {
     #[command(flatten)]
     cluster: Cluster,
-    /// Who is to lead: a member with a vote
+    /// The new leader: a member with a vote
     id: u64,
 }
 
@@ -37,7 +37,7 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     })
 }
 
-/// Has a group led by this replica, and waits until it is.
+/// Transfers leadership of a group to this replica, and waits until it leads.
 async fn transfer(client: &Client, id: u64, patience: Duration) -> Result<()> {
     let begun = Instant::now();
     let leader = async || Overview::look(client).await.leader().map(|leader| leader.id);

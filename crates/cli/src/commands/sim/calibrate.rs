@@ -8,7 +8,7 @@ use dunlin_net::Addr;
 
 use crate::output;
 
-/// Measure what packets cost on this machine and print it as TOML
+/// Measure the cost of packets on this machine and print it as TOML
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A client and a server take turns in one thread, so what is measured is the work of both ends and no waiting. On a machine that is busy
@@ -17,17 +17,17 @@ with other things, run it again.
 Examples:
   dunlin sim calibrate > here.toml
   dunlin bench run sim-scale --cost here.toml
-  dunlin sim calibrate udp://127.0.0.1:0       over UDP instead of shared memory")]
+  dunlin sim calibrate --at udp://127.0.0.1:0  over UDP instead of shared memory")]
 pub struct Arguments {
     /// Transport to measure: shm:NAME or udp://HOST:PORT
-    #[arg(default_value = "shm:calibrate")]
-    address: String,
+    #[arg(long, value_name = "WHERE", default_value = "shm:calibrate")]
+    at: Addr,
 }
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let at: Addr = arguments.address.parse()?;
-    let model = calibrate(&at).with_context(|| format!("calibrating at {at}"))?;
+    let Arguments { at } = arguments;
+    let model = calibrate(at).with_context(|| format!("calibrating at {at}"))?;
     output::line(toml::to_string(&model)?.trim_end())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,7 @@
 //! `dunlin sim hunt`: random faults in the simulated datacenter, from seeds.
 
 use std::io::{IsTerminal, stderr};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,7 +13,12 @@ use dunlin_bench::hunt::{self, Failure, Hunt, Progress};
 use dunlin_serve::Interrupt;
 use dunlin_sim::FaultPlan;
 
+use crate::arguments::time::time;
+use crate::exit;
 use crate::output::{self, OutputError};
+
+/// How long a hunt may go on.
+const LENGTH: RangeInclusive<Duration> = Duration::from_millis(600)..=Duration::from_secs(70 * 86_400);
 
 /// Hunt for bugs: random work under random faults, each run drawn from a seed
 #[derive(Debug, clap::Args)]
@@ -23,44 +29,45 @@ not linearizable: all that was done to it, when, by whom, with which answer) and
 
 Examples:
   dunlin sim hunt --seeds 1000
-  dunlin sim hunt --minutes 60 --jobs 2
+  dunlin sim hunt --for 1h --jobs 2
   dunlin sim hunt --kind kv --seeds 300                  the key-value service: is the history of each key linearizable?
-  dunlin sim hunt --kind raft --minutes 60               replicated state machines: is anything lost, done twice, or seen too early?
+  dunlin sim hunt --kind raft --for 1h                   replicated state machines: is anything lost, done twice, or seen too early?
   dunlin sim hunt --kind coord --seeds 100               the cluster manager: members, epochs, leases with fencing tokens, tree, watches
   dunlin sim hunt --seed 4711 --trace hunt-4711          one seed again, with its packets, calls, queues and faults as files
   dunlin sim hunt --seed 4711 --faults fewer.toml        with other faults than its own")]
 pub struct Arguments {
-    /// What is put under faults
+    /// What to test under faults
     #[arg(long, value_enum, default_value_t = Kind::Rpc)]
     kind: Kind,
-    /// Seeds to run; without it and --minutes, 1000
-    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
+    /// Seeds to run; without it and --for, 1000
+    #[arg(long, value_name = "NUMBER", value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
     seeds: Option<u64>,
     /// Stop after this time
-    #[arg(long, value_name = "M", value_parser = minutes, allow_negative_numbers = true)]
-    minutes: Option<Duration>,
-    /// The only seed, or the first of --seeds or --minutes
-    #[arg(long, value_name = "S")]
+    #[arg(long = "for", value_name = "TIME", value_parser = time(LENGTH))]
+    length: Option<Duration>,
+    /// The only seed, or the first of --seeds or --for
+    #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
-    /// Write packets.pcap, calls.txt, queues.csv, rtts.csv, faults.toml, topology.toml and scenario.txt of the only seed to DIR
-    #[arg(long, value_name = "DIR", requires = "seed", conflicts_with_all = ["seeds", "minutes"])]
+    /// Write packets.pcap, calls.txt, queues.csv, rtts.csv, faults.toml, topology.toml and scenario.txt of the only
+    /// seed to DIR
+    #[arg(long, value_name = "DIR", requires = "seed", conflicts_with_all = ["seeds", "length"])]
     trace: Option<PathBuf>,
     /// Let the faults of FILE happen in the only seed, instead of its own
-    #[arg(long, value_name = "FILE", requires = "seed", conflicts_with_all = ["seeds", "minutes"])]
+    #[arg(long, value_name = "FILE", requires = "seed", conflicts_with_all = ["seeds", "length"])]
     faults: Option<PathBuf>,
     /// Seeds to run at once; without it, one for each core
-    #[arg(long, value_name = "J", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
+    #[arg(long, value_name = "NUMBER", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     jobs: Option<usize>,
 }
 
-/// What is put under faults.
+/// The subject of a hunt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Kind {
     /// Endpoints that call each other
     Rpc,
     /// Clients and a server of the key-value service
     Kv,
-    /// Clients and replicas of a state machine, which crash and come back
+    /// Clients and replicas of a state machine, which crash and restart
     Raft,
     /// Members, holders of leases, writers and watchers of a cluster manager
     Coord,
@@ -76,7 +83,7 @@ impl Kind {
         }
     }
 
-    /// The command that hunts for it.
+    /// The command that runs its hunt.
     fn command(self) -> &'static str {
         match self {
             Kind::Rpc => "dunlin sim hunt",
@@ -87,18 +94,10 @@ impl Kind {
     }
 }
 
-fn minutes(text: &str) -> Result<Duration, String> {
-    let minutes: f64 = text.parse().map_err(|_| "not a number of minutes".to_owned())?;
-    if !(0.01..=100_000.0).contains(&minutes) {
-        return Err("give between 0.01 and 100000 minutes".into());
-    }
-    Ok(Duration::from_secs_f64(60.0 * minutes))
-}
-
 /// Runs the command.
 pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     match arguments.seed {
-        Some(seed) if arguments.seeds.is_none() && arguments.minutes.is_none() => replay(seed, arguments),
+        Some(seed) if arguments.seeds.is_none() && arguments.length.is_none() => replay(seed, arguments),
         _ => hunt(arguments, interrupt),
     }
 }
@@ -111,8 +110,8 @@ fn hunt(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     let hunt = Hunt {
         kind: arguments.kind.hunted(),
         first: arguments.seed.unwrap_or(0),
-        seeds: if arguments.minutes.is_none() { arguments.seeds.or(Some(1000)) } else { arguments.seeds },
-        time: arguments.minutes,
+        seeds: if arguments.length.is_none() { arguments.seeds.or(Some(1000)) } else { arguments.seeds },
+        time: arguments.length,
         jobs: arguments.jobs.unwrap_or_else(cores),
     };
     let show_live = stderr().is_terminal();
@@ -133,9 +132,12 @@ fn hunt(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
         std::fs::write(&path, plan.to_toml()).with_context(|| format!("writing {path}"))?;
         let command = arguments.kind.command();
         let faults = plan.faults.len();
-        output::line(format_args!("it fails with {faults} faults too: {command} --seed {} --faults {path}", failure.seed))?;
+        output::line(format_args!(
+            "it fails with {faults} faults too: {command} --seed {} --faults {path}",
+            failure.seed
+        ))?;
     }
-    Ok(ExitCode::FAILURE)
+    Ok(ExitCode::from(exit::NOT_FOUND))
 }
 
 fn replay(seed: u64, arguments: &Arguments) -> Result<ExitCode> {
@@ -161,7 +163,7 @@ fn replay(seed: u64, arguments: &Arguments) -> Result<ExitCode> {
         }
         Err(failure) => {
             report(arguments.kind, &failure)?;
-            Ok(ExitCode::FAILURE)
+            Ok(ExitCode::from(exit::NOT_FOUND))
         }
     }
 }
@@ -180,7 +182,9 @@ fn describe(progress: &Progress) -> String {
     };
     let changes = match (progress.changes, progress.replaced) {
         (0, _) => String::new(),
-        (changes, replaced) => format!(", {changes} changes of members or leaders, {replaced} damaged replicas replaced"),
+        (changes, replaced) => {
+            format!(", {changes} changes of members or leaders, {replaced} damaged replicas replaced")
+        }
     };
     format!(
         "{} seeds in {seconds:.1} s ({:.1} a second), {} calls, {:.1} M packets{changes}{undecided}",

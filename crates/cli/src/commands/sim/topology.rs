@@ -14,7 +14,7 @@ use crate::output;
 Examples:
   dunlin sim topology cx4 > mine.toml          to change, and give to dunlin_sim::Topology::from_toml")]
 pub struct Arguments {
-    /// Which
+    /// The topology
     name: Preset,
 }
 

@@ -1,18 +1,18 @@
-//! What changed between two looks at a server.
+//! The changes between two samples of a server.
 
 use dunlin_kv::metrics::{
     ConnectionCounts, CoreStats, LatencyHistogram, Operation, OperationStats, ServerStats, StoreSnapshot,
 };
 
-/// Shortest time between two looks that rates are computed of, in microseconds: below it they would mean nothing.
+/// Minimum time between two samples for computing rates, in microseconds: over less, rates would be meaningless.
 const SPAN_MICROS_MIN: u64 = 1000;
 
 /// A server, or one core of it, over one interval.
 #[derive(Debug, Clone)]
 pub struct Figures {
-    /// Seconds between the two looks.
+    /// Seconds between the two samples.
     pub seconds: f64,
-    /// Operations of the interval, by kind; only kinds that there ever were.
+    /// Operations in the interval, by kind; only kinds that have occurred.
     pub operations: Vec<(Operation, OperationStats)>,
     /// The partition now.
     pub store: StoreSnapshot,
@@ -25,7 +25,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Those of the whole server; `None` if the two looks are not of one process, or too close together.
+    /// The figures of the whole server; `None` if the two samples are not of one process, or too close together.
     pub fn of_server(now: &ServerStats, before: &ServerStats) -> Option<Figures> {
         let seconds = seconds_between(now, before)?;
         let kinds = Operation::ALL.into_iter().map(|kind| (kind, now.operation(kind), before.operation(kind)));
@@ -39,7 +39,7 @@ impl Figures {
         })
     }
 
-    /// Those of each core.
+    /// The figures of each core.
     pub fn of_cores(now: &ServerStats, before: &ServerStats) -> Vec<Figures> {
         let Some(seconds) = seconds_between(now, before) else { return Vec::new() };
         now.cores.iter().zip(&before.cores).map(|(now, before)| Figures::of_core(seconds, now, before)).collect()
@@ -72,7 +72,7 @@ impl Figures {
         self.evicted as f64 / self.seconds
     }
 
-    /// Share of reads that found their item; none without reads.
+    /// Share of reads that found their item; `None` without reads.
     pub fn hit_ratio(&self) -> Option<f64> {
         let reads = [Operation::Get, Operation::GetAndTouch].into_iter().filter_map(|operation| self.of(operation));
         let (hits, all) = reads.fold((0u64, 0u64), |(hits, all), stats| {
@@ -81,7 +81,7 @@ impl Figures {
         (all > 0).then(|| hits as f64 / all as f64)
     }
 
-    /// How long operations of all kinds took.
+    /// Latencies of operations of all kinds.
     pub fn latency(&self) -> LatencyHistogram {
         let mut all = LatencyHistogram::default();
         self.operations.iter().for_each(|(_, stats)| all.add(&stats.latency));
@@ -98,7 +98,9 @@ fn seconds_between(now: &ServerStats, before: &ServerStats) -> Option<f64> {
     (now.is_same_process(before) && micros >= SPAN_MICROS_MIN).then(|| micros as f64 / 1e6)
 }
 
-fn changed(kinds: impl Iterator<Item = (Operation, OperationStats, OperationStats)>) -> Vec<(Operation, OperationStats)> {
+fn changed(
+    kinds: impl Iterator<Item = (Operation, OperationStats, OperationStats)>,
+) -> Vec<(Operation, OperationStats)> {
     kinds.filter(|(_, now, _)| now.total() > 0).map(|(kind, now, before)| (kind, now.since(&before))).collect()
 }
 

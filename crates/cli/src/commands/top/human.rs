@@ -1,4 +1,4 @@
-//! Figures as people read them, never wider than a column.
+//! Figures in readable form, never wider than a column.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ const THOUSANDS: [Unit; 5] = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (
 const TIMES: [Unit; 4] = [(1e9, " s"), (1e6, " ms"), (1e3, " µs"), (1.0, " ns")];
 const BYTES: [Unit; 4] = [(1073741824.0, " GiB"), (1048576.0, " MiB"), (1024.0, " KiB"), (1.0, " B")];
 
-/// A number of things: `1.25M`, `999`, `0`.
+/// A count: `1.25M`, `999`, `0`.
 pub fn count(value: f64) -> String {
     show(&THOUSANDS, value)
 }
@@ -40,7 +40,7 @@ pub fn bytes(bytes: u64) -> String {
     show(&BYTES, bytes as f64)
 }
 
-/// For how long something has run: `42s`, `3h 05m`, `12d 04h`.
+/// An uptime: `42s`, `3h 05m`, `12d 04h`.
 pub fn uptime(micros: u64) -> String {
     let seconds = micros / 1_000_000;
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);

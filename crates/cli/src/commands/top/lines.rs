@@ -1,15 +1,22 @@
 //! One line per interval, for pipes: columns of plain numbers under a heading.
 
 use dunlin_kv::metrics::Operation;
+use serde_json::Value;
 
 use super::figures::Figures;
 
-/// A column: its heading, and what stands in it.
+/// A column: its heading, and its content.
 type Column = (&'static str, fn(&Figures) -> String);
 
 /// Operations that store a value under some condition.
-const STORES: [Operation; 6] =
-    [Operation::Set, Operation::Add, Operation::Replace, Operation::CompareAndSwap, Operation::Append, Operation::Prepend];
+const STORES: [Operation; 6] = [
+    Operation::Set,
+    Operation::Add,
+    Operation::Replace,
+    Operation::CompareAndSwap,
+    Operation::Append,
+    Operation::Prepend,
+];
 
 const COLUMNS: [Column; 12] = [
     ("ops/s", |figures| whole(figures.rate())),
@@ -26,7 +33,7 @@ const COLUMNS: [Column; 12] = [
     ("conns", |figures| figures.connections.open.to_string()),
 ];
 
-/// Narrowest column.
+/// Minimum width of a column.
 const WIDTH_MIN: usize = 9;
 
 /// The heading.
@@ -37,6 +44,14 @@ pub fn heading() -> String {
 /// One interval.
 pub fn interval(figures: &Figures) -> String {
     line(COLUMNS.iter().map(|(_, value)| value(figures)))
+}
+
+/// One interval for programs: the columns by name; null where there is nothing to tell.
+pub fn as_json(figures: &Figures) -> Value {
+    let cells = COLUMNS
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), value(figures).parse::<f64>().map_or(Value::Null, Value::from)));
+    Value::Object(cells.collect())
 }
 
 fn line(cells: impl Iterator<Item = String>) -> String {

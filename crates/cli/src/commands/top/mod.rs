@@ -2,10 +2,10 @@
 //!
 //! | File | What it holds |
 //! |---|---|
-//! | `poll` | asks the server, again and again |
-//! | `figures` | what changed between two answers |
-//! | `screen`, `view` | what is shown, and how it is drawn |
-//! | `terminal` | the full screen, keys, and leaving it as it was |
+//! | `poll` | polls the server |
+//! | `figures` | changes between two answers |
+//! | `screen`, `view` | the content of the screen, and its drawing |
+//! | `terminal` | the full screen, keys, and restoring the terminal |
 //! | `lines` | one line per interval, for pipes |
 
 mod figures;
@@ -26,7 +26,8 @@ use dunlin_kv::metrics::ServerStats;
 use dunlin_net::Addr;
 use dunlin_serve::Interrupt;
 
-use super::seconds;
+use crate::arguments::at::At;
+use crate::arguments::time::ordinary;
 use crate::output;
 use figures::Figures;
 use poll::Poller;
@@ -38,22 +39,25 @@ use screen::Screen;
 On a terminal it fills the screen; p pauses, q quits. Anywhere else it prints one line per interval. It goes on when the server is started again.
 
 Examples:
-  dunlin top shm:kv
-  dunlin top udp://127.0.0.1:7700 --interval 0.2
-  dunlin top shm:kv --count 60 > minute.txt          one line each second, for a minute
-  dunlin top shm:kv | awk '$1 > 1000000'")]
+  dunlin top --at shm:kv
+  dunlin top --at udp://127.0.0.1:7700 --interval 200ms
+  dunlin top --at shm:kv --count 60 > minute.txt     one line each second, for a minute
+  dunlin top --at shm:kv | awk '$1 > 1000000'")]
 pub struct Arguments {
-    /// The server: shm:NAME or udp://HOST:PORT
-    address: String,
-    /// Seconds between two looks
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds, allow_negative_numbers = true)]
+    #[command(flatten)]
+    at: At,
+    /// Time between two looks
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = ordinary)]
     interval: Duration,
     /// End after so many intervals
-    #[arg(long, value_name = "INTERVALS", value_parser = intervals)]
+    #[arg(long, value_name = "NUMBER", value_parser = intervals)]
     count: Option<NonZeroU64>,
-    /// Print lines on a terminal too
+    /// Print lines even on a terminal
     #[arg(long)]
     lines: bool,
+    /// Print JSON: each interval as one line
+    #[arg(long)]
+    json: bool,
 }
 
 fn intervals(text: &str) -> Result<NonZeroU64, String> {
@@ -62,27 +66,30 @@ fn intervals(text: &str) -> Result<NonZeroU64, String> {
 
 /// Runs the command.
 pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
-    let server: Addr = arguments.address.parse()?;
-    let poller = Poller::new(&server)?;
-    if arguments.lines || !stdout().is_terminal() {
-        print_lines(&poller, &arguments, &interrupt)?;
+    let server = arguments.at.server()?;
+    let poller = Poller::new(server)?;
+    if arguments.lines || arguments.json || !stdout().is_terminal() {
+        print_lines(server, &poller, &arguments, &interrupt)?;
     } else {
         let screen = Screen::new(server.to_string());
-        terminal::show(&server, screen, arguments.interval, arguments.count, &interrupt)?;
+        terminal::show(server, screen, arguments.interval, arguments.count, &interrupt)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Prints a line for each interval. Fails if the server does not answer the first time: a pipe would wait for ever.
-fn print_lines(poller: &Poller, arguments: &Arguments, interrupt: &Interrupt) -> Result<()> {
-    let mut before = poller.ask().with_context(|| format!("no statistics from {}", arguments.address))?;
+fn print_lines(server: &Addr, poller: &Poller, arguments: &Arguments, interrupt: &Interrupt) -> Result<()> {
+    let mut before = poller.ask().with_context(|| format!("no statistics from {server}"))?;
     let mut left = arguments.count.map(NonZeroU64::get);
-    output::line(lines::heading())?;
+    if !arguments.json {
+        output::line(lines::heading())?;
+    }
     while left != Some(0) && poller.wait(arguments.interval, interrupt) {
         match poller.ask() {
             Err(error) => eprintln!("dunlin: {error}; asking again"),
             Ok(now) => {
                 match Figures::of_server(&now, &before) {
+                    Some(figures) if arguments.json => output::line(lines::as_json(&figures))?,
                     Some(figures) => output::line(lines::interval(&figures))?,
                     None => report_restart(&now, &before),
                 }
@@ -104,7 +111,7 @@ fn report_restart(now: &ServerStats, before: &ServerStats) {
 mod tests {
     use dunlin_kv::metrics::{CoreMetrics, CoreStats, Operation, Outcome, ServerStats};
 
-    /// A server of two cores after so many gets on each, a tenth of them misses.
+    /// A server of two cores after this many gets on each, a tenth of them misses.
     pub fn server(uptime_micros: u64, gets: u64) -> ServerStats {
         server_with(7, uptime_micros, gets)
     }

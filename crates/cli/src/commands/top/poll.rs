@@ -1,4 +1,4 @@
-//! Asks a server for its statistics.
+//! Polls a server for its statistics.
 
 use std::rc::Rc;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -11,19 +11,19 @@ use dunlin_net::{Addr, AnyTransport};
 use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_serve::{Interrupt, side};
 
-/// How long an answer may take.
+/// Timeout of an answer.
 const DEADLINE: Duration = Duration::from_secs(1);
-/// How often an interrupt is looked at.
+/// Interval at which an interrupt is checked.
 const LOOK_AROUND: Duration = Duration::from_millis(50);
 
-/// A client that asks one server.
+/// A client that polls one server.
 pub struct Poller {
     endpoint: Rc<Endpoint<AnyTransport>>,
     client: KvClient<AnyTransport>,
 }
 
 impl Poller {
-    /// Makes an endpoint. The server need not be there yet.
+    /// Makes an endpoint. The server need not be running yet.
     pub fn new(server: &Addr) -> Result<Poller> {
         let transport = AnyTransport::for_peer(server)?;
         let config = EndpointConfig { connect_timeout: DEADLINE, ..EndpointConfig::default() };
@@ -40,7 +40,7 @@ impl Poller {
         self.endpoint.block_on(self.client.stats())
     }
 
-    /// Waits and keeps the sessions alive meanwhile. False if it was interrupted.
+    /// Waits, and keeps the sessions alive meanwhile. Returns false if it was interrupted.
     pub fn wait(&self, time: Duration, interrupt: &Interrupt) -> bool {
         let mut left = time;
         while !left.is_zero() && !interrupt.is_set() {
@@ -52,9 +52,13 @@ impl Poller {
     }
 }
 
-/// Asks on a thread of its own, at once and then in intervals, until the flag is set or nobody listens.
-pub fn in_background(server: &Addr, interval: Duration, stop: Interrupt) -> Result<Receiver<Result<ServerStats, String>>> {
-    // A screen that is not drawn holds up the questions, not the memory.
+/// Polls on a separate thread, at once and then in intervals, until the flag is set or the receiver is dropped.
+pub fn in_background(
+    server: &Addr,
+    interval: Duration,
+    stop: Interrupt,
+) -> Result<Receiver<Result<ServerStats, String>>> {
+    // If the screen is not drawn, polling waits; memory does not grow.
     let (sender, answers) = sync_channel(1);
     let server = server.clone();
     let work = move || {

@@ -1,4 +1,4 @@
-//! What the screen shows: everything that is known, and nothing about terminals.
+//! The content of the screen, independent of terminals.
 
 use std::collections::VecDeque;
 
@@ -6,7 +6,7 @@ use dunlin_kv::metrics::ServerStats;
 
 use super::figures::Figures;
 
-/// Intervals that the graph remembers.
+/// Intervals in the graph.
 const HISTORY_MAX: usize = 1024;
 
 /// The state of the view.
@@ -14,28 +14,28 @@ const HISTORY_MAX: usize = 1024;
 pub struct Screen {
     /// The server's address.
     pub server: String,
-    /// The last look.
+    /// The last sample.
     pub latest: Option<ServerStats>,
     /// The last interval.
     pub figures: Option<Figures>,
     /// The same by core.
     pub cores: Vec<Figures>,
-    /// Operations per second of each interval, the last one at the end.
+    /// Operations per second of each interval, the latest one last.
     pub rates: VecDeque<u64>,
-    /// Why there was no answer to the last question.
+    /// Why the last poll got no answer.
     pub error: Option<String>,
-    /// Whether it stands still.
+    /// Whether it is paused.
     pub is_paused: bool,
 }
 
 impl Screen {
-    /// One that knows nothing yet.
+    /// A screen without data.
     pub fn new(server: String) -> Screen {
         let (rates, cores) = (VecDeque::new(), Vec::new());
         Screen { server, latest: None, figures: None, cores, rates, error: None, is_paused: false }
     }
 
-    /// Takes what the server answered, or why it did not.
+    /// Takes an answer of the server, or the error.
     pub fn update(&mut self, answer: Result<ServerStats, String>) {
         if self.is_paused {
             return;

@@ -1,4 +1,4 @@
-//! The full screen: takes the terminal, gives it back as it was, and listens to keys meanwhile.
+//! The full screen: takes over the terminal, reads keys, and restores the terminal.
 
 use std::num::NonZeroU64;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
@@ -15,12 +15,12 @@ use super::poll;
 use super::screen::Screen;
 use super::view;
 
-/// How long a key waits, and how often the screen is drawn at most.
+/// Maximum delay of a key, and minimum time between two frames.
 const TICK: Duration = Duration::from_millis(50);
-/// How long the thread that asks the server has to leave it in order.
+/// Time limit for the polling thread to end.
 const LEAVE_LIMIT: Duration = Duration::from_millis(500);
 
-/// What to do after a key.
+/// The action of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wish {
     GoOn,
@@ -29,7 +29,8 @@ enum Wish {
 
 /// Shows the screen until q, an interrupt, or the end of the intervals.
 ///
-/// The terminal is given back as it was however this ends: by a value, by a panic (the hook that `try_init` sets), by a signal (the flag).
+/// The terminal is restored however this ends: by returning, by a panic (the hook that `try_init` sets), or by a signal
+/// (the flag).
 pub fn show(
     server: &Addr,
     screen: Screen,
@@ -47,10 +48,12 @@ pub fn show(
     outcome
 }
 
-/// Waits a little until the thread has closed its sessions.
+/// Waits briefly for the thread to close its sessions.
 fn leave(answers: &Receiver<Result<ServerStats, String>>) {
     let deadline = Instant::now() + LEAVE_LIMIT;
-    while answers.recv_timeout(deadline.saturating_duration_since(Instant::now())) != Err(RecvTimeoutError::Disconnected) {
+    while answers.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+        != Err(RecvTimeoutError::Disconnected)
+    {
         if Instant::now() >= deadline {
             return;
         }
@@ -74,11 +77,11 @@ fn run(
             }
             Err(TryRecvError::Empty) => {}
             Err(TryRecvError::Disconnected) => {
-                // The thread told why before it ended.
+                // The thread reported why before it ended.
                 anyhow::bail!("{}", screen.error.unwrap_or_else(|| "the thread that asks the server has ended".into()));
             }
         }
-        // Also draws what a resize has spoilt.
+        // Also redraws after a resize.
         terminal.draw(|frame| view::draw(frame, &screen)).context("cannot draw on the terminal")?;
         if left == Some(0) {
             return Ok(());
@@ -99,7 +102,7 @@ fn pressed(key: KeyEvent, screen: &mut Screen) -> Wish {
     }
     match key.code {
         KeyCode::Char('q') | KeyCode::Esc => Wish::Quit,
-        // In raw mode the terminal makes no signal of it.
+        // In raw mode the terminal does not turn it into a signal.
         KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => Wish::Quit,
         KeyCode::Char('p') => {
             screen.is_paused = !screen.is_paused;

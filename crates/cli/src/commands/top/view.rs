@@ -10,12 +10,12 @@ use super::figures::Figures;
 use super::human::{bytes, count, share, time, uptime};
 use super::screen::Screen;
 
-/// Rows of the graph with its border.
+/// Rows of the graph, including its border.
 const GRAPH_ROWS: u16 = 6;
-/// Columns of a figure.
+/// Width of a figure.
 const FIGURE_COLUMNS: u16 = 10;
 
-/// Draws all of it, on whatever room there is.
+/// Draws everything, in any size.
 pub fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     let operations = screen.figures.as_ref().map_or(0, |figures| figures.operations.len());
     let rows = [
@@ -48,7 +48,8 @@ fn draw_title(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
     let mut spans = vec![Span::from(screen.server.as_str()).bold().cyan()];
     if let Some(stats) = &screen.latest {
         let cores = if stats.cores.len() == 1 { "1 core".into() } else { format!("{} cores", stats.cores.len()) };
-        let facts = format!("  {} · {cores} · up {} · {}", stats.mode, uptime(stats.uptime_micros), stats.server_version);
+        let facts =
+            format!("  {} · {cores} · up {} · {}", stats.mode, uptime(stats.uptime_micros), stats.server_version);
         spans.push(facts.into());
     }
     match &screen.error {
@@ -68,7 +69,8 @@ fn draw_totals(frame: &mut Frame<'_>, area: Rect, figures: &Figures) {
     let rate = format!("{}/s", count(figures.rate()));
     let rates_line = vec![label("operations "), rate.bold(), label("  hit ratio "), share(figures.hit_ratio()).bold()];
     frame.render_widget(line(rates_line), rates);
-    let times_line = vec![label("latency p50 "), p50.bold(), label("  p99 "), p99.bold(), label("  p99.9 "), p999.bold()];
+    let times_line =
+        vec![label("latency p50 "), p50.bold(), label("  p99 "), p99.bold(), label("  p99.9 "), p999.bold()];
     frame.render_widget(line(times_line), times);
     let items = count(figures.store.items as f64);
     let evictions = format!("{}/s", count(figures.eviction_rate()));
@@ -96,7 +98,7 @@ fn draw_totals(frame: &mut Frame<'_>, area: Rect, figures: &Figures) {
 fn draw_graph(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
     let block = Block::bordered().title("operations per second");
     let room = usize::from(block.inner(area).width);
-    // The last intervals, as many as there is room for.
+    // The last intervals, as many as fit.
     let shown: Vec<u64> = screen.rates.iter().skip(screen.rates.len().saturating_sub(room)).copied().collect();
     let highest = shown.iter().max().copied().unwrap_or(0);
     let block = block.title_bottom(format!("highest {}/s", count(highest as f64)));

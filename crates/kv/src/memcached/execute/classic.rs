@@ -1,4 +1,4 @@
-//! The commands that memcached always had. Each says what became of it.
+//! The classic commands of memcached. Each returns its outcome.
 
 use dunlin_store::{Condition, Delta, Key, Put, Refused, Side, Store, Stored};
 
@@ -13,7 +13,7 @@ pub(super) const NO_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\
 pub(super) const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory\r\n";
 pub(super) const NOT_NUMERIC: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
 
-/// A lone touch that is refused was answered with an error, which nothing may follow.
+/// Executes one key of a retrieval. A rejected lone touch is answered with an error, which nothing may follow.
 #[inline]
 pub(super) fn get<S: Store>(key: &Key<'_>, get: Get, store: &mut S, context: &mut Context<'_>) -> Outcome {
     let item = store.get(key);
@@ -47,14 +47,15 @@ pub(super) fn get<S: Store>(key: &Key<'_>, get: Get, store: &mut S, context: &mu
     }
     context.counters.add(Count::StoreNoMemory);
     context.out.truncate(start);
-    // Of several keys some are answered already, and an error among them would put client and server out of step: this one is left out.
+    // With several keys, some answers are already out, and an error among them would put client and server out of step:
+    // so this key is omitted.
     if get.is_lone_touch {
         context.say(OUT_OF_MEMORY);
     }
     Outcome::Refused
 }
 
-/// Whether a `cas` that ended so is a hit, a change by another, or a miss.
+/// Counts the result of a `cas`: a hit, a change by another client, or a miss.
 fn count_cas(result: Result<Stored, Refused>, context: &Context<'_>) {
     match result {
         Ok(_) => context.counters.add(Count::CasHits),
@@ -64,9 +65,14 @@ fn count_cas(result: Result<Stored, Refused>, context: &Context<'_>) {
     }
 }
 
-pub(super) fn store<S: Store>(key: &Key<'_>, unit: &StoreUnit<'_>, store: &mut S, context: &mut Context<'_>) -> Outcome {
+pub(super) fn store<S: Store>(
+    key: &Key<'_>,
+    unit: &StoreUnit<'_>,
+    store: &mut S,
+    context: &mut Context<'_>,
+) -> Outcome {
     let Some(value) = unit.value else {
-        // As memcached: a client that cannot store the new value shall not read the old one.
+        // As in memcached: a client that cannot store the new value must not read the old one.
         if unit.verb == Verb::Set {
             forget(key, store);
         }
@@ -75,7 +81,8 @@ pub(super) fn store<S: Store>(key: &Key<'_>, unit: &StoreUnit<'_>, store: &mut S
         return Outcome::Refused;
     };
     context.counters.add(Count::CmdSet);
-    let put = |condition| Put { flags: unit.flags, expires: expiry(unit.exptime, context.now), condition, ..Put::default() };
+    let put =
+        |condition| Put { flags: unit.flags, expires: expiry(unit.exptime, context.now), condition, ..Put::default() };
     let result = match unit.verb {
         Verb::Set => store.put(key, value, put(Condition::Always)),
         Verb::Add => store.put(key, value, put(Condition::Absent)),
@@ -89,7 +96,7 @@ pub(super) fn store<S: Store>(key: &Key<'_>, unit: &StoreUnit<'_>, store: &mut S
     }
     match result {
         Ok(_) => context.say_unless(unit.is_quiet, b"STORED\r\n"),
-        // With the old value it would be too long: memcached says no more than this.
+        // Together with the old value it would be too long: memcached reports no details.
         Err(Refused::TooLarge { .. }) if matches!(unit.verb, Verb::Append | Verb::Prepend) => {
             context.say_unless(unit.is_quiet, b"NOT_STORED\r\n");
         }
@@ -108,15 +115,17 @@ pub(super) fn store<S: Store>(key: &Key<'_>, unit: &StoreUnit<'_>, store: &mut S
             context.say_unless(unit.is_quiet, NO_MEMORY);
         }
         Err(Refused::Changed) => context.say_unless(unit.is_quiet, b"EXISTS\r\n"),
-        Err(Refused::NotFound) if matches!(unit.verb, Verb::Cas(_)) => context.say_unless(unit.is_quiet, b"NOT_FOUND\r\n"),
+        Err(Refused::NotFound) if matches!(unit.verb, Verb::Cas(_)) => {
+            context.say_unless(unit.is_quiet, b"NOT_FOUND\r\n")
+        }
         Err(_) => context.say_unless(unit.is_quiet, b"NOT_STORED\r\n"),
     }
     Outcome::of(&result)
 }
 
-/// Deletes what there is, or nothing.
+/// Deletes the item, if there is one.
 pub(super) fn forget<S: Store>(key: &Key<'_>, store: &mut S) {
-    // That there is nothing to delete is as good.
+    // It does not matter if there is nothing to delete.
     let _ = store.delete(key, None);
 }
 

@@ -1,4 +1,4 @@
-//! `me`: what is known of an item, for people.
+//! `me`: metadata of an item, for people.
 
 use dunlin_store::{Key, Store};
 

@@ -1,11 +1,11 @@
-//! Times as memcached's clients say them.
+//! Expiry times in memcached's format.
 
 use dunlin_store::UnixSeconds;
 
-/// Longest time that is meant from now on, in seconds: 30 days. More is a Unix time.
+/// Longest time that is relative, in seconds: 30 days. A larger number is a Unix time.
 pub const RELATIVE_SECONDS_MAX: i32 = 60 * 60 * 24 * 30;
 
-/// When an item with this expiry of a client's goes: never for zero, at once for a negative one, from now up to 30 days, else at that Unix
+/// Converts a client's expiry: never for zero, at once if negative, relative to now up to 30 days, otherwise a Unix
 /// time.
 pub fn expiry(exptime: i32, now: UnixSeconds) -> Option<UnixSeconds> {
     match exptime {

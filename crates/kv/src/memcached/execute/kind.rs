@@ -1,11 +1,11 @@
-//! As what a command is counted.
+//! The operation that a command counts as.
 
 use dunlin_store::Delta;
 
 use crate::memcached::parse::{Meta, MetaVerb, StoreUnit, Unit, Verb};
 use crate::metrics::Operation;
 
-/// The kind of operation that a unit is, if it is one. `me` only looks.
+/// Returns the operation that a unit counts as, if any. `me` does not count.
 #[inline(always)]
 pub(in crate::memcached) fn kind(unit: &Unit<'_>) -> Option<Operation> {
     Some(match unit {

@@ -1,4 +1,4 @@
-//! The meta commands. Each says what became of it.
+//! The meta commands. Each returns its outcome.
 
 use dunlin_store::{Condition, Delta, Item, Key, Marks, Put, Refused, Side, Store, Stored, Token, UnixSeconds};
 
@@ -14,7 +14,7 @@ fn flag(out: &mut Vec<u8>, letter: u8, value: u64) {
     number::write(out, value);
 }
 
-/// The time left, or -1 for an item that stays.
+/// Writes the time left, or -1 for an item that never expires.
 fn time_left(out: &mut Vec<u8>, expires: Option<UnixSeconds>, now: UnixSeconds) {
     match expires {
         None => out.extend_from_slice(b" t-1"),
@@ -22,7 +22,7 @@ fn time_left(out: &mut Vec<u8>, expires: Option<UnixSeconds>, now: UnixSeconds) 
     }
 }
 
-/// What is given back as it came: the opaque flag, and the key.
+/// Writes a flag that is echoed: the opaque flag, or the key.
 fn echo(out: &mut Vec<u8>, meta: &Meta<'_>, word: &[u8]) {
     match word[0] {
         b'O' => {
@@ -40,25 +40,25 @@ fn echo(out: &mut Vec<u8>, meta: &Meta<'_>, word: &[u8]) {
     }
 }
 
-/// An answer without a value.
+/// Writes an answer without a value.
 fn answer(meta: &Meta<'_>, code: &[u8], context: &mut Context<'_>) {
     context.say(code);
     meta.flags().for_each(|word| echo(context.out, meta, word));
     context.say(b"\r\n");
 }
 
-/// What an `mg` found or made, as its answer shows it.
+/// The item that an `mg` found or created, as its answer shows it.
 struct Found<'a> {
     item: Item<'a>,
     is_made: bool,
 }
 
-/// Writes the answer of a hit. Returns the expiry the item is to have and whether this client won the recache.
+/// Writes the answer of a hit. Returns the item's new expiry, and whether this client won the recache.
 fn write_found(found: &Found<'_>, meta: &Meta<'_>, context: &mut Context<'_>) -> (Option<UnixSeconds>, bool) {
     let Found { item, is_made } = found;
     let (now, options) = (context.now, &meta.options);
     let out = &mut *context.out;
-    // A client that has this version already needs no copy of it.
+    // A client that already has this version needs no copy of it.
     let wants_value = options.wants_value && options.cas != Some(item.cas);
     if wants_value {
         out.reserve(item.value.len() + 64);
@@ -67,7 +67,7 @@ fn write_found(found: &Found<'_>, meta: &Meta<'_>, context: &mut Context<'_>) ->
     } else {
         out.extend_from_slice(b"HD");
     }
-    // The flags take effect in the order of the line: `t` before `T` tells the old time, and behind it the new one.
+    // The flags take effect in the order of the line: `t` before `T` reports the old time, and after it the new one.
     let mut expires = if *is_made { None } else { item.expires };
     let mut has_won = false;
     for word in meta.flags() {
@@ -108,7 +108,7 @@ fn write_found(found: &Found<'_>, meta: &Meta<'_>, context: &mut Context<'_>) ->
     (expires, has_won)
 }
 
-/// An item that was made since there was none counts as a miss.
+/// Executes `mg`. An item created because there was none counts as a miss.
 pub(super) fn get<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, context: &mut Context<'_>) -> Outcome {
     let options = &meta.options;
     let start = context.out.len();
@@ -139,7 +139,7 @@ pub(super) fn get<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, conte
             (marks, put.expires, write_found(&Found { item, is_made: true }, meta, context))
         }
     };
-    // The time first, which may find no memory: then nobody has won either. Other marks need none.
+    // The time is set first, since that may fail for lack of memory: then nobody has won either. Marks need no memory.
     if expires != had && !is_touched(store.touch(key, expires)) {
         return fail(start, context);
     }
@@ -150,12 +150,12 @@ pub(super) fn get<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, conte
     outcome
 }
 
-/// Whether an item has the expiry it is to have, or is gone since it had one in the past.
+/// Whether an item has its new expiry, or is gone because that was in the past.
 fn is_touched(touched: Result<(), Refused>) -> bool {
     matches!(touched, Ok(()) | Err(Refused::NotFound))
 }
 
-/// Says that there is no memory for what was asked, in place of the answer that began at `start`.
+/// Reports lack of memory, in place of the answer that began at `start`.
 fn fail(start: usize, context: &mut Context<'_>) -> Outcome {
     context.counters.add(Count::StoreNoMemory);
     context.out.truncate(start);
@@ -163,14 +163,14 @@ fn fail(start: usize, context: &mut Context<'_>) -> Outcome {
     Outcome::Refused
 }
 
-/// Gives an item that was just found or stored other marks, with a token that needs no more memory than the one it has.
+/// Sets the marks of an item just found or stored, with a token that needs no more memory than its present one.
 fn remark<S: Store>(key: &Key<'_>, marks: Marks, token: Token, store: &mut S) {
     let remarked = store.mark(key, marks, token);
     // An expiry in the past has deleted it meanwhile.
     debug_assert!(!matches!(remarked, Err(Refused::Full)), "marks need no memory");
 }
 
-/// The condition of an `ms`, and what else its CAS token means.
+/// The condition of an `ms`, and the further meaning of its CAS token.
 enum Plan {
     Put(Put),
     Extend(Side),
@@ -189,7 +189,8 @@ fn plan<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &S, now: UnixSeconds) -
         (b'P', _) => return (Plan::Extend(Side::Start), Marks::default()),
         (b'E', _) => Condition::Absent,
         (_, Some(token)) => {
-            // With `I` a token older than the item's stores nevertheless, as a stale item that keeps its time and its winner. Zero is none.
+            // With `I`, a token older than the item's still stores, as a stale item that keeps its expiry and its
+            // winner. Zero is not a token.
             let item = store.peek(key).filter(|item| options.invalidates && token != 0 && token < item.cas);
             if let Some(Item { expires, marks, .. }) = item {
                 let put = Put { expires, is_stale: true, ..put };
@@ -223,7 +224,11 @@ pub(super) fn set<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, conte
         (Plan::Extend(side), _) => match (store.extend(key, value, side, options.cas), options.vivify) {
             (Err(Refused::NotFound), Some(exptime)) => {
                 let expires = expiry(exptime, context.now);
-                store.put(key, value, Put { flags: options.client_flags, expires, cas: options.new_cas, ..Put::default() })
+                store.put(
+                    key,
+                    value,
+                    Put { flags: options.client_flags, expires, cas: options.new_cas, ..Put::default() },
+                )
             }
             (Ok(stored), _) => renamed(key, stored, options.new_cas, store),
             (refused, _) => refused,
@@ -243,7 +248,7 @@ pub(super) fn set<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, conte
         }
         Err(Refused::Full) => {
             context.counters.add(Count::StoreNoMemory);
-            // What nothing could be added to stays, whatever memcached does.
+            // If an append or prepend fails, the item stays, unlike in memcached.
             if !matches!(options.mode, b'A' | b'P') {
                 forget(key, store);
             }
@@ -264,13 +269,13 @@ pub(super) fn set<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, conte
     outcome
 }
 
-/// The length that `s` tells: of the whole item, or of the value that was not stored.
+/// Returns the length for the flag `s`: of the whole item, or of the value that was not stored.
 fn stored_len<S: Store>(key: &Key<'_>, value: &[u8], outcome: Outcome, store: &S) -> u64 {
     let item = if outcome == Outcome::Hit { store.peek(key) } else { None };
     item.map_or(value.len(), |item| item.value.len()) as u64
 }
 
-/// Gives an item just changed the token that `E` names, if any. Fails if there is no memory for it; the change stays.
+/// Gives a changed item the token that `E` names, if any. Fails if there is no memory for it; the change stays.
 fn renamed<S: Store>(key: &Key<'_>, stored: Stored, new_cas: Option<u64>, store: &mut S) -> Result<Stored, Refused> {
     let Some(cas) = new_cas else { return Ok(stored) };
     let marks = store.peek(key).map_or(Marks::default(), |item| item.marks);
@@ -295,7 +300,8 @@ pub(super) fn delete<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, co
     Outcome::of(&result)
 }
 
-/// `md` with `I` or `x`: the item stays, as stale and with another CAS token, or without its value, flags, time and marks.
+/// Executes `md` with `I` or `x`: the item stays, either as stale and with another CAS token, or without its value,
+/// flags, time and marks.
 fn invalidate<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, now: UnixSeconds) -> Result<(), Refused> {
     let options = &meta.options;
     let Item { cas, mut marks, .. } = store.peek(key).ok_or(Refused::NotFound)?;
@@ -323,44 +329,50 @@ fn invalidate<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, now: Unix
     }
 }
 
-/// A number that was made since there was none counts as a hit: it is stored.
-pub(super) fn arithmetic<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, context: &mut Context<'_>) -> Outcome {
+/// Executes `ma`. A number created because there was none counts as a hit: it is stored.
+pub(super) fn arithmetic<S: Store>(
+    key: &Key<'_>,
+    meta: &Meta<'_>,
+    store: &mut S,
+    context: &mut Context<'_>,
+) -> Outcome {
     let options = &meta.options;
     let by = options.delta.unwrap_or(1);
     let delta = if matches!(options.mode, b'D' | b'-') { Delta::Down(by) } else { Delta::Up(by) };
-    // Zero is no token here: memcached takes it for none.
-    let (value, stored, is_made) = match (store.count(key, delta, options.cas.filter(|&token| token != 0)), options.vivify) {
-        (Ok((value, stored)), _) => match renamed(key, stored, options.new_cas, store) {
-            Ok(stored) => (value, stored, false),
-            // As below, the number is counted, and that much is not told.
-            Err(_) => return fail(context.out.len(), context),
-        },
-        (Err(Refused::NotFound), Some(exptime)) => {
-            let put = Put { expires: expiry(exptime, context.now), cas: options.new_cas, ..Put::default() };
-            let mut text = itoa::Buffer::new();
-            match store.put(key, text.format(options.initial).as_bytes(), put) {
-                Ok(stored) => (options.initial, stored, true),
-                Err(_) => {
-                    context.say(b"SERVER_ERROR Out of memory allocating new item\r\n");
-                    return Outcome::Refused;
+    // Zero is not a token here: memcached treats it as none.
+    let (value, stored, is_made) =
+        match (store.count(key, delta, options.cas.filter(|&token| token != 0)), options.vivify) {
+            (Ok((value, stored)), _) => match renamed(key, stored, options.new_cas, store) {
+                Ok(stored) => (value, stored, false),
+                // As below, the number was changed, but that is not reported.
+                Err(_) => return fail(context.out.len(), context),
+            },
+            (Err(Refused::NotFound), Some(exptime)) => {
+                let put = Put { expires: expiry(exptime, context.now), cas: options.new_cas, ..Put::default() };
+                let mut text = itoa::Buffer::new();
+                match store.put(key, text.format(options.initial).as_bytes(), put) {
+                    Ok(stored) => (options.initial, stored, true),
+                    Err(_) => {
+                        context.say(b"SERVER_ERROR Out of memory allocating new item\r\n");
+                        return Outcome::Refused;
+                    }
                 }
             }
-        }
-        (Err(Refused::NotFound), None) => {
-            context.counters.add(count_of(delta, false));
-            answer(meta, b"NF", context);
-            return Outcome::Miss;
-        }
-        (Err(Refused::Changed), _) => {
-            answer(meta, b"EX", context);
-            return Outcome::Conflict;
-        }
-        (Err(Refused::NotANumber), _) => {
-            context.say(NOT_NUMERIC);
-            return Outcome::Refused;
-        }
-        (Err(_), _) => return fail(context.out.len(), context),
-    };
+            (Err(Refused::NotFound), None) => {
+                context.counters.add(count_of(delta, false));
+                answer(meta, b"NF", context);
+                return Outcome::Miss;
+            }
+            (Err(Refused::Changed), _) => {
+                answer(meta, b"EX", context);
+                return Outcome::Conflict;
+            }
+            (Err(Refused::NotANumber), _) => {
+                context.say(NOT_NUMERIC);
+                return Outcome::Refused;
+            }
+            (Err(_), _) => return fail(context.out.len(), context),
+        };
     context.counters.add(count_of(delta, !is_made));
     let had = store.peek(key).and_then(|item| item.expires);
     let mut expires = if is_made { None } else { had };

@@ -1,9 +1,9 @@
-//! Doing what units ask, on the partition that owns their keys, and writing the answers as memcached would.
+//! Executes units on the partition that owns their keys, and writes the answers as memcached would.
 //!
-//! Where this differs from memcached 1.6.45 it is said at the command. In general: a value may have its full 1 MiB (memcached counts its own
-//! header), an item does not remember that its key came in base64 (the answer's `b` follows the request), base64 must be
-//! canonical, and `E`, `x` and `ms` with `N` and
-//! `s`, of later versions, are understood.
+//! Differences from memcached 1.6.45 are noted at the commands. In general: a value may have its full 1 MiB (memcached
+//! counts its own header); an item does not remember that its key came in base64 (the answer's `b` follows the
+//! request); base64 must be canonical; and `E`, `x` and `ms` with `N` and `s`, which are of later versions, are
+//! supported.
 
 mod classic;
 mod debug;
@@ -22,16 +22,16 @@ use crate::metrics::{CoreMetrics, Outcome};
 pub use expiry::expiry;
 pub(super) use kind::kind;
 
-/// The time, and where a core counts what it does.
+/// The time, and the counters of a core.
 pub(super) struct Books<'a> {
     pub now: UnixSeconds,
-    /// What memcached counts.
+    /// memcached's counters.
     pub counters: &'a Counters,
-    /// What operations of all protocols are counted in.
+    /// The metrics of operations of all protocols.
     pub metrics: &'a mut CoreMetrics,
 }
 
-/// What an operation needs beside the store.
+/// What an operation needs besides the store.
 struct Context<'a> {
     now: UnixSeconds,
     counters: &'a Counters,
@@ -50,12 +50,12 @@ impl Context<'_> {
     }
 }
 
-/// Where long values may stand among the answers of a burst.
+/// Where long values may be among the answers of a burst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LongValues {
-    /// Anywhere: the burst pauses behind one.
+    /// Anywhere: the burst pauses after one.
     Anywhere,
-    /// Only in front.
+    /// Only first.
     First,
     /// Nowhere: the burst pauses before one.
     Nowhere,
@@ -66,7 +66,7 @@ pub(super) enum LongValues {
 pub(super) struct Pause {
     /// When the answers in `out` are more than this many bytes.
     pub answers_max: usize,
-    /// Whether one may get that long by a single value.
+    /// Where values may exceed that length.
     pub long_values: LongValues,
 }
 
@@ -79,19 +79,21 @@ impl Default for Pause {
 /// Why a burst ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BurstEnd {
-    /// All units were run.
+    /// All units have run.
     Done,
-    /// There are as many answers as may be.
+    /// The answers have reached their limit.
     Answers,
-    /// It moved more than [`WORK_BYTES_MAX`], or a change waited for the disk of a snapshot: other tasks of the core shall have their turn.
+    /// The burst moved more than [`WORK_BYTES_MAX`], or a change waited for a snapshot's disk: other tasks of the core
+    /// must get their turn.
     Work,
 }
 
-/// Runs a burst of at most [`BURST_UNITS_MAX`] units in order and adds their answers to `out`; `done` is told after each. Stops early when
-/// `pause` says so, after [`WORK_BYTES_MAX`], or after a change that waited for the disk. Returns how many were run, which is at least one unless
-/// long values are to stand nowhere, and why it ended.
+/// Runs a burst of at most [`BURST_UNITS_MAX`] units in order and appends their answers to `out`; calls `done` after
+/// each. Stops early when `pause` says so, after [`WORK_BYTES_MAX`], or after a change that waited for the disk.
+/// Returns how many units ran, which is at least one unless no long value is allowed, and why it ended.
 ///
-/// HERD's two-stage pipeline (thesis section 4.4.1): every key's index line is asked for, then every item's, then the operations run.
+/// HERD's two-stage pipeline (thesis section 4.4.1): first it prefetches every key's index line, then every item, then
+/// it runs the operations.
 pub(super) fn burst<'u, 'i: 'u, S: Store>(
     units: impl Iterator<Item = &'u Unit<'i>> + Clone,
     store: &mut S,
@@ -105,7 +107,7 @@ pub(super) fn burst<'u, 'i: 'u, S: Store>(
     let mut decoded = ArrayVec::<DecodedKey, BURST_UNITS_MAX>::new();
     for unit in units.clone() {
         if let Some(KeyText::Base64(text)) = unit.key() {
-            // The parser refuses what cannot be decoded.
+            // The parser rejects keys that cannot be decoded.
             decoded.push(decode_key(text).unwrap_or_default());
         }
     }
@@ -142,7 +144,7 @@ pub(super) fn burst<'u, 'i: 'u, S: Store>(
                     metrics.count(kind, outcome);
                 }
             }
-            // No key that a store takes; the parser lets none pass.
+            // The key is invalid; the parser lets none of these pass.
             (_, None) => context.say(b"CLIENT_ERROR bad command line format\r\n"),
         }
         count += 1;
@@ -158,9 +160,16 @@ pub(super) fn burst<'u, 'i: 'u, S: Store>(
     (count, BurstEnd::Done)
 }
 
-/// Whether a retrieval would give a value that is too long to stand where it would.
+/// Whether a retrieval would return a value that is too long for its position.
 #[inline]
-fn is_too_long<S: Store>(unit: &Unit<'_>, key: &Key<'_>, store: &S, answered: usize, pause: Pause, count: usize) -> bool {
+fn is_too_long<S: Store>(
+    unit: &Unit<'_>,
+    key: &Key<'_>,
+    store: &S,
+    answered: usize,
+    pause: Pause,
+    count: usize,
+) -> bool {
     let may_be = match pause.long_values {
         LongValues::Anywhere => return false,
         LongValues::First => count == 0 && answered == 0,
@@ -174,7 +183,7 @@ fn is_too_long<S: Store>(unit: &Unit<'_>, key: &Key<'_>, store: &S, answered: us
     !may_be && gives_value && store.peek(key).is_some_and(|item| answered + item.value.len() > pause.answers_max)
 }
 
-/// Bytes that a command moves beside its answer: its value, and the one that it adds to.
+/// Returns the bytes that a command moves besides its answer: its value, and the value that it adds to.
 #[inline]
 fn moved_bytes<S: Store>(unit: &Unit<'_>, key: &Key<'_>, store: &S) -> usize {
     let (value, is_added) = match unit {
@@ -188,7 +197,7 @@ fn moved_bytes<S: Store>(unit: &Unit<'_>, key: &Key<'_>, store: &S) -> usize {
     value.map_or(0, <[u8]>::len) + added_to
 }
 
-/// Does what a unit asks, and says what became of it, if it is an operation.
+/// Executes a unit, and returns its outcome if it is an operation.
 #[inline]
 fn operate<S: Store>(unit: &Unit<'_>, key: &Key<'_>, store: &mut S, context: &mut Context<'_>) -> Option<Outcome> {
     Some(match unit {

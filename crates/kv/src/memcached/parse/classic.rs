@@ -1,4 +1,4 @@
-//! The commands that memcached always had.
+//! The classic commands of memcached.
 
 use dunlin_store::{Delta, KEY_BYTES_MAX};
 
@@ -10,9 +10,10 @@ const VERSION_LINE: &[u8] = concat!("VERSION 1.6.45-dunlin-", env!("CARGO_PKG_VE
 const BAD_DATA: &[u8] = b"CLIENT_ERROR bad data chunk\r\n";
 const BAD_EXPTIME: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\n";
 
-/// What `rest` of a retrieval's line asks: its keys, all of them short enough, and what of each; or the answer if it is wrong.
+/// Parses the `rest` of a retrieval's line: returns its keys, all of them short enough, and what is requested of each;
+/// or the answer to a malformed line.
 ///
-/// memcached has sent some answers when it finds a key too long, and forgets them; here the whole line is looked at first.
+/// When memcached finds a key too long, it discards the answers made so far; here the whole line is checked first.
 #[inline]
 pub(super) fn retrieval<'a>(verb: &[u8], rest: &'a [u8]) -> Result<(&'a [u8], Get), &'static [u8]> {
     let (first, behind) = split_word(rest).ok_or(BAD_FORMAT)?;
@@ -23,7 +24,7 @@ pub(super) fn retrieval<'a>(verb: &[u8], rest: &'a [u8]) -> Result<(&'a [u8], Ge
         }
         _ => (rest, None),
     };
-    // A line no longer than a key has none that is too long.
+    // In a line no longer than a key, no key is too long.
     if keys.len() > KEY_BYTES_MAX && keys.split(|&byte| byte == b' ').any(|key| key.len() > KEY_BYTES_MAX) {
         return Err(BAD_FORMAT);
     }
@@ -31,17 +32,17 @@ pub(super) fn retrieval<'a>(verb: &[u8], rest: &'a [u8]) -> Result<(&'a [u8], Ge
     Ok((keys, Get { with_cas: matches!(verb, b"gets" | b"gats"), touch, is_lone_touch }))
 }
 
-/// Whether no answer is wanted: the last word says so.
+/// Whether the last word says that no answer is wanted.
 fn is_quiet(tokens: &Tokens<'_>) -> bool {
     tokens.last() == Some(&&b"noreply"[..])
 }
 
-/// An answer, or silence.
+/// Returns an answer, or silence.
 fn unless(is_quiet: bool, said: &'static [u8]) -> &'static [u8] {
     if is_quiet { b"" } else { said }
 }
 
-/// Words that a command must have, its name included; more are ignored.
+/// Returns the minimum number of words of a command, including its name; excess words are ignored.
 fn words_min(verb: &[u8]) -> usize {
     match verb {
         b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas" => 5,
@@ -74,7 +75,7 @@ pub(super) fn command<'a>(verb: &[u8], tokens: &Tokens<'a>, behind: &Behind<'a>)
     }
 }
 
-/// What memcached looks for last, by the first word of the line, which may have spaces in front of it.
+/// Parses the commands that memcached checks last, by the first word of the line, which spaces may precede.
 fn rare<'a>(tokens: &Tokens<'a>, behind: &Behind<'a>) -> Step<'a> {
     let word = |at: usize| tokens.get(at).copied().unwrap_or_default();
     let said: &[u8] = match (word(0), tokens.len()) {
@@ -87,7 +88,7 @@ fn rare<'a>(tokens: &Tokens<'a>, behind: &Behind<'a>) -> Step<'a> {
         (b"lru_crawler", 3) if matches!(word(1), b"crawl" | b"metadump" | b"mgdump") => {
             b"CLIENT_ERROR lru crawler disabled\r\n"
         }
-        // A web page can make a browser send this, and what it likes behind it: that must not be read as commands.
+        // A web page can make a browser send this, followed by arbitrary text, which must not be parsed as commands.
         (_, 2..) if tokens.last().is_some_and(|last| last.starts_with(b"HTTP/")) => return Step::Close,
         _ => ERROR,
     };
@@ -96,7 +97,8 @@ fn rare<'a>(tokens: &Tokens<'a>, behind: &Behind<'a>) -> Step<'a> {
 
 fn store<'a>(verb: Verb, tokens: &Tokens<'a>, behind: &Behind<'a>) -> Step<'a> {
     let is_quiet = is_quiet(tokens);
-    // Without a length nobody knows where the next command begins. With one, the data is never taken for commands, whatever else is wrong.
+    // Without a length, it is unknown where the next command begins. With one, the data is never taken for commands,
+    // whatever else is wrong.
     let Some(len) = data_len(tokens[4]) else { return behind.say(BAD_FORMAT) };
     let Some(verb) = with_token(verb, tokens) else {
         return behind.swallow(Unit::Say(unless(is_quiet, BAD_FORMAT)), len);
@@ -116,7 +118,7 @@ fn store<'a>(verb: Verb, tokens: &Tokens<'a>, behind: &Behind<'a>) -> Step<'a> {
     }
 }
 
-/// A storage command with the CAS token it names, if it wants one.
+/// Returns a storage command with the CAS token that it names, if it needs one.
 fn with_token(verb: Verb, tokens: &Tokens<'_>) -> Option<Verb> {
     match verb {
         Verb::Cas(_) => Some(Verb::Cas(unsigned(tokens.get(5)?)?)),
@@ -163,7 +165,7 @@ fn flush<'a>(tokens: &Tokens<'a>, behind: &Behind<'a>) -> Step<'a> {
     }
 }
 
-/// Memory is fixed when the server starts.
+/// The server's memory is fixed at its start.
 fn memory_limit(megabytes: &[u8]) -> &'static [u8] {
     match unsigned_32(megabytes) {
         None => ERROR,
@@ -175,7 +177,7 @@ fn memory_limit(megabytes: &[u8]) -> &'static [u8] {
 
 /// `stats cachedump CLASS ITEMS`.
 fn dump(tokens: &Tokens<'_>) -> Result<StatsKind, &'static [u8]> {
-    /// Slab classes that memcached has. All items here are of class 1.
+    /// The number of memcached's slab classes. All items here are of class 1.
     const CLASSES_MAX: u32 = 64;
     let [_, _, class, items_max, ..] = tokens[..] else { return Err(b"CLIENT_ERROR bad command line\r\n") };
     match (unsigned_32(class).ok_or(BAD_FORMAT)?, unsigned_32(items_max).ok_or(BAD_FORMAT)?) {

@@ -12,19 +12,19 @@ const BAD_FLAG: &[u8] = b"CLIENT_ERROR invalid or duplicate flag\r\n";
 const LONG_FLAGS: &[u8] = b"CLIENT_ERROR options flags are too long\r\n";
 const LONG_OPAQUE: &[u8] = b"CLIENT_ERROR opaque token too long\r\n";
 
-/// What is wrong with the flags of a command.
+/// What is wrong with a command's flags.
 enum Wrong {
-    /// The flags cannot be read, and why.
+    /// They are malformed, with the answer.
     Flags(&'static [u8]),
-    /// They can, but the opaque one is too long.
+    /// They are well-formed, but the opaque one is too long.
     Opaque,
 }
 
-/// Reads the flags of a command.
+/// Parses the flags of a command.
 fn options(key: &[u8], flags: &[&[u8]]) -> Result<MetaOptions, Wrong> {
     let mut options = MetaOptions::default();
     let mut seen = 0u128;
-    // The last thing wrong is told, unless a flag is unknown or doubled: what memcached does.
+    // As in memcached, the last error is reported, unless a flag is unknown or repeated.
     let mut wrong = None;
     let mut is_opaque_long = false;
     for flag in flags {
@@ -59,7 +59,8 @@ fn options(key: &[u8], flags: &[&[u8]]) -> Result<MetaOptions, Wrong> {
                 Some(flags) => options.client_flags = flags,
                 None => wrong = Some(wrong.unwrap_or(BAD_FORMAT)),
             },
-            // What stands behind the first byte is ignored; without one the space that follows is the mode, and there is none such.
+            // Anything after the first byte is ignored; without one, the mode is the space that follows, which is not a
+            // valid mode.
             b'M' => options.mode = token.first().copied().unwrap_or(b' '),
             b'D' => match unsigned(token) {
                 Some(delta) => options.delta = Some(delta),
@@ -75,7 +76,7 @@ fn options(key: &[u8], flags: &[&[u8]]) -> Result<MetaOptions, Wrong> {
             b'I' => options.invalidates = true,
             b'x' => options.drops_value = true,
             b'O' => is_opaque_long = flag.len() > OPAQUE_BYTES_MAX,
-            // For the answer, or for a proxy on the way.
+            // For the answer, or for a proxy in between.
             b'k' | b's' | b't' | b'c' | b'f' | b'l' | b'h' | b'P' | b'L' => {}
             _ => return Err(Wrong::Flags(b"CLIENT_ERROR invalid flag\r\n")),
         }
@@ -87,20 +88,20 @@ fn options(key: &[u8], flags: &[&[u8]]) -> Result<MetaOptions, Wrong> {
     }
 }
 
-/// The words behind the first `skipped` ones.
+/// Returns the words after the first `skipped` ones.
 fn flags_of(text: &[u8], skipped: usize) -> &[u8] {
     (0..skipped).fold(text, |rest, _| split_word(rest).map_or(&[][..], |(_, rest)| rest))
 }
 
-/// Why a command is refused before its flags are read.
+/// Why a command is rejected before its flags are parsed.
 enum Refusal {
-    /// It is not known what the line is.
+    /// The line is not a known command.
     Line,
-    /// The line is one, but too long or its key is.
+    /// The line is a command, but the line or its key is too long.
     Words(&'static [u8]),
 }
 
-/// The key and the flags, of which the first is word number `first`.
+/// Returns the key and the flags, which start at word `first`.
 fn words_of<'a, 't>(tokens: &'t Tokens<'a>, first: usize) -> Result<(&'a [u8], &'t [&'a [u8]]), Refusal> {
     let flags = tokens.get(first..).ok_or(Refusal::Line)?;
     if flags.iter().any(|flag| !matches!(flag[0], b'A'..=b'z' | b'0'..=b'9')) {
@@ -116,7 +117,7 @@ fn words_of<'a, 't>(tokens: &'t Tokens<'a>, first: usize) -> Result<(&'a [u8], &
     }
 }
 
-/// The key and options of a command without data, or what is answered.
+/// Returns the key and options of a command without data, or the answer to a malformed one.
 fn parts<'a>(tokens: &Tokens<'a>) -> Result<(&'a [u8], MetaOptions), &'static [u8]> {
     let (key, flags) = words_of(tokens, 2).map_err(|refusal| match refusal {
         Refusal::Line => BAD_FORMAT,

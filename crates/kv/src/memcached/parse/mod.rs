@@ -1,8 +1,8 @@
-//! The text protocol's commands, taken one at a time from bytes as they come: nothing is copied, nothing allocated, and any bytes have a
-//! meaning (often "close the connection").
+//! Parses the text protocol, one command at a time, from bytes as they arrive: nothing is copied or allocated, and any
+//! bytes have a meaning (often "close the connection").
 //!
-//! [`step`] looks at the front of the input in a [`Mode`] and gives a [`Unit`] of work, or says how many bytes it needs. A retrieval of
-//! several keys comes as one unit per key, since its keys may belong to different cores.
+//! [`step`] parses the front of the input in a [`Mode`], and returns a [`Unit`] of work or the number of bytes that it
+//! needs. A retrieval of several keys results in one unit per key, since its keys may belong to different cores.
 
 mod classic;
 mod meta;
@@ -18,52 +18,53 @@ pub(crate) use unit::{DecodedKey, KeyText, decode_key};
 /// The words of a line, the command's name first.
 type Tokens<'a> = ArrayVec<&'a [u8], TOKENS_MAX>;
 
-/// What the next bytes of the input are.
+/// How to interpret the next bytes of the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
     /// A command line.
     #[default]
     Line,
-    /// More keys of a retrieval, whose line is in the input whole.
+    /// More keys of a retrieval whose whole line is in the input.
     Keys {
-        /// Bytes up to the end of the last key or the spaces behind it.
+        /// Bytes up to the end of the last key or of the spaces after it.
         text: usize,
-        /// Bytes behind them that end the line.
+        /// Bytes after them that end the line.
         tail: usize,
-        /// What is asked of each key.
+        /// What is requested of each key.
         get: Get,
     },
-    /// A data block that nobody wants, of this many bytes.
+    /// A data block of this many bytes, to be discarded.
     Swallow(usize),
 }
 
-/// What stands at the front of the input.
+/// The result of parsing the front of the input.
 #[derive(Debug)]
 pub enum Step<'a> {
-    /// Work, the bytes it took, and how to go on behind them.
+    /// Work, the bytes that it took, and how to interpret the bytes after them.
     Unit(Unit<'a>, usize, Mode),
-    /// Nothing to do: these bytes are over with.
+    /// Nothing to do: skip these bytes.
     Skip(usize, Mode),
-    /// There is no line end in the input yet.
+    /// The input has no line end yet.
     NeedLine,
-    /// The input must hold this many bytes before another look is of use.
+    /// The input must have this many bytes before another attempt is useful.
     Need(usize),
-    /// Nothing that a client may send: the connection is to be closed.
+    /// Invalid input: close the connection.
     Close,
 }
 
 fn is_retrieval(line: &[u8]) -> bool {
     let spaces = line.iter().take(LEADING_SPACES_MAX + 1).take_while(|&&byte| byte == b' ').count();
     let name = &line[spaces..];
-    spaces <= LEADING_SPACES_MAX && [&b"get "[..], b"gets ", b"gat ", b"gats "].iter().any(|verb| name.starts_with(verb))
+    spaces <= LEADING_SPACES_MAX
+        && [&b"get "[..], b"gets ", b"gat ", b"gats "].iter().any(|verb| name.starts_with(verb))
 }
 
-/// The longest this line may be, its end counted.
+/// Returns the maximum length of this line, including its end.
 fn line_bytes_max(line: &[u8]) -> usize {
     if is_retrieval(line) { RETRIEVAL_LINE_BYTES_MAX } else { LINE_BYTES_MAX }
 }
 
-/// The next word and the rest, or `None` if only spaces are left.
+/// Returns the next word and the rest, or `None` if only spaces are left.
 #[inline]
 fn split_word(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let start = text.iter().position(|&byte| byte != b' ')?;
@@ -72,8 +73,8 @@ fn split_word(text: &[u8]) -> Option<(&[u8], &[u8])> {
     Some(text.split_at(len))
 }
 
-/// Takes one step in the input, of which the first `scanned` bytes are known to hold no line end. Values of more than `value_bytes_max`
-/// bytes are refused.
+/// Takes one step in the input; its first `scanned` bytes are known to contain no line end. Rejects values of more than
+/// `value_bytes_max` bytes.
 #[inline]
 pub fn step(mode: Mode, input: &[u8], scanned: usize, value_bytes_max: usize) -> Step<'_> {
     match mode {
@@ -85,7 +86,7 @@ pub fn step(mode: Mode, input: &[u8], scanned: usize, value_bytes_max: usize) ->
     }
 }
 
-/// One key of a retrieval.
+/// Parses one key of a retrieval.
 #[inline]
 fn keys(input: &[u8], text: usize, tail: usize, get: Get) -> Step<'_> {
     let line = &input[..text];
@@ -111,7 +112,7 @@ fn line(input: &[u8], scanned: usize, value_bytes_max: usize) -> Step<'_> {
     if used > LINE_BYTES_MAX && used > line_bytes_max(&input[..end]) {
         return Step::Close;
     }
-    // As memcached: a line feed alone ends a line too.
+    // As in memcached, a line feed alone also ends a line.
     let end = if end > 0 && input[end - 1] == b'\r' { end - 1 } else { end };
     let text = &input[..end];
     if used < LINE_BYTES_MIN {
@@ -136,18 +137,18 @@ fn line(input: &[u8], scanned: usize, value_bytes_max: usize) -> Step<'_> {
 const ERROR: &[u8] = b"ERROR\r\n";
 const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
 
-/// What is left of the input behind a line, and where to go on.
+/// The rest of the input after a line, to continue with.
 struct Behind<'a> {
-    /// Bytes of the line with its end.
+    /// Bytes of the line, including its end.
     used: usize,
-    /// What follows.
+    /// The input after it.
     input: &'a [u8],
-    /// Longest value that is taken.
+    /// Longest value accepted.
     value_bytes_max: usize,
 }
 
 impl<'a> Behind<'a> {
-    /// A unit that is the line alone.
+    /// Returns a unit that consists of the line alone.
     fn unit(&self, unit: Unit<'a>) -> Step<'a> {
         Step::Unit(unit, self.used, Mode::Line)
     }
@@ -156,12 +157,13 @@ impl<'a> Behind<'a> {
         self.unit(Unit::Say(said))
     }
 
-    /// A unit that is the line, whose data block of `len` bytes is refused.
+    /// Returns a unit for the line, whose data block of `len` bytes is rejected.
     fn swallow(&self, unit: Unit<'a>, len: usize) -> Step<'a> {
         Step::Unit(unit, self.used, Mode::Swallow(len + 2))
     }
 
-    /// The data block of `len` bytes: `Ok(None)` if what ends it is wrong, and if it is not here yet the bytes the input must have.
+    /// Returns the data block of `len` bytes; `Ok(None)` if it is not terminated correctly, and the number of bytes
+    /// that the input must have as the error if it is incomplete.
     fn data(&self, len: usize) -> Result<Option<&'a [u8]>, usize> {
         match self.input.get(..len + 2) {
             None => Err(self.used + len + 2),
@@ -169,7 +171,7 @@ impl<'a> Behind<'a> {
         }
     }
 
-    /// A unit that is the line and its data block of `len` bytes.
+    /// Returns a unit that consists of the line and its data block of `len` bytes.
     fn with_data(&self, unit: Unit<'a>, len: usize) -> Step<'a> {
         Step::Unit(unit, self.used + len + 2, Mode::Line)
     }

@@ -1,53 +1,53 @@
-//! What a command asks for.
+//! Units: parsed commands.
 
 use dunlin_store::{Delta, KEY_BYTES_MAX};
 
-/// What a retrieval asks of each of its keys.
+/// What a retrieval requests of each of its keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Get {
-    /// The CAS token is wanted too (`gets`, `gats`).
+    /// Also return the CAS token (`gets`, `gats`).
     pub with_cas: bool,
-    /// The item is to get this expiry, in memcached's sense (`gat`, `gats`).
+    /// Set this expiry, in memcached's format (`gat`, `gats`).
     pub touch: Option<i32>,
-    /// It is a `gat` or `gats` of one key: where the item cannot be touched, an error takes the place of the whole answer.
+    /// It is a `gat` or `gats` of one key: if the item cannot be touched, an error replaces the whole answer.
     pub is_lone_touch: bool,
 }
 
 /// The storage commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
-    /// Store in any case.
+    /// Store always.
     Set,
-    /// Store if there is none.
+    /// Store if the key has no item.
     Add,
-    /// Store if there is one.
+    /// Store if the key has an item.
     Replace,
-    /// Add behind.
+    /// Append.
     Append,
-    /// Add in front.
+    /// Prepend.
     Prepend,
-    /// Store if unchanged since this token.
+    /// Store if the item is unchanged since this token.
     Cas(u64),
 }
 
 /// A storage command.
 #[derive(Debug, Clone, Copy)]
 pub struct StoreUnit<'a> {
-    /// Which.
+    /// The command.
     pub verb: Verb,
     /// The key.
     pub key: &'a [u8],
     /// The client's flags.
     pub flags: u32,
-    /// Expiry in memcached's sense.
+    /// Expiry in memcached's format.
     pub exptime: i32,
-    /// The value; `None` if it is longer than a value may be.
+    /// The value; `None` if it is too long.
     pub value: Option<&'a [u8]>,
     /// No answer is wanted.
     pub is_quiet: bool,
 }
 
-/// The meta commands that have a key.
+/// The meta commands with a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetaVerb {
     /// `mg`
@@ -62,30 +62,31 @@ pub enum MetaVerb {
     Debug,
 }
 
-/// The flags of a meta command that say what to do; those that say what to answer are read from the line again.
+/// The flags of a meta command that determine what to do; those that determine the answer are parsed from the line
+/// again.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MetaOptions {
     /// `b`: the key is in base64.
     pub is_base64: bool,
-    /// `u`: leave no trace of the access.
+    /// `u`: do not record the access.
     pub is_traceless: bool,
-    /// `v`: the value is wanted.
+    /// `v`: return the value.
     pub wants_value: bool,
     /// `q`: no answer in the usual case.
     pub is_quiet: bool,
     /// `I`: mark as stale.
     pub invalidates: bool,
-    /// `x`: drop the value, keep the item.
+    /// `x`: remove the value, keep the item.
     pub drops_value: bool,
-    /// `T`: expiry in memcached's sense.
+    /// `T`: expiry in memcached's format.
     pub ttl: Option<i32>,
-    /// `N`: make an item if there is none, with this expiry.
+    /// `N`: create an item if there is none, with this expiry.
     pub vivify: Option<i32>,
-    /// `R`: win the recache if less is left than this.
+    /// `R`: win the recache if less time than this is left.
     pub recache: Option<i32>,
     /// `C`: the CAS token to compare with.
     pub cas: Option<u64>,
-    /// `E`: the CAS token the item is to have.
+    /// `E`: the item's new CAS token.
     pub new_cas: Option<u64>,
     /// `F`: the client's flags.
     pub client_flags: u32,
@@ -93,33 +94,33 @@ pub struct MetaOptions {
     pub mode: u8,
     /// `D`: what to add or subtract.
     pub delta: Option<u64>,
-    /// `J`: what a made number begins with.
+    /// `J`: the initial value of a created number.
     pub initial: u64,
 }
 
 /// A meta command.
 #[derive(Debug, Clone, Copy)]
 pub struct Meta<'a> {
-    /// Which.
+    /// The command.
     pub verb: MetaVerb,
-    /// The key as it stands in the line.
+    /// The key as it is in the line.
     pub key: &'a [u8],
-    /// The words behind key and length.
+    /// The words after key and length.
     pub flags: &'a [u8],
-    /// What they say to do.
+    /// The parsed flags.
     pub options: MetaOptions,
-    /// `ms`: the value; `None` if it is longer than a value may be.
+    /// `ms`: the value; `None` if it is too long.
     pub value: Option<&'a [u8]>,
 }
 
 impl<'a> Meta<'a> {
-    /// The flags, in the order of the line.
+    /// Returns the flags, in the order of the line.
     pub(crate) fn flags(&self) -> impl Iterator<Item = &'a [u8]> {
         self.flags.split(|&byte| byte == b' ').filter(|flag| !flag.is_empty())
     }
 }
 
-/// What `stats` asks for.
+/// The kinds of `stats`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StatsKind {
     /// `stats`
@@ -138,35 +139,35 @@ pub enum StatsKind {
     Reset,
     /// `stats cachedump` of the one class that has items.
     Dump {
-        /// Items at most; zero for as many as there is room for.
+        /// Maximum number of items; zero for as many as there is room for.
         items_max: u32,
     },
     /// `stats cachedump` of another class.
     DumpNothing,
 }
 
-/// What concerns all cores.
+/// A command for all cores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ask {
-    /// Delete everything, now or in memcached's sense later.
+    /// Delete everything, now or at a time in memcached's format.
     Flush {
-        /// When; zero and less mean now.
+        /// The time; zero or less means now.
         exptime: i32,
         /// No answer is wanted.
         is_quiet: bool,
     },
-    /// Counts.
+    /// Return statistics.
     Stats(StatsKind),
 }
 
-/// One piece of work: at most one key.
+/// One piece of work, with at most one key.
 #[derive(Debug, Clone, Copy)]
 pub enum Unit<'a> {
     /// One key of a retrieval.
     Get {
         /// The key.
         key: &'a [u8],
-        /// What is asked.
+        /// What is requested.
         get: Get,
         /// `END` follows its answer.
         is_last: bool,
@@ -200,18 +201,18 @@ pub enum Unit<'a> {
     },
     /// A meta command with a key.
     Meta(Meta<'a>),
-    /// Nothing but an answer.
+    /// Only an answer.
     Say(&'static [u8]),
-    /// A matter of all cores.
+    /// A command for all cores.
     Ask(Ask),
     /// `quit`
     Quit,
 }
 
-/// A key as it stands in a line.
+/// A key as it is in a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeyText<'a> {
-    /// As it is.
+    /// Plain text.
     Plain(&'a [u8]),
     /// In base64.
     Base64(&'a [u8]),
@@ -220,7 +221,7 @@ pub(crate) enum KeyText<'a> {
 /// A decoded key.
 pub(crate) type DecodedKey = arrayvec::ArrayVec<u8, KEY_BYTES_MAX>;
 
-/// Decodes a key from base64: the standard alphabet, padded. `None` if it is none, or empty.
+/// Decodes a key from base64: the standard alphabet, padded. `None` if it is invalid or empty.
 pub(crate) fn decode_key(text: &[u8]) -> Option<DecodedKey> {
     use base64::Engine as _;
     let mut bytes = [0; KEY_BYTES_MAX];
@@ -229,7 +230,7 @@ pub(crate) fn decode_key(text: &[u8]) -> Option<DecodedKey> {
 }
 
 impl<'a> Unit<'a> {
-    /// Its key, if it has one.
+    /// Returns its key, if it has one.
     #[inline]
     pub(crate) fn key(&self) -> Option<KeyText<'a>> {
         match *self {

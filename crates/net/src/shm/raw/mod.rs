@@ -1,6 +1,7 @@
-//! What shared memory itself can do: the floors that benchmarks put beside the transport's figures.
+//! What shared memory itself can do: the floors that benchmarks put beside the transport's results.
 //!
-//! Two threads on a shared mapping, with nothing that a transport needs: one sender, no loss, no trust, no names.
+//! Two threads on a shared mapping, without what a transport needs: there is one sender, nothing is lost, nothing is
+//! checked, and there are no names.
 
 use std::panic::resume_unwind;
 use std::ptr::NonNull;
@@ -23,13 +24,14 @@ const SAMPLES_MAX: usize = 1 << 24;
 const RING_LEN: u64 = 1024;
 /// Words of a message of 64 B; the first of them is its number.
 const MESSAGE_WORDS: usize = 8;
-/// Messages consumed before the producer is told.
+/// Messages consumed before the producer sees the new head.
 const HEAD_INTERVAL: u64 = 64;
-/// Bytes from one shared word to the next: processors fetch lines in pairs.
+/// Bytes from one shared word to the next: processors fetch cache lines in pairs.
 const WORD_SPACING: usize = 128;
 
-/// Times, in nanoseconds, that a cache line took to the other thread and back: one word each way, both sides polling. Runs
-/// for about `duration`, each thread on its processor if `cpus` names them. Each sample contains one read of the clock.
+/// Times, in nanoseconds, that a cache line took to the other thread and back: one word each way, both sides polling.
+/// Runs for about `duration`, each thread on its processor if `cpus` names them. Each sample contains one read of the
+/// clock.
 ///
 /// # Errors
 /// [`NetError::Io`] if memory cannot be mapped or a thread cannot be pinned.
@@ -66,9 +68,9 @@ pub fn ping_pong(cpus: Option<[usize; 2]>, duration: Duration) -> Result<Vec<u64
     run_pair(cpus, caller, echo)
 }
 
-/// Times, in nanoseconds, that a message of 64 B took through a ring to the other thread, and back through another, every byte written,
-/// copied by the echo and checked: the round trip that a transport can at best come near to. Runs for about `duration`, each thread on
-/// its processor if `cpus` names them. Each sample contains one read of the clock.
+/// Times, in nanoseconds, that a message of 64 B took through a ring to the other thread, and back through another,
+/// every byte written, copied by the echo and checked: a lower bound for the round trip of a transport. Runs for about
+/// `duration`, each thread on its processor if `cpus` names them. Each sample contains one read of the clock.
 ///
 /// # Errors
 /// As [`ping_pong`].
@@ -100,8 +102,9 @@ pub fn ring_ping_pong(cpus: Option<[usize; 2]>, duration: Duration) -> Result<Ve
     Ok(samples)
 }
 
-/// Messages of 64 B per second that went through a ring and back through another, at most `in_flight` (up to 1,024) of them on the way,
-/// every byte written, copied by the echo and checked. Runs for about `duration`, each thread on its processor if `cpus` names them.
+/// Messages of 64 B per second that went through a ring and back through another, with at most `in_flight` (up to
+/// 1,024) of them in flight, every byte written, copied by the echo and checked. Runs for about `duration`, each thread
+/// on its processor if `cpus` names them.
 ///
 /// # Errors
 /// As [`ping_pong`].
@@ -114,7 +117,7 @@ pub fn ring_echo_rate(cpus: Option<[usize; 2]>, in_flight: u64, duration: Durati
     let caller = || {
         let start = Instant::now();
         let (mut sent, mut answered, mut differs) = (0, 0, 0);
-        // The other thread may be away for all of the time.
+        // The other thread may be descheduled for all of the time.
         while answered == 0 || start.elapsed() < duration {
             for _ in 0..HEAD_INTERVAL {
                 while sent - answered < in_flight {
@@ -135,8 +138,8 @@ pub fn ring_echo_rate(cpus: Option<[usize; 2]>, in_flight: u64, duration: Durati
     Ok(rate)
 }
 
-/// Messages of 64 B per second through a ring with one producer and one consumer, every byte written and checked. Runs for
-/// about `duration`, each thread on its processor if `cpus` names them.
+/// Messages of 64 B per second through a ring with one producer and one consumer, every byte written and checked. Runs
+/// for about `duration`, each thread on its processor if `cpus` names them.
 ///
 /// # Errors
 /// As [`ping_pong`].
@@ -185,8 +188,8 @@ pub fn ring_rate(cpus: Option<[usize; 2]>, duration: Duration) -> Result<f64, Ne
     Ok(rate)
 }
 
-/// Runs two functions that poll for each other, each on a thread of its own, neither unless both threads are where they
-/// belong.
+/// Runs two functions that poll for each other, each on a thread of its own; neither starts before both threads are
+/// pinned.
 fn run_pair<R: Send>(
     cpus: Option<[usize; 2]>,
     first: impl FnOnce() -> R + Send,
@@ -223,10 +226,10 @@ fn pin(cpu: usize) -> Result<(), NetError> {
     if result == 0 { Ok(()) } else { Err(NetError::last_os(format!("pin a thread to processor {cpu}"))) }
 }
 
-/// Two rings of 64 B messages, and a word that says when it is over.
+/// Two rings of 64 B messages, and a word that says when the measurement is over.
 struct Rings(Words);
 
-/// A ring by what it carries.
+/// A ring, named for what it carries.
 #[derive(Clone, Copy)]
 enum Ring {
     Questions,
@@ -266,7 +269,7 @@ impl Rings {
         (1..MESSAGE_WORDS).fold(0, |differs, i| differs | word(i))
     }
 
-    /// Answers questions until it is over.
+    /// Answers questions until the measurement is over.
     fn echo(&self) {
         for number in 1.. {
             while !self.has(Ring::Questions, number) {
@@ -313,7 +316,8 @@ impl Words {
     /// The first half of a word.
     fn word32(&self, offset: usize) -> &AtomicU32 {
         let word: NonNull<AtomicU32> = NonNull::from(self.at(offset)).cast();
-        // SAFETY: the lower half of a word that is aligned, mapped and only accessed as an atomic of this size from here on.
+        // SAFETY: the lower half of a word that is aligned, mapped and only accessed as an atomic of this size from
+        // here on.
         unsafe { word.as_ref() }
     }
 }

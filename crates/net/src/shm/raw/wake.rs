@@ -1,4 +1,4 @@
-//! Waking a thread that sleeps at a word of memory: what the wake-up of an endpoint can at best come near to.
+//! Waking a thread that sleeps on a word of memory: a lower bound for the wake-up of an endpoint.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -7,20 +7,20 @@ use super::{Words, run_pair};
 use crate::clock::Clock;
 use crate::error::NetError;
 
-/// The word while its owner may sleep.
+/// Value of the word while its owner may sleep.
 const SLEEPING: u32 = 1;
-/// The word once someone wrote.
+/// Value of the word once the writer wrote it.
 const WRITTEN: u32 = 0;
-/// The word when it is over.
+/// Value of the word when the measurement is over.
 const OVER: u32 = 2;
-/// A sleep that ends after this without a word: the other thread may be gone.
+/// Time after which a sleep ends without a write: the other thread may be gone.
 const LOST_AFTER: Duration = Duration::from_millis(50);
-/// How long past its time a measurement goes on that has nothing yet, as when other work has the cores.
+/// How long a measurement without any sample continues past its time, as when other work has the cores.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(3);
 
-/// Nanoseconds from writing a word of shared memory until the thread that slept at it (`futex`) ran, again and again for about
-/// `duration`. Between two writes the writer polls for as long as `gap` says, which gives the other time to fall asleep; a sample in
-/// which it did not sleep is left out. The first of `cpus` is the writer's.
+/// Measures, again and again for about `duration`, the nanoseconds from writing a word of shared memory until the
+/// thread that slept on it (`futex`) ran. Between two writes the writer polls for `gap`, so that the other thread falls
+/// asleep; a sample in which it did not sleep is left out. The first of `cpus` is the writer's.
 ///
 /// # Errors
 /// [`NetError::Io`] if memory cannot be mapped or a thread cannot be pinned.
@@ -68,7 +68,7 @@ pub fn wake_ups(
     run_pair(cpus, writer, sleeper)
 }
 
-/// Polls a word until it is not zero, or until a time.
+/// Polls a word until it is not zero, or until the time `until`.
 fn await_nonzero(word: &AtomicU64, clock: &Clock, until: u64) -> u64 {
     loop {
         match word.load(Ordering::Acquire) {
@@ -78,7 +78,7 @@ fn await_nonzero(word: &AtomicU64, clock: &Clock, until: u64) -> u64 {
     }
 }
 
-/// Wakes one sleeper and says how many there were.
+/// Wakes one sleeper and returns how many there were.
 fn wake(word: &AtomicU32) -> libc::c_long {
     // SAFETY: the word is mapped, and the kernel only compares addresses.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1) }
@@ -86,8 +86,10 @@ fn wake(word: &AtomicU32) -> libc::c_long {
 
 /// Sleeps while the word is [`SLEEPING`].
 fn sleep(word: &AtomicU32) {
-    // SAFETY: the word is readable through the call; without a time to wait for there is no other pointer.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, SLEEPING, std::ptr::null::<libc::timespec>()) };
+    // SAFETY: the word is readable through the call; without a timeout there is no other pointer.
+    unsafe {
+        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, SLEEPING, std::ptr::null::<libc::timespec>())
+    };
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Echoes of small datagrams with segmentation offload, many in flight: what a rate of calls can at best come near to.
+//! Echoes of small datagrams with segmentation offload, many in flight: an upper bound for a rate of calls.
 
 use std::io::{self, IoSlice};
 use std::net::UdpSocket;
@@ -10,14 +10,15 @@ use super::super::sockaddr::SockAddr;
 use super::super::socket::{Arrival, Socket};
 use super::{CALLS_PER_CHECK, Half, LOST_AFTER, Method, ready, say_goodbye, two_sockets};
 
-/// Trains in flight: one on its way while the other is answered.
+/// Trains in flight: one is sent while the other is answered.
 const TRAINS: usize = 2;
 
-/// Datagrams of `size` bytes per second that came back over IPv4 loopback, sent in two trains of `train` each, one system call for each
-/// train at each end. Two threads, both polling, for about `duration`; `on_start` runs first in each: pin it there.
+/// Measures how many datagrams of `size` bytes per second come back over IPv4 loopback, sent in two trains of `train`
+/// each, with one system call for each train at each end. Two threads, both polling, for about `duration`; `on_start`
+/// runs first in each, to pin it.
 ///
 /// # Errors
-/// What the system says; [`io::ErrorKind::InvalidInput`] if a train of so many exceeds the limits of one call;
+/// The system's error; [`io::ErrorKind::InvalidInput`] if a train of this size exceeds the limits of one call;
 /// [`io::ErrorKind::TimedOut`] if nothing was ever answered.
 pub fn echo_rate(size: usize, train: usize, duration: Duration, on_start: impl Fn(Half) + Sync) -> io::Result<f64> {
     let train = Method::Offload(train).datagrams(size)?;
@@ -43,12 +44,12 @@ fn with_offload(socket: &UdpSocket) -> io::Result<Socket> {
     Ok(Socket::new(socket.try_clone()?.into()))
 }
 
-/// The size of the datagrams of a train, unless there is one alone.
+/// The segment size of a train, unless it is a single datagram.
 fn segment(arrival: &Arrival) -> Option<u16> {
     (arrival.len > arrival.segment).then_some(arrival.segment as u16)
 }
 
-/// Sends each train back as it came, until an empty datagram comes.
+/// Sends each train back unchanged, until an empty datagram comes.
 fn serve(socket: &UdpSocket, deadline: Duration) -> io::Result<()> {
     let raw = with_offload(socket)?;
     let start = Instant::now();
@@ -89,7 +90,7 @@ fn call(socket: &UdpSocket, size: usize, train: usize, duration: Duration) -> io
             let Some(arrival) = ready(raw.receive(&mut buffer))? else { continue };
             let datagrams = arrival.len.div_ceil(arrival.segment);
             answered += datagrams;
-            // The kernel may have cut or joined trains: what came back goes out again in whole ones.
+            // The kernel may have cut or joined trains: the echoed datagrams go out again in whole trains.
             owed += datagrams;
             while owed >= train {
                 owed -= train;
@@ -102,7 +103,11 @@ fn call(socket: &UdpSocket, size: usize, train: usize, duration: Duration) -> io
             send()?;
         }
     }
-    if answered == 0 { Err(io::ErrorKind::TimedOut.into()) } else { Ok(answered as f64 / start.elapsed().as_secs_f64()) }
+    if answered == 0 {
+        Err(io::ErrorKind::TimedOut.into())
+    } else {
+        Ok(answered as f64 / start.elapsed().as_secs_f64())
+    }
 }
 
 #[cfg(test)]

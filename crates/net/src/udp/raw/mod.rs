@@ -1,9 +1,10 @@
-//! What bare system calls on UDP sockets can do: the floors that benchmarks print beside the transport's own figures.
+//! What bare system calls on UDP sockets can do: the floors that benchmarks print beside the transport's own results.
 //!
-//! Nothing here is framed, routed or coalesced. Each measurement has two halves, which run in two threads ([`ping_pong`],
-//! [`one_way`]) or in two processes: one process calls [`ping_serve`] or [`receive`] on a socket from [`bind`], the other
-//! calls [`ping_call`] or [`send`] with the address of the first ([`echo_rate`] and [`wake_ups`] run in two threads only). Every half ends by itself: at its deadline, or when the other
-//! half says that it is done.
+//! Nothing here is framed, routed or coalesced. Each measurement has two halves, which run in two threads
+//! ([`ping_pong`], [`one_way`]) or in two processes: one process calls [`ping_serve`] or [`receive`] on a socket from
+//! [`bind`], the other calls [`ping_call`] or [`send`] with the address of the first ([`echo_rate`] and [`wake_ups`]
+//! run in two threads only). Every half ends by itself: at its deadline, or when the other half signals that it is
+//! done.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -28,13 +29,13 @@ pub use wake::wake_ups;
 /// Most datagrams of one [`Method::Batched`] call.
 pub const BATCH_MAX: usize = 32;
 
-/// Receive buffer asked for by [`bind`], in bytes: that of the transport's default.
+/// Receive buffer that [`bind`] requests, in bytes: the transport's default.
 const RECV_BUFFER_BYTES: usize = 64 << 20;
-/// How long [`ping_call`] waits before it takes a datagram for lost.
+/// How long [`ping_call`] waits before it treats a datagram as lost.
 const LOST_AFTER: Duration = Duration::from_millis(50);
-/// Times a half says that it is done: the other's queue may be full.
+/// How often a half signals that it is done: the other's queue may be full.
 const GOODBYES: usize = 5;
-/// Calls between two looks at the clock.
+/// Calls between two reads of the clock.
 const CALLS_PER_CHECK: usize = 16;
 
 /// How datagrams are handed to and taken from the kernel.
@@ -44,7 +45,8 @@ pub enum Method {
     Plain,
     /// This many by one `sendmmsg`, at most [`BATCH_MAX`]; `recvmmsg` likewise.
     Batched(usize),
-    /// This many by one `sendmsg` with segmentation offload, at most 64 and 64 KiB in all; `recvmsg` with receive offload.
+    /// This many by one `sendmsg` with segmentation offload, at most 64 and 64 KiB in all; `recvmsg` with receive
+    /// offload.
     Offload(usize),
 }
 
@@ -56,12 +58,13 @@ impl Method {
             Method::Batched(count) => (count, BATCH_MAX, BATCH_MAX * TRAIN_BYTES_MAX),
             Method::Offload(count) => (count, TRAIN_DATAGRAMS_MAX, TRAIN_BYTES_MAX),
         };
-        let fits = (1..=count_max).contains(&count) && (1..=TRAIN_BYTES_MAX).contains(&size) && count * size <= bytes_max;
+        let fits =
+            (1..=count_max).contains(&count) && (1..=TRAIN_BYTES_MAX).contains(&size) && count * size <= bytes_max;
         if fits { Ok(count) } else { Err(io::ErrorKind::InvalidInput.into()) }
     }
 }
 
-/// Which half of a measurement a thread runs.
+/// The half of a measurement that a thread runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Half {
     /// It answers, or receives.
@@ -70,7 +73,7 @@ pub enum Half {
     Client,
 }
 
-/// What arrived, and in how long.
+/// What arrived, and how long it took.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Rate {
     /// Datagrams received.
@@ -96,7 +99,7 @@ impl Rate {
 /// A non-blocking socket at `addr` with the buffers that the transport would have.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn bind(addr: SocketAddr) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind(addr)?;
     socket.set_nonblocking(true)?;
@@ -104,10 +107,10 @@ pub fn bind(addr: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Answers each datagram with itself, for the first sender that comes, polling without sleep. Returns how many.
+/// Echoes each datagram of the first sender that comes, polling without sleep. Returns how many.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn ping_serve(socket: &UdpSocket, deadline: Duration) -> io::Result<u64> {
     let start = Instant::now();
     let mut buffer = vec![0; 65_536];
@@ -118,7 +121,9 @@ pub fn ping_serve(socket: &UdpSocket, deadline: Duration) -> io::Result<u64> {
             let received = if connected {
                 ready(socket.recv(&mut buffer))?
             } else {
-                ready(socket.recv_from(&mut buffer))?.map(|(len, from)| socket.connect(from).map(|()| len)).transpose()?
+                ready(socket.recv_from(&mut buffer))?
+                    .map(|(len, from)| socket.connect(from).map(|()| len))
+                    .transpose()?
             };
             match received {
                 None => {}
@@ -133,11 +138,11 @@ pub fn ping_serve(socket: &UdpSocket, deadline: Duration) -> io::Result<u64> {
     Ok(answered)
 }
 
-/// Sends `size` bytes (1 to 65,487) to a [`ping_serve`] and polls for the answer, again and again for `duration`. Returns the
-/// round trips, in nanoseconds, in order.
+/// Sends `size` bytes (1 to 65,487) to a [`ping_serve`] and polls for the answer, again and again for `duration`.
+/// Returns the round trips, in nanoseconds, in order.
 ///
 /// # Errors
-/// What the system says; [`io::ErrorKind::TimedOut`] if nothing was ever answered.
+/// The system's error; [`io::ErrorKind::TimedOut`] if nothing was ever answered.
 pub fn ping_call(socket: &UdpSocket, server: SocketAddr, size: usize, duration: Duration) -> io::Result<Vec<u64>> {
     socket.connect(server)?;
     let clock = Clock::new();
@@ -164,10 +169,10 @@ pub fn ping_call(socket: &UdpSocket, server: SocketAddr, size: usize, duration: 
     if samples.is_empty() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(samples) }
 }
 
-/// Both halves of a ping-pong over IPv4 loopback, in this thread and another. `on_start` runs first in each: pin it there.
+/// Both halves of a ping-pong over IPv4 loopback, in this thread and another. `on_start` runs first in each, to pin it.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn ping_pong(size: usize, duration: Duration, on_start: impl Fn(Half) + Sync) -> io::Result<Vec<u64>> {
     let (server, client, server_addr) = two_sockets()?;
     thread::scope(|scope| {
@@ -183,10 +188,10 @@ pub fn ping_pong(size: usize, duration: Duration, on_start: impl Fn(Half) + Sync
     })
 }
 
-/// Sends datagrams of `size` bytes to `to` as fast as it can for `duration`. Returns how many the kernel took.
+/// Sends datagrams of `size` bytes to `to` as fast as it can for `duration`. Returns how many the kernel accepted.
 ///
 /// # Errors
-/// What the system says; [`io::ErrorKind::InvalidInput`] if `method` and `size` exceed the limits of one call.
+/// The system's error; [`io::ErrorKind::InvalidInput`] if `method` and `size` exceed the limits of one call.
 pub fn send(socket: &UdpSocket, to: SocketAddr, method: Method, size: usize, duration: Duration) -> io::Result<u64> {
     let per_call = method.datagrams(size)?;
     let raw = Socket::new(socket.try_clone()?.into());
@@ -212,10 +217,10 @@ pub fn send(socket: &UdpSocket, to: SocketAddr, method: Method, size: usize, dur
     Ok(sent)
 }
 
-/// Receives what [`send`] sends, until it is done or `deadline` is over, polling without sleep.
+/// Receives what [`send`] sends, until that is done or `deadline` is over, polling without sleep.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn receive(socket: &UdpSocket, method: Method, deadline: Duration) -> io::Result<Rate> {
     let offload = matches!(method, Method::Offload(_));
     set(socket, libc::SOL_UDP, libc::UDP_GRO, offload.into())?;
@@ -251,7 +256,8 @@ pub fn receive(socket: &UdpSocket, method: Method, deadline: Duration) -> io::Re
     Ok(rate)
 }
 
-/// Both halves of a one-way stream over IPv4 loopback, in this thread and another. `on_start` runs first in each: pin it there.
+/// Both halves of a one-way stream over IPv4 loopback, in this thread and another. `on_start` runs first in each, to
+/// pin it.
 ///
 /// # Errors
 /// As [`send`] and [`receive`].
@@ -278,12 +284,12 @@ fn two_sockets() -> io::Result<(UdpSocket, UdpSocket, SocketAddr)> {
     Ok((server, client, server_addr))
 }
 
-/// Says with empty datagrams that this half is done.
+/// Signals with empty datagrams that this half is done.
 fn say_goodbye(socket: &UdpSocket, to: SocketAddr) -> io::Result<()> {
     let raw = Socket::new(socket.try_clone()?.into());
     for _ in 0..GOODBYES {
         match ready(raw.send_to(&[], Some(&SockAddr::from(to)))) {
-            // The other half has heard it and closed its socket.
+            // The other half has received it and closed its socket.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(()),
             result => result?,
         };

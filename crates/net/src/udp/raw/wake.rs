@@ -1,4 +1,4 @@
-//! Waking a thread that sleeps at a socket: what the wake-up of an endpoint can at best come near to.
+//! Waking a thread that sleeps on a socket: a lower bound for the wake-up of an endpoint.
 
 use std::io;
 use std::net::UdpSocket;
@@ -11,15 +11,15 @@ use crate::clock::Clock;
 
 use super::{Half, LOST_AFTER, ready, say_goodbye, two_sockets};
 
-/// How long past its time a measurement goes on that has nothing yet, as when other work has the cores.
+/// How long a measurement without any sample continues past its time, as when other work has the cores.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(3);
 
-/// Nanoseconds from sending a datagram of 64 bytes over IPv4 loopback until the thread that slept in `poll` at the other socket had
-/// received it, again and again for about `duration`. Between two datagrams the sender polls for as long as `gap` says, which gives the
-/// other time to fall asleep. `on_start` runs first in each thread: pin it there.
+/// Measures, again and again for about `duration`, the nanoseconds from sending a datagram of 64 bytes over IPv4
+/// loopback until the thread that slept in `poll` on the other socket had received it. Between two datagrams the sender
+/// polls for `gap`, so that the other thread falls asleep. `on_start` runs first in each thread, to pin it.
 ///
 /// # Errors
-/// What the system says; [`io::ErrorKind::TimedOut`] if nothing was ever received.
+/// The system's error; [`io::ErrorKind::TimedOut`] if nothing was ever received.
 pub fn wake_ups(
     mut gap: impl FnMut() -> Duration,
     duration: Duration,
@@ -57,9 +57,9 @@ pub fn wake_ups(
     })
 }
 
-/// Sleeps until a datagram comes, receives it and tells `on_datagram`, until an empty one comes.
+/// Sleeps until a datagram comes, receives it and calls `on_datagram`, until an empty one comes.
 fn sleep_and_receive(socket: &UdpSocket, on_datagram: impl Fn()) -> io::Result<()> {
-    /// Nobody wakes this thread any more: the other one has failed.
+    /// After this time without a datagram the other thread must have failed: nobody wakes this one any more.
     const ABANDONED_AFTER: Duration = Duration::from_secs(5);
     let mut buffer = [0; 2048];
     let mut heard = Instant::now();

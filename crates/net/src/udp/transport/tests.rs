@@ -1,4 +1,4 @@
-//! What only shows from inside: which socket and which way a packet took.
+//! What is visible only from inside: which socket and which path a packet took.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -11,8 +11,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::super::open::set;
 use super::*;
 
-/// A kernel or a route without segmentation offload, at a time of the test's choice: a socket that sends no checksums
-/// may not use it.
+/// Makes the kernel or a route refuse segmentation offload, at a time of the test's choice: a socket that sends no
+/// checksums may not use it.
 fn forbid_offload(transport: &UdpTransport) {
     // SAFETY: the socket lives as long as the transport that is borrowed here.
     let socket = unsafe { BorrowedFd::borrow_raw(transport.link.socket.fd()) };
@@ -63,7 +63,7 @@ fn in_own_network(test: impl FnOnce() + Send) {
     });
 }
 
-/// The report of a router that a datagram between two sockets was too long, as anybody may forge it.
+/// A router's report that a datagram between two sockets was too long, as anyone may forge it.
 fn too_long(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
     let (SocketAddr::V4(from), SocketAddr::V4(to)) = (from, to) else { panic!("of IPv4") };
     // ICMP: destination unreachable, fragmentation needed; its checksum; the MTU of the next hop.
@@ -85,7 +85,7 @@ fn reports_of_routers_do_not_turn_the_offload_off() {
         let route = client.resolve(&server.local_addr()).unwrap();
         let raw = Socket::new(Domain::IPV4, Type::from(libc::SOCK_RAW), Some(Protocol::ICMPV4)).unwrap();
         let to = SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into();
-        // More than are taken at a time, so that a second one is there when the datagram is sent again.
+        // More than are taken at a time, so that another one is pending when the datagram is sent again.
         for _ in 0..100 {
             raw.send_to(&too_long(client.local, server.local), &to).unwrap();
         }
@@ -103,16 +103,16 @@ fn reports_of_routers_do_not_turn_the_offload_off() {
     });
 }
 
-/// Rounds of ping-pong that earn a socket, if all goes well.
+/// Rounds of ping-pong after which a peer gets a socket, if all goes well.
 const ROUNDS: u32 = 1_000;
-/// Rounds after which none will come.
+/// Rounds after which the test gives up waiting for it.
 const ROUNDS_MAX: u32 = 200_000;
 
 fn loopback() -> UdpTransport {
     UdpTransport::bind(UdpConfig::new((Ipv4Addr::LOCALHOST, 0).into())).unwrap()
 }
 
-/// Polls until a packet comes, and gives its bytes and route.
+/// Polls until a packet comes, and returns its bytes and route.
 fn receive(transport: &mut UdpTransport) -> (Vec<u8>, Option<Route>) {
     let start = transport.now();
     while transport.rx_burst() == 0 {
@@ -128,7 +128,7 @@ fn send(transport: &mut UdpTransport, route: Route, header: &[u8]) {
 }
 
 /// Plays ping-pong until each has a socket connected to the other, and longer: another test may start a process, which
-/// holds the sockets of this one for a moment.
+/// holds this test's sockets for a moment.
 fn ping_pong(a: &mut UdpTransport, to_b: Route, b: &mut UdpTransport, to_a: Route) {
     let mut rounds = 0;
     while rounds < ROUNDS_MAX && (a.link.direct.socket_to(to_b).is_none() || b.link.direct.socket_to(to_a).is_none()) {
@@ -154,11 +154,11 @@ fn a_lone_peer_gets_a_socket_and_nobody_else_is_lost() {
     ping_pong(&mut a, to_b, &mut b, to_a);
     assert!(a.link.direct.socket_to(to_b).is_some() && b.link.direct.socket_to(to_a).is_some());
 
-    // The port is still nobody else's.
+    // The port still belongs to this transport alone.
     let again = UdpTransport::bind(UdpConfig::new(a.local));
     assert!(matches!(again, Err(NetError::InUse { .. })));
 
-    // Strangers and others come through, by polling and by waiting.
+    // Packets of strangers and other peers arrive, by polling and by waiting.
     let c_to_a = c.resolve(&a.local_addr()).unwrap();
     for number in 0..100u8 {
         send(&mut c, c_to_a, &[number]);
@@ -171,13 +171,13 @@ fn a_lone_peer_gets_a_socket_and_nobody_else_is_lost() {
         assert_eq!(a.rx_burst(), 1, "a poll after a sleep looks everywhere");
     }
 
-    // Another lone peer takes the socket over; the first is served as well as before.
+    // Another lone peer takes the socket over; the first one still works as before.
     let to_c = a.resolve(&c.local_addr()).unwrap();
     ping_pong(&mut a, to_c, &mut c, c_to_a);
     assert!(a.link.direct.socket_to(to_c).is_some());
     ping_pong(&mut a, to_b, &mut b, to_a);
 
-    // With its route goes the socket.
+    // Releasing the route closes the socket.
     let route = a.link.direct.socket_to(to_b).is_some().then_some(to_b).unwrap();
     a.release(route);
     assert!(a.link.direct.socket().is_none());
@@ -190,7 +190,8 @@ fn a_socket_that_could_not_be_connected_is_tried_again() {
     let (mut a, mut b, mut c) = (loopback(), loopback(), loopback());
     let (to_b, to_a) = (a.resolve(&b.local_addr()).unwrap(), b.resolve(&a.local_addr()).unwrap());
     ping_pong(&mut a, to_b, &mut b, to_a);
-    // As a child process has it between fork and exec: the address is taken although the transport has closed it.
+    // The state in which a child process holds the socket between fork and exec: the address is in use although the
+    // transport has closed the socket.
     let held = a.link.direct.socket().unwrap().inner().try_clone().unwrap();
     let (to_c, c_to_a) = (a.resolve(&c.local_addr()).unwrap(), c.resolve(&a.local_addr()).unwrap());
     play(&mut a, to_c, &mut c, c_to_a, ROUNDS);
@@ -283,7 +284,7 @@ fn trains_pass_the_connected_sockets() {
     assert_eq!(received, payloads);
 }
 
-/// Whether the kernel may have joined what comes through the connected socket.
+/// Whether the kernel may have joined what arrives at the connected socket.
 fn may_be_joined(transport: &mut UdpTransport) -> bool {
     transport.link.direct.connected().unwrap().joining.is_possible()
 }

@@ -1,4 +1,4 @@
-//! The two images of a file: what is read, and what is on the disk.
+//! The two images of a file: the one that is read, and the one on the disk.
 
 use std::collections::BTreeSet;
 
@@ -6,24 +6,24 @@ use dunlin_net::random::Random;
 
 use super::SECTOR_BYTES;
 
-/// A file, whatever its name.
+/// A file, independent of its name.
 #[derive(Debug, Default)]
 pub struct FileImage {
-    /// What was written: the system's cache.
+    /// The written contents: the system's cache.
     cached: Vec<u8>,
-    /// What the power cannot take away.
+    /// The contents that survive a power failure.
     stored: Vec<u8>,
-    /// Sectors of the first that are still to be brought to the second.
+    /// Sectors of the cached image that are not stored yet.
     dirty: BTreeSet<usize>,
 }
 
 impl FileImage {
-    /// A file of zeros, nothing of which is on the disk.
+    /// Creates a file of zeros, of which nothing is stored.
     pub fn zeros(len: usize) -> FileImage {
         FileImage { cached: vec![0; len], ..FileImage::default() }
     }
 
-    /// A file that is on the disk.
+    /// Creates a file that is entirely stored.
     pub fn stored(contents: Vec<u8>) -> FileImage {
         FileImage { cached: contents.clone(), stored: contents, dirty: BTreeSet::new() }
     }
@@ -43,7 +43,7 @@ impl FileImage {
         }
     }
 
-    /// Everything is on the disk.
+    /// Stores everything.
     pub fn flush(&mut self) {
         self.stored.resize(self.cached.len(), 0);
         for sector in std::mem::take(&mut self.dirty) {
@@ -51,13 +51,13 @@ impl FileImage {
         }
     }
 
-    /// Some of it is, and the system forgets what is not.
+    /// Stores a part; the system forgets about the rest.
     pub fn fail_flush(&mut self, random: &mut Random) {
         self.store_some(random);
         self.dirty.clear();
     }
 
-    /// Some of what was not flushed is on the disk; the rest was never written.
+    /// Stores a part of what was not flushed; the rest was never written.
     pub fn lose_power(&mut self, random: &mut Random) {
         self.store_some(random);
         self.dirty.clear();
@@ -73,13 +73,13 @@ impl FileImage {
         self.stored[start..end].copy_from_slice(&self.cached[start..end]);
     }
 
-    /// Nothing, everything, the first or the last of it, or any.
+    /// Stores nothing, everything, the first part, the last part, or any part.
     fn store_some(&mut self, random: &mut Random) {
         let dirty: Vec<usize> = self.dirty.iter().copied().collect();
         let cut = random.below(dirty.len() as u64 + 1) as usize;
         let way = random.below(5);
         if way > 0 && random.below(2) == 0 {
-            // The length may be on the disk without the bytes.
+            // The length may be stored without the bytes.
             self.stored.resize(self.cached.len().max(self.stored.len()), 0);
         }
         for (at, sector) in dirty.into_iter().enumerate() {

@@ -1,15 +1,16 @@
-//! A disk in memory that fails and crashes as it is told, and by a seed: for simulations and tests.
+//! A disk in memory that fails and crashes on command and by a seed, for simulations and tests.
 //!
 //! | Fault | What happens |
 //! |---|---|
-//! | the power fails ([`Crash::Power`]) | of what was not flushed any sectors of 512 bytes are there, and any changes of names |
-//! | the process ends ([`Crash::Process`]) | all that was written is there, flushed or not; nobody knows any more what was flushed |
-//! | a flush fails | any of the sectors that it should have brought to the disk are there. They are read as they were written until the power fails, and the next flush succeeds without them, as Linux has it |
-//! | the disk is full | files cannot be made or grow |
-//! | the disk hangs ([`SimDisk::hang_until`]) | no flush ends before a virtual time; then all goes on |
-//! | bits rot | as told: a bit of a file is another one |
+//! | the power fails ([`Crash::Power`]) | of unflushed data any sectors of 512 bytes survive, and any name changes |
+//! | the process ends ([`Crash::Process`]) | all written data survives; what of it was flushed is unknown |
+//! | a flush fails | any of its sectors are stored. The others read as written until the power fails, and the next flush succeeds without them, as on Linux |
+//! | the disk is full | files cannot be created or extended |
+//! | the disk hangs ([`SimDisk::hang_until`]) | no flush ends before a virtual time; then everything continues |
+//! | bit rot | on command: a bit of a file flips |
 //!
-//! Names that could not be flushed stay to be flushed: file systems keep them in a journal, and end all writing when that fails.
+//! After a failed flush, names remain to be flushed: file systems keep them in a journal, and stop all writing when
+//! that fails.
 
 mod file;
 mod state;
@@ -30,23 +31,23 @@ pub const SECTOR_BYTES: usize = 512;
 pub enum Crash {
     /// The process is killed.
     Process,
-    /// The machine stops.
+    /// The machine loses power.
     Power,
 }
 
-/// How a disk behaves.
+/// The behaviour of a disk.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SimDiskConfig {
-    /// What all files may have together.
+    /// The limit of all files together.
     pub capacity_bytes: u64,
-    /// The shortest and the longest time of a flush; any between them is as likely.
+    /// The shortest and longest time of a flush, uniformly distributed.
     pub flush_time: (Duration, Duration),
-    /// How often a flush fails, from 0 to 1.
+    /// The probability that a flush fails, from 0 to 1.
     pub flush_failures: f64,
 }
 
 impl Default for SimDiskConfig {
-    /// A disk of 1 GiB that never fails, with a flush of 20 to 100 us.
+    /// Returns a disk of 1 GiB that never fails, with flushes of 20 to 100 us.
     fn default() -> SimDiskConfig {
         SimDiskConfig {
             capacity_bytes: 1 << 30,
@@ -56,8 +57,8 @@ impl Default for SimDiskConfig {
     }
 }
 
-/// A disk in memory, as one process sees it. After [`SimDisk::crash`] this handle, its clones and their files give errors; the process that is
-/// started after it has the handle that the crash gave.
+/// A disk in memory, as one process sees it. After [`SimDisk::crash`], this handle, its clones and their files return
+/// errors; the next process uses the handle that the crash returned.
 #[derive(Debug, Clone)]
 pub struct SimDisk {
     state: Arc<Mutex<State>>,
@@ -72,62 +73,63 @@ pub struct SimFile {
 }
 
 impl SimDisk {
-    /// An empty disk. All that is left to chance follows from the seed.
+    /// Creates an empty disk. All random choices follow from the seed.
     pub fn new(seed: u64, config: SimDiskConfig) -> SimDisk {
         SimDisk { state: Arc::new(Mutex::new(State::new(seed, config))), life: 0 }
     }
 
-    /// Ends the process that uses the disk, or all. Gives the disk as the next process finds it.
+    /// Ends the process that uses the disk, or the whole machine. Returns the disk as the next process finds it.
     pub fn crash(&self, crash: Crash) -> SimDisk {
         let mut state = self.any_life();
         state.crash(crash);
         SimDisk { state: self.state.clone(), life: state.life() }
     }
 
-    /// Lets the disk behave otherwise from now on.
+    /// Changes the disk's behaviour from now on.
     pub fn configure(&self, config: SimDiskConfig) {
         self.any_life().configure(config);
     }
 
-    /// Lets everything fail after so many more changes of the disk: a write, a flush, a new name. The one at which it happens may or may not be
-    /// done. A [`SimDisk::crash`] ends it.
+    /// Makes everything fail after this many more changes of the disk: writes, flushes, new names. The change at which
+    /// it happens may be done or not. A [`SimDisk::crash`] ends it.
     pub fn stop_after(&self, changes: u64) {
         self.any_life().stop_after(changes);
     }
 
-    /// Changes of the disk so far.
+    /// Returns the number of changes of the disk so far.
     pub fn changes(&self) -> u64 {
         self.any_life().changes()
     }
 
-    /// Errors so far that the disk gave as it was told to: stopped, full, or a flush that failed. Any other error is one of whoever uses it.
+    /// Returns the number of injected errors so far: stopped, full, or a failed flush. Any other error is a bug of the
+    /// caller.
     pub fn faults(&self) -> u64 {
         self.any_life().faults()
     }
 
-    /// Lets the flush fail that comes after so many others.
+    /// Makes one flush fail, after this many others.
     pub fn fail_flush_after(&self, flushes: u64) {
         self.any_life().fail_flush_after(flushes);
     }
 
-    /// Lets no flush end before this virtual time, in nanoseconds, not even one that is under way. A later call replaces the time; an earlier time ends
-    /// the hang. A crash does not end it.
+    /// Lets no flush end before this virtual time, in nanoseconds, including the current one. A later call replaces the
+    /// time; an earlier time ends the hang. A crash does not end it.
     pub fn hang_until(&self, nanos: u64) {
         self.any_life().hang_until(nanos);
     }
 
-    /// What a reader finds in a file, whatever was flushed; `None` if there is no such file.
+    /// Returns the contents of a file as a reader finds them, flushed or not; `None` if there is no such file.
     pub fn contents(&self, name: &str) -> Option<Vec<u8>> {
         self.any_life().contents(name)
     }
 
-    /// Lets a file have these contents, all of them on the disk: whatever rots, is cut off or put there by hand.
+    /// Sets the contents of a file, stored on the disk: to simulate rot, truncation or a file put there by hand.
     pub fn put(&self, name: &str, contents: Vec<u8>) {
         self.any_life().put(name, contents);
     }
 
     fn any_life(&self) -> MutexGuard<'_, State> {
-        // A test that failed while it had the disk has said so.
+        // A test that panicked while it held the lock has already reported that.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,4 +1,4 @@
-//! Files and names of a simulated disk, what is flushed of them, and what is to fail.
+//! The files and names of a simulated disk, what of them is flushed, and which operations fail.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,7 +9,7 @@ use dunlin_net::random::Random;
 use super::file::FileImage;
 use super::{Crash, SimDiskConfig};
 
-/// A change of names that is not flushed yet.
+/// An unflushed change of names.
 #[derive(Debug)]
 enum Change {
     Create { name: String, file: usize },
@@ -22,7 +22,7 @@ impl Change {
         match self {
             Change::Create { name, file } => drop(names.insert(name, file)),
             Change::Rename { from, to } => {
-                // If the file itself is not there, neither is its new name.
+                // If the file itself is not stored, neither is its new name.
                 if let Some(file) = names.remove(&from) {
                     names.insert(to, file);
                 }
@@ -37,7 +37,7 @@ impl Change {
 pub struct State {
     config: SimDiskConfig,
     random: Random,
-    /// Files are numbered for ever.
+    /// Files by number; numbers are never reused.
     files: Vec<FileImage>,
     names: BTreeMap<String, usize>,
     stored_names: BTreeMap<String, usize>,
@@ -133,7 +133,7 @@ impl State {
         }
     }
 
-    /// Counts a change. Whether it is done, and whether whoever asked for it may know.
+    /// Counts a change. Decides whether it is done, and whether the caller may learn of it.
     fn change(&mut self) -> io::Result<()> {
         if self.stop_at.is_some_and(|at| self.changes >= at) {
             self.faults += 1;
@@ -151,7 +151,7 @@ impl State {
         &self.files[file]
     }
 
-    /// Whether files may have so many bytes more.
+    /// Checks that files may grow by this many bytes.
     fn check_space(&mut self, more: usize) -> io::Result<()> {
         let used: usize = self.names.values().map(|file| self.files[*file].read().len()).sum();
         if (used + more) as u64 > self.config.capacity_bytes {

@@ -1,4 +1,4 @@
-//! Pieces of snapshots that no leader of the cluster sends: none stops a replica, and none is kept that is of no use.
+//! Pieces of snapshots that no leader of the cluster sends: none stops a replica, and no useless one is kept.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use dunlin_smr::{Beginning, ClusterId, LogStore as _, NodeConfig};
 use super::pieces::Forged;
 use super::{Cluster, config};
 
-/// Three replicas, a follower, and a snapshot for it that has more than it has committed.
+/// Returns three replicas, a follower, and a snapshot for it beyond its commit index.
 fn attacked() -> (Cluster, u64, Forged) {
     let cluster = Cluster::new(3, config(), WalConfig::new(1));
     cluster.put("a", b"1").unwrap();
@@ -62,7 +62,7 @@ fn positions_that_no_log_has_are_refused() {
         (index, term + 1, term),
         (u64::MAX, 1, term),
         (0, 0, term),
-        // A replica that has something missed fewer terms than that.
+        // A replica that has any entries cannot have missed that many terms.
         (index, 1, term + (1 << 33)),
         (index, 1, u64::MAX),
     ] {
@@ -84,8 +84,7 @@ fn a_bit_flip_in_a_piece_stops_nobody() {
     cluster.until("it follows", |cluster| cluster.local(id, "a").as_deref() == Some(b"2"));
 }
 
-/// Of a leader of another version, or of somebody who forges it: its checksum is right, and no state can be restored
-/// from it.
+/// From a leader of another version, or a forger: its checksum is right, but no state can be restored from it.
 #[test]
 fn a_snapshot_that_no_state_can_be_restored_from_is_rejected() {
     let (cluster, id, forged) = attacked();
@@ -93,7 +92,7 @@ fn a_snapshot_that_no_state_can_be_restored_from_is_rejected() {
     cluster.until("it has it", |cluster| cluster.local(id, "b").is_some());
     let whole = Forged { index: cluster.status(id).last + 10, ..forged };
     let bodies = [
-        // An item of 2^32 - 1 bytes, half an item, a key that is too long, and one that comes twice.
+        // An item of 2^32 - 1 bytes, half an item, a key that is too long, and a duplicate one.
         [&whole.bytes[..], &[0xff; 16]].concat(),
         [&whole.bytes[..], &[3, 0, 0]].concat(),
         [&whole.bytes[..], &1000_u32.to_le_bytes(), &[0; 12], &[1; 1000]].concat(),
@@ -130,7 +129,7 @@ fn a_snapshot_that_no_state_can_be_restored_from_is_rejected() {
 /// Ten election timeouts.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// One after the other, each in another name and of another entry: none of them takes the place of the own one.
+/// One after the other, each under another name and of another entry: none of them prevents the replica's own snapshot.
 #[test]
 fn wrong_snapshots_keep_no_replica_from_taking_its_own() {
     const KEYS: u64 = 200;
@@ -154,7 +153,7 @@ fn wrong_snapshots_keep_no_replica_from_taking_its_own() {
     assert!(counters.snapshots_rejected > 0 && counters.snapshots_taken >= before + 3, "{counters:?}");
 }
 
-/// Forged in the name of the leader: the snapshot of that one, which comes from its own address, is taken in at once.
+/// Forged in the name of the leader: the leader's own snapshot, which comes from its own address, is accepted at once.
 #[test]
 fn a_wrong_snapshot_in_the_name_of_the_leader_does_not_keep_out_its_own() {
     let snapshots = NodeConfig { snapshot_entries: 20, keep_entries: 4, ..config() };
@@ -175,11 +174,54 @@ fn a_wrong_snapshot_in_the_name_of_the_leader_does_not_keep_out_its_own() {
     assert!(cluster.now() - begun < PAUSE / 4, "{:?}", cluster.now() - begun);
 }
 
+/// Forged in the leader's name during its own transfer: a sender that is not at a member's address replaces nobody's.
+#[test]
+fn forged_pieces_do_not_disturb_the_snapshot_of_a_leader() {
+    let snapshots = NodeConfig { snapshot_entries: 20, keep_entries: 4, chunk_bytes: 1000, ..config() };
+    let mut cluster = Cluster::new(3, snapshots, WalConfig::new(1));
+    cluster.put("a", b"1").unwrap();
+    let (leader, away) = (cluster.leader(), cluster.leader() % 3 + 1);
+    let disk = cluster.stop(away);
+    (0..100_u32).for_each(|number| _ = cluster.put(&format!("key {number}"), &[2; 1000]).unwrap());
+    let base = Forged { index: cluster.status(leader).last + 10, ..Forged::base_of(&cluster, leader, leader, away) };
+    let bytes = base.bytes[..100].to_vec();
+    let first = Forged { checksum: crc32c::crc32c(&bytes), bytes, ..base };
+    cluster.start(away, disk, Beginning::Join);
+    let counters = |cluster: &Cluster| cluster.places[&away].node.counters();
+    let begun = cluster.now();
+    while counters(&cluster).snapshots_restored == 0 {
+        first.post(&cluster);
+        cluster.turns(Duration::from_micros(500));
+        assert!(cluster.now() - begun < PAUSE, "{:?}", counters(&cluster));
+    }
+    assert!(counters(&cluster).bad > 0, "some came between");
+}
+
+/// The replica cannot tell who sends it, and must not end because of it: its own cluster may still accept it.
+#[test]
+fn a_forged_number_of_groups_does_not_stop_who_joins() {
+    let mut cluster = Cluster::new(1, config(), WalConfig::new(1));
+    cluster.put("a", b"1").unwrap();
+    cluster.start(2, SimDisk::new(2, SimDiskConfig::default()), Beginning::Join);
+    let base = Forged::base_of(&cluster, 1, 1, 1);
+    // After the eight magic bytes and the number of the cluster.
+    let mut bytes = base.bytes.clone();
+    assert_eq!(bytes[16], 1, "one group");
+    bytes[16] = 5;
+    let forged = Forged { to: 2, voters: vec![1, 2], checksum: crc32c::crc32c(&bytes), bytes, ..base };
+    assert_eq!(forged.send(&cluster), None);
+    assert_eq!((cluster.places[&2].node.failure(), cluster.status(2).other_groups), (None, Some(5)));
+    let address = Addr::Node(2).to_string();
+    cluster.drive(cluster.client.change(dunlin_smr::wire::request::Change::AddLearner { id: 2, address })).unwrap();
+    cluster.until("it has joined", |cluster| cluster.local(2, "a").is_some());
+    assert_eq!(cluster.status(2).other_groups, None);
+}
+
 fn item(key: &[u8]) -> Vec<u8> {
     [&(key.len() as u32).to_le_bytes()[..], &[0; 4], &2_u64.to_le_bytes(), key].concat()
 }
 
-/// Who has no number yet keeps pieces of the cluster that it waits for, and of no other.
+/// A replica without a number keeps pieces of the cluster that it waits for, and of no other.
 #[test]
 fn who_waits_keeps_nothing_that_it_cannot_use() {
     let mut cluster = Cluster::new(1, config(), WalConfig::new(1));
@@ -188,7 +230,7 @@ fn who_waits_keeps_nothing_that_it_cannot_use() {
     let base = Forged::base_of(&cluster, 1, 1, 1);
     let first = |to| Forged { to, voters: vec![1, to], total: 2 * base.total, ..base.clone() };
     let disk = |id| SimDisk::new(id, SimDiskConfig::default());
-    // The first member with the lowest id is not there.
+    // The first member with the lowest id is missing.
     let founders = [11, 12].map(|id| (id, Addr::Node(id as u32)));
     cluster.start(12, disk(12), Beginning::First(founders.to_vec()));
     is_refused(&cluster, &first(12));
@@ -201,7 +243,8 @@ fn who_waits_keeps_nothing_that_it_cannot_use() {
     assert_eq!(first(14).send(&cluster), Some(base.total), "one that it can use");
 }
 
-/// Of a new member: it takes part in nothing before the snapshot is on its disk, so a crash leaves nothing with which it could not be started again.
+/// A new member takes part in nothing until the snapshot is on its disk, so a crash leaves nothing that prevents a
+/// restart.
 #[test]
 fn who_joins_takes_part_when_its_snapshot_is_durable() {
     let wal = WalConfig { snapshot_piece_bytes: 500, ..WalConfig::new(1) };
@@ -231,7 +274,7 @@ fn who_joins_takes_part_when_its_snapshot_is_durable() {
     assert_eq!(cluster.status(4).cluster, cluster.status(1).cluster);
 }
 
-/// All snapshots count: the log's, one that it writes, and one that comes.
+/// All snapshots count: the log's, one being written, and one being received.
 #[test]
 fn a_snapshot_that_is_written_counts_as_memory() {
     let limits = NodeConfig { snapshot_bytes_max: 150_000, snapshot_memory_max: 300_000, ..config() };

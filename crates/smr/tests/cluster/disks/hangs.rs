@@ -1,10 +1,10 @@
-//! Disks that hang and come back.
+//! Disks that hang and recover.
 
 use std::time::Duration;
 
 use dunlin_smr::wal::WalConfig;
 use dunlin_smr::wire::response::Role;
-use dunlin_smr::{Beginning, LogStore as _};
+use dunlin_smr::{Beginning, LogStore as _, ReadFrom};
 
 use super::{Cluster, config};
 
@@ -23,7 +23,7 @@ fn a_leader_whose_disk_hangs_gives_way() {
         let (key, begun) = (format!("round {round}"), cluster.now());
         cluster.put(&key, b"2").unwrap();
         let took = cluster.now() - begun;
-        // Three election timeouts until the disk is given up, and what a hand-over and an attempt of the client take.
+        // Three election timeouts until the disk counts as hung, plus the time of a transfer and of a client's attempt.
         assert!(took < Duration::from_millis(160), "{took:?}");
         assert_ne!(cluster.leader(), leader);
         let old = cluster.status(leader);
@@ -36,7 +36,7 @@ fn a_leader_whose_disk_hangs_gives_way() {
     }
 }
 
-/// The disk hangs while nobody writes: the leader does not know, and finds out with the next command.
+/// The disk hangs while nobody writes: the leader finds out only with the next command.
 #[test]
 fn a_disk_that_has_nothing_to_do_does_not_hang() {
     let cluster = cluster(3);
@@ -74,7 +74,7 @@ fn a_replica_whose_disk_hangs_is_not_elected() {
     cluster.until("it has caught up", |cluster| cluster.local(leader, "b").is_some());
 }
 
-/// Nobody could be elected without the leader: it stays, answers reads, and goes on when its disk does.
+/// Nobody else could be elected: the leader stays, answers reads, and continues when its disk does.
 #[test]
 fn a_leader_that_is_needed_stays() {
     let mut cluster = cluster(3);
@@ -87,13 +87,13 @@ fn a_leader_that_is_needed_stays() {
     let status = cluster.status(leader);
     assert!(status.role == Role::Leader && status.disk_hangs, "{status:?}");
     cluster.drive(cluster.client.query(b"first")).unwrap();
-    // When the third is there again, the two are a majority.
+    // When the third replica is back, the two are a majority.
     cluster.paused.clear();
     cluster.put("b", b"3").unwrap();
     assert_ne!(cluster.leader(), leader);
 }
 
-/// As a guest that was suspended: the flush took long by the clock, and the replica was not there to see it.
+/// As in a suspended guest: the flush took long by the clock, but the replica was not running meanwhile.
 #[test]
 fn time_in_which_the_replica_stood_still_is_not_the_disks() {
     let mut cluster = cluster(1);
@@ -113,7 +113,7 @@ fn time_in_which_the_replica_stood_still_is_not_the_disks() {
     assert!(cluster.status(1).disk_hangs);
 }
 
-/// What others say meanwhile is not kept for ever.
+/// Messages of the others are not kept without limit meanwhile.
 #[test]
 fn a_replica_whose_disk_hangs_for_long_keeps_little() {
     let cluster = cluster(3);
@@ -130,4 +130,29 @@ fn a_replica_whose_disk_hangs_for_long_keeps_little() {
     cluster.heal(hung);
     cluster.put("b", b"3").unwrap();
     cluster.until("it has caught up", |cluster| cluster.local(hung, "b").is_some());
+}
+
+/// It would first have to execute what it lacks: other replicas answer, and nothing is executed later for clients that
+/// are gone.
+#[test]
+fn a_follower_whose_disk_hangs_keeps_no_reads() {
+    const READS: u32 = 30;
+    let mut cluster = cluster(3);
+    let hung = cluster.leader() % 3 + 1;
+    cluster.hang(hung);
+    cluster.put("a", b"2").unwrap();
+    let before = cluster.places[&hung].node.counters();
+    cluster.client = cluster.client.of_group(0).reading_from(ReadFrom::Any);
+    let begun = cluster.now();
+    for _ in 0..READS {
+        assert_eq!(cluster.get("a").unwrap().as_deref(), Some(&b"2"[..]));
+    }
+    // Three election timeouts until the hang is detected, plus a round trip or two for each.
+    let took = cluster.now() - begun;
+    assert!(took < Duration::from_millis(100), "{took:?}");
+    cluster.heal(hung);
+    cluster.until("it has caught up", |cluster| cluster.local(hung, "a").is_some());
+    cluster.turns(Duration::from_millis(20));
+    let after = cluster.places[&hung].node.counters();
+    assert_eq!((after.reads, after.follower_reads), (before.reads, before.follower_reads));
 }

@@ -1,4 +1,4 @@
-//! Replicas with their logs on simulated disks, which hang, fill up, and take their time.
+//! Replicas with their logs on simulated disks that hang, fill up, and take time.
 
 mod forged;
 mod hangs;
@@ -19,7 +19,7 @@ impl Cluster {
         ClusterOf::of(OnDisks { wal }, members, config)
     }
 
-    /// Lets the disk of a replica hang until it is [healed](Cluster::heal).
+    /// Makes the disk of a replica hang until it is [healed](Cluster::heal).
     fn hang(&self, id: u64) {
         self.places[&id].device.disk.hang_until(u64::MAX);
     }
@@ -28,7 +28,7 @@ impl Cluster {
         self.places[&id].device.disk.hang_until(0);
     }
 
-    /// Files of snapshots that a replica has.
+    /// Returns the number of snapshot files of a replica.
     fn snapshot_files(&self, id: u64) -> usize {
         let names = self.places[&id].device.disk.list().unwrap();
         names.iter().filter(|name| name.starts_with("snapshot-")).count()

@@ -8,7 +8,7 @@ use dunlin_smr::{LogStore as _, wire};
 
 use super::Cluster;
 
-/// A snapshot that is sent in one piece, or what its first piece says of it.
+/// A snapshot that is sent in one piece, or the claims of its first piece.
 #[derive(Debug, Clone)]
 pub struct Forged {
     pub cluster: u64,
@@ -25,7 +25,7 @@ pub struct Forged {
 }
 
 impl Forged {
-    /// The snapshot that a replica's log begins with, as this leader would send it to `to`.
+    /// Returns the snapshot that a replica's log begins with, as this leader would send it to `to`.
     pub fn base_of(cluster: &Cluster, id: u64, from: u64, to: u64) -> Forged {
         let status = cluster.status(from);
         let snapshot = cluster.places[&id].node.with_log(|log| log.base().clone());
@@ -60,7 +60,7 @@ impl Forged {
         piece
     }
 
-    /// Sends it on its way; nobody waits for the answer.
+    /// Sends it without waiting for the answer.
     pub fn post(&self, cluster: &Cluster) {
         let (piece, connecting) = (self.piece(), cluster.endpoint.connect(&Addr::Node(self.to as u32)));
         cluster.endpoint.spawn(async move {
@@ -69,7 +69,7 @@ impl Forged {
         });
     }
 
-    /// Sends it, and gives where the next piece is to begin; nothing if the piece is refused.
+    /// Sends it, and returns where the next piece must begin; `None` if the piece is refused.
     pub fn send(&self, cluster: &Cluster) -> Option<u64> {
         let piece = self.piece();
         let answer = cluster.drive(async {

@@ -1,4 +1,4 @@
-//! Disks that are behind, and logs that are full: clients are pushed back, and no event loop waits.
+//! Slow disks and full logs: clients get back-pressure, and no event loop waits.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -39,7 +39,7 @@ fn a_disk_that_is_behind_is_busy_and_no_loop_waits_for_it() {
         cluster.turn();
         assert_eq!(poll(&cluster).0, 0, "nothing is on the disk");
         let unflushed = cluster.places[&1].node.with_log(|log| log.wal().unflushed());
-        // Commands that were taken together.
+        // Commands that were accepted together.
         assert!(unflushed < UNFLUSHED_MAX + 33 * VALUE_BYTES, "{unflushed} bytes wait for the disk");
     }
     assert!(cluster.places[&1].node.counters().pushed_back > 0);
@@ -63,7 +63,7 @@ fn a_follower_whose_disk_is_behind_leaves_entries_unread() {
     cluster.until("it has caught up", |cluster| cluster.local(hung, "key 199").is_some());
 }
 
-/// A log that is full takes a snapshot and goes on, here 100 times.
+/// A full log takes a snapshot and continues, here 100 times.
 #[test]
 fn a_log_that_is_full_makes_room() {
     let wal = WalConfig { segment_bytes: 16 << 10, log_bytes_max: 64 << 10, ..WalConfig::new(1) };

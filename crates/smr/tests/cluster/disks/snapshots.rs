@@ -1,4 +1,4 @@
-//! Snapshots from a leader, and disks that take their time for them.
+//! Snapshots from a leader, and disks that take time to write them.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ fn snapshots() -> NodeConfig {
     NodeConfig { snapshot_entries: 20, keep_entries: 4, chunk_bytes: 3000, ..config() }
 }
 
-/// The disk hangs while a snapshot comes: the replica goes on, and is restored when the snapshot is durable and not
-/// before.
+/// The disk hangs while a snapshot arrives: the replica goes on, and switches to the snapshot's state only when it is
+/// durable.
 #[test]
 fn the_loop_does_not_wait_while_a_snapshot_is_installed() {
     let wal = WalConfig { snapshot_piece_bytes: 5000, ..WalConfig::new(1) };
@@ -28,7 +28,7 @@ fn the_loop_does_not_wait_while_a_snapshot_is_installed() {
         }
         cluster.start(away, disk, Beginning::Join);
         cluster.hang(away);
-        // Long enough for all pieces, and for the leader to ask again and again.
+        // Long enough for all pieces, and for the leader to retry several times.
         cluster.turns(Duration::from_millis(500));
         let counters = cluster.places[&away].node.counters();
         assert_eq!((counters.snapshots_restored, cluster.places[&away].node.failure()), (0, None));
@@ -40,14 +40,14 @@ fn the_loop_does_not_wait_while_a_snapshot_is_installed() {
         assert!(cluster.places[&away].node.counters().snapshots_restored > 0);
         cluster.turns(Duration::from_millis(100));
         assert!(cluster.snapshot_files(away) <= 2);
-        // It is on the disk, and what came after it.
+        // The snapshot is on the disk, with the entries after it.
         let disk = cluster.stop(away);
         cluster.start(away, disk, Beginning::Join);
         cluster.until("it is there again", |cluster| cluster.local(away, "key 99").is_some());
     }
 }
 
-/// Another replica that was restored from a snapshot, which is its log's now.
+/// Returns another replica that was restored from a snapshot, which is now its log's.
 fn restored(cluster: &mut Cluster) -> u64 {
     cluster.put("first", b"1").unwrap();
     let away = cluster.leader() % 3 + 1;
@@ -62,14 +62,14 @@ fn restored(cluster: &mut Cluster) -> u64 {
     away
 }
 
-/// The leader did not get the answer to the last piece, and sends all of it again; or somebody forges that.
+/// The leader did not get the answer to the last piece, and sends everything again; or a forger does.
 #[test]
 fn a_snapshot_that_comes_again_leaves_the_logs_own_alone() {
     let mut cluster = Cluster::new(3, snapshots(), WalConfig::new(1));
     let away = restored(&mut cluster);
     let leader = cluster.leader();
     let again = Forged::base_of(&cluster, away, leader, away);
-    // As it was, its first piece, of an earlier entry, and with other bytes.
+    // The same one, its first piece, one of an earlier entry, and one with other bytes.
     let first = Forged { bytes: again.bytes[..3000].to_vec(), ..again.clone() };
     let earlier = Forged { index: again.index - 1, ..again.clone() };
     let bytes = [&again.bytes[..], &[0; 10]].concat();
@@ -77,7 +77,7 @@ fn a_snapshot_that_comes_again_leaves_the_logs_own_alone() {
     for piece in [&again, &first, &earlier, &other] {
         assert_eq!(piece.send(&cluster), Some(piece.total), "its sender is told that it is over");
         cluster.turns(Duration::from_millis(20));
-        // What was discarded is removed before the next write.
+        // The discarded file is removed before the next write.
         cluster.put("next", b"2").unwrap();
         cluster.turns(Duration::from_millis(20));
     }
@@ -86,7 +86,7 @@ fn a_snapshot_that_comes_again_leaves_the_logs_own_alone() {
     cluster.until("it is there again", |cluster| cluster.local(away, "next").is_some());
 }
 
-/// Pieces so small that a state of 500 of them is one of gigabytes, as against the default.
+/// Pieces so small that a state of 500 of them is like one of gigabytes with the default.
 fn large_states() -> NodeConfig {
     NodeConfig { snapshot_step_bytes: 30, chunk_bytes: 64 << 10, snapshot_entries: 700, keep_entries: 4, ..config() }
 }
@@ -99,13 +99,13 @@ fn fill(cluster: &Cluster, round: u8) {
     }
 }
 
-/// What a replica did from one moment to another.
+/// What a replica did during a stretch of time.
 struct Stretch {
     turns: u32,
     envelopes: u64,
 }
 
-/// Turns until something is the case of a replica, which answers others meanwhile.
+/// Runs turns until a condition holds for a replica, which answers others meanwhile.
 fn stretch(cluster: &Cluster, id: u64, what: &str, done: impl Fn(&Cluster) -> bool) -> Stretch {
     let envelopes = || cluster.places[&id].node.counters().envelopes;
     let (before, mut turns) = (envelopes(), 0);
@@ -116,7 +116,7 @@ fn stretch(cluster: &Cluster, id: u64, what: &str, done: impl Fn(&Cluster) -> bo
     Stretch { turns, envelopes: envelopes() - before }
 }
 
-/// A replica that was away is restored from the snapshot of a leader, an item in each turn.
+/// A replica that was away is restored from a leader's snapshot, one item in each turn.
 #[test]
 fn heartbeats_are_answered_while_a_state_is_restored() {
     let mut cluster = Cluster::new(3, large_states(), WalConfig::new(1));
@@ -136,13 +136,13 @@ fn heartbeats_are_answered_while_a_state_is_restored() {
         is_restored(cluster)
     });
     assert!(restoring.turns >= LARGE_KEYS, "a turn restored more than a piece: {} turns for all", restoring.turns);
-    // A heartbeat comes every 3 ms, which are 60 turns.
+    // A heartbeat comes every 3 ms, that is, every 60 turns.
     assert!(restoring.envelopes >= u64::from(restoring.turns / 60 / 2), "{} answers", restoring.envelopes);
     assert_eq!((cluster.leader(), cluster.status(leader).term), (leader, term), "nobody was deposed meanwhile");
     cluster.until("it has all", |cluster| cluster.local(away, "key 499") == Some(vec![3; 60]));
 }
 
-/// A replica that is started votes while it restores the state of its log, and executes what is behind that afterwards.
+/// A replica that starts votes while it restores the state of its log, and then executes the entries after it.
 #[test]
 fn heartbeats_are_answered_while_the_state_of_the_log_is_restored() {
     let mut cluster = Cluster::new(3, large_states(), WalConfig::new(1));
@@ -160,7 +160,7 @@ fn heartbeats_are_answered_while_the_state_of_the_log_is_restored() {
     assert!(restoring.turns >= LARGE_KEYS, "a turn restored more than a piece: {} turns for all", restoring.turns);
     assert!(restoring.envelopes >= u64::from(restoring.turns / 60 / 2), "{} answers", restoring.envelopes);
     cluster.until("it has the last", |cluster| cluster.local(away, "last").is_some());
-    // With another away, a majority needs what this one acknowledges, whatever it has executed.
+    // While another is away, a majority needs this one's acknowledgements, whatever it has executed.
     let disk = cluster.stop(away);
     cluster.stop(third);
     cluster.start(away, disk, Beginning::Join);
@@ -170,8 +170,8 @@ fn heartbeats_are_answered_while_the_state_of_the_log_is_restored() {
     assert_eq!(cluster.local(away, "key 499"), Some(vec![2; 60]));
 }
 
-/// The leader dies just when a replica that restores the state of its log has heard of it: only with the vote of that
-/// replica can another lead.
+/// The leader dies just after a replica that restores the state of its log has heard from it: only with that replica's
+/// vote can another lead.
 #[test]
 fn a_replica_votes_while_the_state_of_its_log_is_restored() {
     let config = NodeConfig { heartbeat_ticks: 1, election_ticks: 4, ..large_states() };
@@ -190,7 +190,7 @@ fn a_replica_votes_while_the_state_of_its_log_is_restored() {
     assert_eq!(cluster.local(away, "key 1"), None, "it is still being restored");
 }
 
-/// While a state is restored the replica is killed, closed, and sent a newer snapshot.
+/// While a state is being restored, the replica is killed, closed, or sent a newer snapshot.
 #[test]
 fn what_ends_a_restore_halfway_leaves_the_state_before_it() {
     let mut cluster = Cluster::new(3, large_states(), WalConfig::new(1));
@@ -215,7 +215,7 @@ fn what_ends_a_restore_halfway_leaves_the_state_before_it() {
     cluster.start(away, disk, Beginning::Join);
     let files = cluster.snapshot_files(away);
     cluster.until("another is being written", |cluster| cluster.snapshot_files(away) > files);
-    // The leader takes another snapshot, and leaves entries of after the first in no log.
+    // The leader takes another snapshot, and no log keeps entries from before it.
     fill(&cluster, 4);
     fill(&cluster, 5);
     cluster.until("it has all", |cluster| cluster.local(away, "key 499") == Some(vec![5; 60]));

@@ -1,4 +1,5 @@
-//! The words of a key-value store, and what operations do to one item: the promises of [`dunlin_store::Store`], written down once more.
+//! The operations of a key-value store, and their effect on one item: the promises of [`dunlin_store::Store`],
+//! specified independently.
 
 use std::fmt;
 
@@ -12,13 +13,14 @@ pub use words::{Found, Input, Output, Shown};
 
 /// An operation in the history of a key.
 pub type Entry = history::Entry<Option<Item>>;
-/// How one went.
+/// The end of an operation.
 pub type End = history::End<Output>;
 
-/// The time on the clock of every server, for a whole run: items that expire do so when an operation says so, not between two.
+/// The time on the clock of every server, for a whole run: an item expires when an operation sets an expiry in the
+/// past, never between two operations.
 pub const NOW: UnixSeconds = 1_000;
 
-/// An item. Its token is not known if nobody was told.
+/// An item. Its token is unknown if no client was told.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Item {
     value: Vec<u8>,
@@ -53,7 +55,8 @@ impl Object for Option<Item> {
     fn is_blind(entry: &Entry) -> bool {
         match entry.input {
             Input::Put { condition: Condition::Always, .. } | Input::Lost => true,
-            // With an answer it says whether there was an item. Without, it is as good as nothing if there would have been none.
+            // An answer tells whether the item existed. A delete without an answer has no effect if the item did not
+            // exist.
             Input::Delete => entry.answer().is_none(),
             _ => false,
         }
@@ -87,7 +90,7 @@ fn apply(state: &Option<Item>, entry: &Entry) -> Option<Option<Item>> {
     }
 }
 
-/// What a read that found this makes of an item: its token is known then.
+/// The state of an item after a read with this result: its token is known then.
 fn read(state: &Option<Item>, found: Option<&Found>) -> Option<Option<Item>> {
     match (state, found) {
         (None, None) => Some(None),
@@ -101,22 +104,22 @@ fn read(state: &Option<Item>, found: Option<&Found>) -> Option<Option<Item>> {
     }
 }
 
-/// The state after a touch of what may be there.
+/// The state after a touch of an item that may exist.
 fn touched(state: &Option<Item>, expires: Option<UnixSeconds>) -> Option<Item> {
     state.clone().and_then(|item| unless_expired(Item { expires, ..item }))
 }
 
-/// An item that has expired is none.
+/// An expired item counts as absent.
 fn unless_expired(item: Item) -> Option<Item> {
     item.expires.is_none_or(|at| at > NOW).then_some(item)
 }
 
-/// What an operation that changes items makes of one, with its answer if there was one.
+/// The state of an item after a change, given the answer if there was one.
 fn change(state: &Option<Item>, input: &Input, output: Option<&Output>) -> Option<Option<Item>> {
     let expected = expect(state, input);
     match (expected, output) {
         (Ok(after), None) => Some(after),
-        // Without an answer it is as if it had not been executed: the search has tried that.
+        // Without an answer, a refused change is equivalent to one that was not executed, which the search has tried.
         (Err(_), None) => None,
         (Ok(None), Some(Output::Done)) => Some(None),
         (Ok(Some(item)), Some(Output::Stored(token))) => Some(Some(Item { token: Some(*token), ..item })),
@@ -126,7 +129,7 @@ fn change(state: &Option<Item>, input: &Input, output: Option<&Output>) -> Optio
             let is_it = item.value.trim_ascii_end() == number.to_string().as_bytes();
             is_it.then_some(Some(Item { token: Some(*token), ..item }))
         }
-        // Nobody knows the token, so this may be right.
+        // The token is unknown, so this may be right.
         (Ok(_), Some(Output::Refused(Refused::Changed))) => {
             let is_unknown = state.as_ref().is_some_and(|item| item.token.is_none());
             let is_conditional = matches!(input, Input::Put { condition: Condition::Unchanged(_), .. });
@@ -137,7 +140,7 @@ fn change(state: &Option<Item>, input: &Input, output: Option<&Output>) -> Optio
     }
 }
 
-/// The state after an operation, with a token that is not known; or why nothing is changed.
+/// The state after an operation, with an unknown token; or why it changes nothing.
 fn expect(state: &Option<Item>, input: &Input) -> Result<Option<Item>, Refused> {
     let there = || state.as_ref().ok_or(Refused::NotFound);
     match input {
@@ -164,7 +167,7 @@ fn expect(state: &Option<Item>, input: &Input) -> Result<Option<Item>, Refused> 
         }
         Input::Count { delta } => {
             let item = there()?;
-            // The hunt stores no spaces in front, and no plus.
+            // The hunt stores no leading spaces and no plus sign.
             let digits = item.value.iter().take_while(|byte| byte.is_ascii_digit()).count();
             let is_number = item.value.get(digits).is_none_or(|byte| *byte == b' ');
             let text = std::str::from_utf8(&item.value[..digits]).ok().filter(|_| is_number);
@@ -173,7 +176,7 @@ fn expect(state: &Option<Item>, input: &Input) -> Result<Option<Item>, Refused> 
                 Delta::Up(by) => number.wrapping_add(*by),
                 Delta::Down(by) => number.saturating_sub(*by),
             };
-            // A shorter number fills the old length with spaces.
+            // A shorter number is padded with spaces to the old length.
             let value = format!("{number:<width$}", width = item.value.len()).into_bytes();
             Ok(Some(Item { value, token: None, ..item.clone() }))
         }
@@ -188,13 +191,14 @@ mod tests {
     use super::*;
     use crate::hunt::clients::judge::{Verdict, judge};
 
-    /// Operations one after the other, the last ones unanswered.
+    /// Operations in sequence; the last ones have no answer.
     fn history(operations: &[(Input, Option<Output>)]) -> Vec<Entry> {
         let mut entries = Vec::new();
         for (number, (input, output)) in operations.iter().enumerate() {
             let begun = 10 * number as u64;
-            let end =
-                output.clone().map_or(End::Unknown(begun + 5, String::new()), |output| End::Answered(begun + 5, output));
+            let end = output
+                .clone()
+                .map_or(End::Unknown(begun + 5, String::new()), |output| End::Answered(begun + 5, output));
             entries.push(Entry { key: 0, client: Some(0), input: input.clone(), begun, end, place: None });
         }
         entries
@@ -302,7 +306,7 @@ mod tests {
         for wrong in [&not_touched[..], &gone, &expired, &other_token] {
             assert!(judge(0, &history(wrong)).is_err(), "{wrong:?}");
         }
-        // Other keys have nothing to do with it.
+        // Other keys are unaffected.
         assert_eq!(judge(1, &history(&stale)), Ok(Verdict::Linearizable));
     }
 

@@ -1,4 +1,4 @@
-//! What is asked of a key-value store about one key, and what it answers.
+//! Operations on one key of a key-value store, and their answers.
 
 use std::fmt;
 
@@ -9,11 +9,11 @@ use dunlin_store::{Condition, Delta, Refused, Side, UnixSeconds};
 pub enum Input {
     /// Reads value and flags, alone or as one of the keys of a multi-get.
     Get,
-    /// Reads token and expiry too.
+    /// Also reads token and expiry.
     Read,
-    /// Gives it another expiry, then reads it.
+    /// Changes the expiry, then reads the item.
     ReadAndTouch { expires: Option<UnixSeconds> },
-    /// Gives it another expiry.
+    /// Changes the expiry.
     Touch { expires: Option<UnixSeconds> },
     /// Stores a value.
     Put { value: Vec<u8>, flags: u32, expires: Option<UnixSeconds>, condition: Condition },
@@ -23,7 +23,7 @@ pub enum Input {
     Extend { bytes: Vec<u8>, side: Side },
     /// Adds to a number.
     Count { delta: Delta },
-    /// The server lost what it had.
+    /// The server lost its data.
     Lost,
 }
 
@@ -40,7 +40,7 @@ pub enum Output {
     Number(u64, u64),
     /// Done.
     Done,
-    /// Nothing was changed.
+    /// Refused: nothing was changed.
     Refused(Refused),
 }
 
@@ -57,19 +57,19 @@ pub struct Found {
     pub expires: Option<UnixSeconds>,
 }
 
-/// Value, flags and expiry, as a reader wants them: what is usual is left out.
+/// Value, flags and expiry in readable form, without default values.
 pub struct Shown<'a> {
     pub value: &'a [u8],
     pub flags: u32,
     pub expires: Option<UnixSeconds>,
 }
 
-/// Bytes of a value that are shown of a long one.
+/// Bytes shown at each end of a long value.
 const SHOWN_BYTES: usize = 24;
 
 fn shown(bytes: &[u8]) -> String {
     match bytes.len() {
-        // Short enough to be shown whole.
+        // Short enough to be shown in full.
         len if len <= 2 * SHOWN_BYTES => format!("{:?}", String::from_utf8_lossy(bytes)),
         len => {
             let [start, end] = [&bytes[..SHOWN_BYTES], &bytes[len - SHOWN_BYTES..]].map(String::from_utf8_lossy);

@@ -1,4 +1,4 @@
-//! Sizes of memory, as people write them.
+//! Sizes of memory in readable form.
 
 /// Bytes: `1GiB`, `512MiB`, `64KiB`, `1000000`.
 pub fn bytes(text: &str) -> Result<usize, String> {
@@ -14,6 +14,14 @@ pub fn bytes(text: &str) -> Result<usize, String> {
     };
     let number: usize = digits.trim_end().parse().map_err(|_| wrong())?;
     number.checked_mul(1 << shift).ok_or_else(wrong)
+}
+
+/// Bytes as [`bytes`] reads them, up to a limit.
+pub fn bytes_up_to(max: usize) -> impl Fn(&str) -> Result<usize, String> + Clone {
+    move |text| match bytes(text)? {
+        bytes if bytes <= max => Ok(bytes),
+        _ => Err(format!("give {} or less", human_bytes(max as u64))),
+    }
 }
 
 /// Bytes for people.

@@ -1,0 +1,125 @@
+//! `dunlin seq replica`.
+
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::builder::RangedU64ValueParser;
+use dunlin_net::{Addr, AnyTransport};
+use dunlin_rpc::Endpoint;
+use dunlin_seq::reserve::{Keeper, KeeperConfig, Replicated, ReplicatedConfig, Reservations};
+use dunlin_seq::{Batching, Counter, NUMBERS_END, RUN_MAX, SeqService};
+use dunlin_serve::Interrupt;
+use dunlin_smr::{Client, ClientConfig, LogStore, Node};
+
+use crate::commands::raft::home::Kind;
+use crate::commands::raft::replica::{Machinery, Replica, serve};
+
+/// How often the sequencer looks at who the replicas are.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Timeout of a reservation: several fit a term.
+const RESERVE_TIMEOUT: Duration = Duration::from_millis(400);
+
+/// Be a replica of a sequencer whose numbers never come twice, until ctrl-C
+///
+/// One of the replicas hands out numbers, from ranges that all reserve ahead of their use. If it fails, another one
+/// takes its place after 2 s, above everything that was reserved. Clients are given all of them, and find the one.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+All are started with --new and the same --peers for the first time, and without --new from then on. An empty directory is refused without it, since a replica
+that has lost its log must not begin anew under its id.
+
+Examples:
+  dunlin seq replica --id 1 --data q1 --peers 1=udp://10.0.0.1:7821,2=udp://10.0.0.2:7821,3=udp://10.0.0.3:7821 --new
+  dunlin seq replica --id 1 --data q1 --peers 1=udp://10.0.0.1:7821                                  from then on
+  dunlin seq next --at 1=udp://10.0.0.1:7821,2=udp://10.0.0.2:7821,3=udp://10.0.0.3:7821
+  dunlin raft status --at 1=udp://10.0.0.1:7821        how the replicas are")]
+pub struct Arguments {
+    #[command(flatten)]
+    replica: Replica,
+    /// The first number of all, the same at all replicas
+    #[arg(long, value_name = "NUMBER", default_value = "0", value_parser = RangedU64ValueParser::<u64>::new().range(..NUMBERS_END))]
+    start: u64,
+    /// Numbers that are reserved at a time, in one commit: a crash loses up to one and a half times as many
+    #[arg(long, value_name = "NUMBER", default_value = "1000000", value_parser = RangedU64ValueParser::<u64>::new().range(2 * u64::from(RUN_MAX)..))]
+    range: u64,
+}
+
+/// A replica that a command line describes.
+struct Sequencers {
+    start: u64,
+    range: u64,
+    members: Vec<(u64, Addr)>,
+}
+
+type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+/// Tells the sequencer's client who the replicas are, until this is dropped.
+struct Following(Rc<RefCell<Option<Task>>>);
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        let task = self.0.borrow_mut().take();
+        drop(task);
+    }
+}
+
+/// The sequencer beside a replica.
+struct Sequencer {
+    _following: Following,
+    _keeper: Keeper,
+    _service: SeqService,
+}
+
+impl Machinery for Sequencers {
+    type Machine = Reservations;
+    type Companion = Sequencer;
+
+    fn machine(&self) -> Result<Reservations> {
+        Ok(Reservations::new())
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Sequencer
+    }
+
+    fn accompany<L: LogStore + 'static>(
+        &self,
+        endpoint: &Rc<Endpoint<AnyTransport>>,
+        node: &Node<Reservations, L>,
+    ) -> Result<Sequencer> {
+        let config = ClientConfig { timeout: RESERVE_TIMEOUT, ..ClientConfig::default() };
+        let client = Rc::new(Client::new(endpoint, self.members.iter().cloned(), config));
+        let (following, node, timers) = (client.clone(), node.clone(), endpoint.timers());
+        let work = async move {
+            loop {
+                following.follow(&node.status());
+                timers.sleep(LOOK_EVERY).await;
+            }
+        };
+        let task: Rc<RefCell<Option<Task>>> = Rc::new(RefCell::new(Some(Box::pin(work))));
+        let running = task.clone();
+        endpoint.spawn(poll_fn(move |context| {
+            running.borrow_mut().as_mut().map_or(Poll::Ready(()), |task| task.as_mut().poll(context))
+        }));
+        let counter = Arc::new(Counter::idle());
+        let reserve = Replicated::new(client, ReplicatedConfig { start: self.start, ..ReplicatedConfig::default() })?;
+        let keeper =
+            Keeper::start(endpoint, &counter, reserve, KeeperConfig { range: self.range, ..KeeperConfig::default() });
+        let service = SeqService::register(endpoint, counter, Batching::Bursts)?;
+        Ok(Sequencer { _following: Following(task), _keeper: keeper, _service: service })
+    }
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
+    let Arguments { replica, start, range } = arguments;
+    let members = replica.members().to_vec();
+    serve(replica, Sequencers { start: *start, range: *range, members }, interrupt)
+}

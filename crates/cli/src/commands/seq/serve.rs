@@ -1,0 +1,156 @@
+//! `dunlin seq serve`.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Result;
+use dunlin_net::{Addr, Transport};
+use dunlin_rpc::EndpointStats;
+use dunlin_seq::{Batching, Counter, SeqService, ServiceStats};
+use dunlin_serve::metrics::{Family, Kind, exposition, of_cores, of_endpoint};
+use dunlin_serve::port::{Pages, Port};
+use dunlin_serve::{Core, Interrupt, Mailboxes, Pace, ServeConfig, ServeError, Server, Service, Site, addresses};
+use tokio::sync::oneshot;
+
+use crate::commands::warn_of_exposure;
+use crate::output;
+use crate::settings::Source;
+
+/// Prefix of the names of its metrics.
+const METRICS_PREFIX: &str = "dunlin_seq";
+
+/// Hand out numbers from one counter, until ctrl-C
+///
+/// All cores share the counter. It prints the number at which the next sequencer must begin when it ends in order. One
+/// that was killed has not told: begin far above what it can have handed out, or run `dunlin seq replica`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  dunlin seq serve --at shm:seq
+  dunlin seq serve --at udp://127.0.0.1:7820 --start 5000000000 --metrics 127.0.0.1:9720
+  dunlin seq serve --at shm:seq --cores 2 --pin 0,1")]
+pub struct Arguments {
+    /// Where to serve: shm:NAME, udp://HOST:PORT, or one of each; port 0 takes a free one
+    #[arg(long, value_name = "WHERE", required = true)]
+    at: Vec<Addr>,
+    /// The first number: above all that were handed out before
+    #[arg(long, value_name = "NUMBER", default_value = "0")]
+    start: u64,
+    /// Cores: each is a thread with an address of its own, and one port higher than the one before
+    #[arg(long, value_name = "CORES", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=i64::from(ServeConfig::CORES_MAX)))]
+    cores: u16,
+    /// Processors to pin the cores to, one for each
+    #[arg(long, value_name = "PROCESSORS", value_delimiter = ',')]
+    pin: Vec<usize>,
+    /// Serve metrics for Prometheus at http://HOST:PORT/metrics, and health at /healthz
+    #[arg(long, value_name = "HOST:PORT")]
+    metrics: Option<SocketAddr>,
+    #[command(flatten)]
+    _source: Source,
+}
+
+/// The counters of a core.
+struct Counts {
+    core: u16,
+    service: ServiceStats,
+    endpoint: EndpointStats,
+}
+
+/// Asks a core for its counters.
+struct Inquiry(oneshot::Sender<Counts>);
+
+/// The service.
+struct Sequencer {
+    counter: Arc<Counter>,
+}
+
+struct SequencerCore<T: Transport> {
+    site: Site<T, Inquiry>,
+    service: SeqService,
+}
+
+impl<T: Transport + 'static> Core for SequencerCore<T> {
+    type Letter = Inquiry;
+    type Plan = ();
+    type Error = ServeError;
+
+    fn read(&mut self, Inquiry(answer): Inquiry) -> Pace {
+        let (core, service, endpoint) = (self.site.core, self.service.stats(), self.site.endpoint.stats());
+        // The caller may be gone.
+        let _ = answer.send(Counts { core, service, endpoint });
+        Pace::Go
+    }
+}
+
+impl<T: Transport + 'static> Service<T> for Sequencer {
+    type Core = SequencerCore<T>;
+    type Ready = ();
+    /// The numbers that were handed out.
+    type Finish = u64;
+
+    fn build(&self, site: Site<T, Inquiry>) -> Result<(SequencerCore<T>, ()), ServeError> {
+        let service = SeqService::register(&site.endpoint, self.counter.clone(), Batching::Bursts)?;
+        Ok((SequencerCore { site, service }, ()))
+    }
+
+    fn plan(&self, _: Vec<()>) -> Result<(), ServeError> {
+        Ok(())
+    }
+
+    async fn finish(&self, mailboxes: &Mailboxes<Inquiry>) -> Result<u64, ServeError> {
+        Ok(mailboxes.ask_all(Inquiry).await.iter().map(|counts| counts.service.numbers).sum())
+    }
+}
+
+/// Runs the command.
+pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
+    let counter = Arc::new(Counter::starting_at(arguments.start)?);
+    let config = ServeConfig {
+        listen: arguments.at,
+        cores: arguments.cores,
+        pin: arguments.pin,
+        interrupt,
+        ..ServeConfig::named("sequencer")
+    };
+    let server = Server::start(Arc::new(Sequencer { counter: counter.clone() }), config)?;
+    let exposed = server.addresses().iter().filter(|address| addresses::is_exposed(address));
+    exposed.for_each(|address| warn_of_exposure(&address.to_string()));
+    server.advice().iter().for_each(|advice| eprintln!("dunlin: {advice}"));
+    let port = arguments.metrics.map(|address| serve_metrics(address, &server)).transpose()?;
+    let places = server.addresses().iter().map(Addr::to_string);
+    let metrics = port.as_ref().map(|port| format!("metrics at http://{}/metrics", port.address()));
+    let places: Vec<String> = places.chain(metrics).collect();
+    let (places, start) = (places.join(", "), arguments.start);
+    output::line(format_args!("serving numbers at {places}; from {start} on; ctrl-C ends it"))?;
+    let numbers = server.run()?;
+    output::line(format_args!("{numbers} numbers handed out; go on with --start {}", counter.next()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Serves the metrics of all cores as long as the port lives.
+fn serve_metrics(address: SocketAddr, server: &Server<Sequencer>) -> Result<Port, ServeError> {
+    if !address.ip().is_loopback() {
+        warn_of_exposure(&format!("http://{address}"));
+    }
+    let mailboxes = server.mailboxes().clone();
+    let metrics = async move || {
+        let cores = mailboxes.ask_all(Inquiry).await.into_iter().map(|counts| (counts.core, families(&counts)));
+        Ok::<_, ServeError>(exposition(METRICS_PREFIX, of_cores(cores)))
+    };
+    Port::open(address, Pages { title: "Dunlin sequencer", metrics, failure: server.failure().clone() })
+}
+
+fn families(Counts { service, endpoint, .. }: &Counts) -> Vec<Family> {
+    let ServiceStats { requests, numbers, draws, pushed_back, not_serving, exhausted, bad } = *service;
+    let refused =
+        [("pushed_back", pushed_back), ("not_serving", not_serving), ("exhausted", exhausted), ("malformed", bad)];
+    let mut families = vec![
+        Family::one(Kind::Counter, "numbers", "Numbers handed out.", numbers),
+        Family::one(Kind::Counter, "requests", "Requests answered with numbers.", requests),
+        Family::one(Kind::Counter, "draws", "Additions to the counter.", draws),
+        Family::events("refused", "Requests that got no numbers.", refused),
+    ];
+    families.extend(of_endpoint(endpoint));
+    families
+}

@@ -1,0 +1,105 @@
+//! Sequencers as processes.
+
+mod program;
+
+use std::process::Stdio;
+
+use program::raft::{Directory, free_replica};
+use program::{Server, dunlin};
+
+/// Kills of a normal test run; `DUNLIN_KILLS` gives more.
+const KILLS: u64 = 5;
+
+fn run(arguments: &[&str]) -> (i32, String, String) {
+    let output = dunlin(&[&["seq"], arguments].concat()).stdin(Stdio::null()).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+}
+
+/// Draws so many numbers, one by one.
+fn next(at: &str, count: &str) -> Vec<u64> {
+    let (code, out, err) = run(&["next", "--at", at, "--count", count, "--timeout", "30s"]);
+    assert_eq!(code, 0, "{out}{err}");
+    out.lines().map(|line| line.parse().unwrap()).collect()
+}
+
+#[test]
+fn numbers_are_drawn_one_by_one_and_in_runs_and_can_be_watched() {
+    let name = format!("shm:test-seq-{}", std::process::id());
+    let server = Server::start(dunlin(&[
+        "seq",
+        "serve",
+        "--at",
+        &name,
+        "--at",
+        "udp://127.0.0.1:0",
+        "--cores",
+        "2",
+        "--start",
+        "4294967290",
+        "--metrics",
+        "127.0.0.1:0",
+    ]));
+    let [near, far] = &server.addresses[..] else { panic!("{:?}", server.addresses) };
+    assert_eq!(next(near, "3"), [4_294_967_290, 4_294_967_291, 4_294_967_292]);
+    assert_eq!(next(far, "1"), [4_294_967_293]);
+    let (code, out, err) = run(&["next", "--at", near, "--run", "65536"]);
+    assert_eq!((code, out.as_str()), (0, "4294967294 4295032829\n"), "{err}");
+    let (_, out, _) = run(&["next", "--at", near, "--json"]);
+    assert_eq!(out, "{\"first\":4295032830,\"last\":4295032830}\n");
+    let (code, out, err) = run(&["watch", "--at", near, "--interval", "50ms", "--count", "2", "--json"]);
+    let lines: Vec<serde_json::Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(code == 0 && lines.len() == 2 && lines[1]["next"] == 4_295_032_831_u64, "{out}{err}");
+    let (code, out, _) = run(&["watch", "--at", far, "--interval", "50ms", "--count", "1"]);
+    assert!(code == 0 && out.contains("4295032831") && out.contains("requests/s"), "{out}");
+    let said = server.stop("-TERM");
+    assert_eq!(said, "65541 numbers handed out; go on with --start 4295032831\n");
+}
+
+#[test]
+fn wrong_use_and_silence_are_said() {
+    let refused = |arguments: &[&str], why: &str| {
+        let (code, out, err) = run(arguments);
+        assert!(code == 2 && out.is_empty() && err.contains(why), "{arguments:?}: {code} {out} {err}");
+    };
+    refused(&["next"], "--at <WHERE>");
+    refused(&["next", "--at", "shm:nobody", "--run", "65537"], "65537 is not in 1..=65536");
+    refused(&["next", "--at", "shm:nobody", "--timeout", "200ms"], "no sequencer gave a number in time");
+    refused(&["watch", "--at", "shm:nobody", "--timeout", "200ms"], "no sequencer gave a number in time");
+    refused(&["serve", "--at", "shm:x", "--start", "18446744073709551615"], "choose a number below");
+    refused(&["replica", "--id", "1", "--peers", "1=shm:one", "--volatile", "--new", "--range", "5"], "--range");
+}
+
+/// Each kill hits the next replica, whether or not it hands out numbers.
+#[test]
+fn numbers_rise_through_kills_of_replicas() {
+    let kills = std::env::var("DUNLIN_KILLS").map_or(KILLS, |kills| kills.parse().unwrap());
+    let directory = Directory::new("seq");
+    let all = [1, 2, 3].map(free_replica).join(",");
+    let start = |id: u64, more: &[&str]| {
+        let (id_text, data) = (id.to_string(), directory.of(id));
+        let arguments = ["seq", "replica", "--id", &id_text, "--data", &data, "--peers", &all, "--start", "1000"];
+        Server::start(dunlin(&[&arguments, more].concat()))
+    };
+    let mut replicas: Vec<Server> = (1..=3).map(|id| start(id, &["--new"])).collect();
+    let mut last = 999;
+    let mut rise = |numbers: Vec<u64>| {
+        for number in numbers {
+            assert!(number > last, "{number} after {last}");
+            last = number;
+        }
+    };
+    rise(next(&all, "50"));
+    for kill in 0..kills {
+        let victim = (kill % 3) as usize;
+        replicas[victim].kill();
+        rise(next(&all, "50"));
+        replicas[victim] = start(victim as u64 + 1, &[]);
+        rise(next(&all, "50"));
+    }
+    // A directory of reservations is nothing else.
+    let (data, id) = (directory.of(1), ["--id", "1", "--peers", &all, "--data"]);
+    replicas.remove(0).kill();
+    let other = dunlin(&[&["raft", "serve"], &id[..], &[&data]].concat()).output().unwrap();
+    assert!(String::from_utf8_lossy(&other.stderr).contains("of a sequencer replica"), "{other:?}");
+}

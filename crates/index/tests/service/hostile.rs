@@ -1,0 +1,193 @@
+//! Requests that no client of this crate sends.
+
+use std::rc::Rc;
+
+use dunlin_index::wire::{
+    After, Code, DELETE, GET, LONG_PAGE, LONG_SCAN, PUT, Page, PageLimits, SCAN, SHORT_PAGE, ScanRequest, encode_key,
+    encode_put,
+};
+use dunlin_index::{Gap, KEY_BYTES_MAX, Order, Range, VALUE_BYTES_MAX, pin};
+use dunlin_net::Addr;
+use dunlin_rpc::{CallError, Session};
+use dunlin_trial::Random;
+
+use crate::net::{Net, numbered};
+
+const ITEMS: u64 = 500;
+const INCARNATION: u64 = 77;
+
+/// The code of the error that a request ends with; `None` if it is answered.
+async fn code_of(session: &Session, req_type: u8, request: Vec<u8>) -> Option<Code> {
+    match session.call(req_type, request).await {
+        Ok(_) => None,
+        Err(failure) => {
+            let CallError::Application(error) = failure.error else { panic!("type {req_type:#x}: {failure}") };
+            let code = Code::of(error.code()).unwrap_or_else(|| panic!("type {req_type:#x}: {error}"));
+            assert_eq!(error.message(), code.message());
+            Some(code)
+        }
+    }
+}
+
+fn page_of<'a>(range: Range<'a>, after: Option<After<'a>>) -> ScanRequest<'a> {
+    ScanRequest { range, order: Order::Ascending, limits: SHORT_PAGE, after }
+}
+
+/// All items are as they were.
+fn assert_nothing_is_lost(shared: &dunlin_index::SharedIndex) {
+    shared.index().verify(&pin()).unwrap();
+    assert_eq!(shared.index().len(), ITEMS as usize);
+    for number in 0..ITEMS {
+        let (key, value) = (number.to_be_bytes(), number.to_le_bytes());
+        assert_eq!(shared.index().get(&key, &pin()).as_deref(), Some(&value[..]));
+    }
+}
+
+#[test]
+fn each_wrong_request_is_refused_with_its_reason_and_changes_nothing() {
+    let (net, shared) = (Net::new(), numbered(INCARNATION, ITEMS));
+    let service = net.serve(1, &shared);
+    let endpoint = net.endpoint();
+    let with = |mut request: Vec<u8>, at: usize, byte: u8| {
+        request[at] = byte;
+        request
+    };
+    let put = encode_put(&7u64.to_be_bytes(), b"other");
+    let scan = page_of(Range::between(b"b", b"d"), None).encode();
+    let long = vec![7; KEY_BYTES_MAX + 1];
+    let sized =
+        |items, bytes| ScanRequest { limits: PageLimits { items, bytes }, ..page_of(Range::ALL, None) }.encode();
+    let after = |key, incarnation| page_of(Range::between(b"b", b"d"), Some(After { key, incarnation })).encode();
+    let mut requests = vec![
+        (GET, Vec::new(), Code::Malformed),
+        (GET, with(encode_key(b"a"), 0, 2), Code::Unknown),
+        (GET, encode_key(&long), Code::KeyTooLong),
+        (DELETE, Vec::new(), Code::Malformed),
+        (DELETE, with(encode_key(&7u64.to_be_bytes()), 0, 0), Code::Unknown),
+        (DELETE, encode_key(&long), Code::KeyTooLong),
+        (PUT, Vec::new(), Code::Malformed),
+        (PUT, put[..7].to_vec(), Code::Malformed),
+        (PUT, put[..15].to_vec(), Code::Malformed),
+        (PUT, with(put.clone(), 7, 255), Code::Malformed),
+        (PUT, with(put.clone(), 0, 9), Code::Unknown),
+        (PUT, with(put.clone(), 2, 1), Code::Unknown),
+        (PUT, encode_put(&long, b"value"), Code::KeyTooLong),
+        (PUT, encode_put(&7u64.to_be_bytes(), &vec![7; VALUE_BYTES_MAX + 1]), Code::ValueTooLong),
+        (PUT, encode_put(b"", &vec![1; 5 << 20]), Code::ValueTooLong),
+        (PUT, vec![1; 5 << 20], Code::Unknown),
+        (SCAN, sized(SHORT_PAGE.items + 1, 1), Code::PageLimits),
+        (SCAN, sized(1, SHORT_PAGE.bytes + 1), Code::PageLimits),
+    ];
+    for (req_type, most) in [(SCAN, SHORT_PAGE), (LONG_SCAN, LONG_PAGE)] {
+        requests.extend((0..scan.len()).map(|len| (req_type, scan[..len].to_vec(), Code::Malformed)));
+        requests.extend([
+            (req_type, [&scan[..], b"x"].concat(), Code::Malformed),
+            (req_type, with(scan.clone(), 0, 0), Code::Unknown),
+            (req_type, with(scan.clone(), 1, 2), Code::Unknown),
+            (req_type, with(scan.clone(), 2, 3), Code::Unknown),
+            (req_type, with(scan.clone(), 3, 255), Code::Unknown),
+            (req_type, sized(0, 1), Code::PageLimits),
+            (req_type, sized(1, 0), Code::PageLimits),
+            (req_type, sized(most.items, u32::MAX), Code::PageLimits),
+            (req_type, sized(u32::MAX, most.bytes), Code::PageLimits),
+            (req_type, page_of(Range::from(&long), None).encode(), Code::KeyTooLong),
+            (req_type, page_of(Range::between(b"d", b"b"), None).encode(), Code::Reversed),
+            (
+                req_type,
+                page_of(Range { low: Gap::After(b"b"), high: Gap::Before(b"b") }, None).encode(),
+                Code::Reversed,
+            ),
+            (req_type, after(b"c", INCARNATION + 1), Code::OtherServer),
+            (req_type, after(b"a", INCARNATION), Code::CursorOutside),
+            (req_type, after(b"d", INCARNATION), Code::CursorOutside),
+            (req_type, after(b"c", 0), Code::Malformed),
+        ]);
+    }
+    let wrong = requests.len() as u64;
+    net.run(async {
+        let session = endpoint.connect(&Addr::Node(1)).await.unwrap();
+        for (at, (req_type, request, code)) in requests.into_iter().enumerate() {
+            assert_eq!(code_of(&session, req_type, request).await, Some(code), "request {at}, type {req_type:#x}");
+        }
+        let failure = session.call(0x75, vec![1]).await.unwrap_err();
+        assert_eq!(failure.error, CallError::NoHandler);
+        // Empty ranges and cursors at their ends are no mistakes.
+        for range in [Range::between(b"b", b"b"), Range { low: Gap::After(b"b"), high: Gap::Before(b"b\0") }] {
+            assert_eq!(code_of(&session, SCAN, page_of(range, None).encode()).await, None);
+        }
+        assert_eq!(code_of(&session, SCAN, after(b"b", INCARNATION)).await, None);
+        // A valid request among invalid ones of the same burst is served.
+        let calls = [encode_key(&7u64.to_be_bytes()), vec![9, 9], encode_key(&8u64.to_be_bytes())];
+        let calls = calls.map(|request| session.call(GET, request));
+        let [first, bad, second]: [_; 3] = futures::future::join_all(calls).await.try_into().unwrap();
+        assert_eq!(first.unwrap().response[1..], 7u64.to_le_bytes());
+        assert_eq!(second.unwrap().response[1..], 8u64.to_le_bytes());
+        assert!(bad.is_err());
+    });
+    assert_eq!((service.stats().bad, service.stats().puts, service.stats().deletes), (wrong + 1, 0, 0));
+    assert_nothing_is_lost(&shared);
+}
+
+/// Requests with random changes are answered, or refused with a reason; a look-up and a scan never change an item.
+#[test]
+fn changed_requests_end_with_an_answer_or_a_reason() {
+    let (mut answered, mut refused) = (0, 0);
+    for seed in 0..3 {
+        println!("seed {seed}");
+        let (net, shared) = (Net::new(), numbered(INCARNATION, ITEMS));
+        net.serve(1, &shared);
+        let (endpoint, mut random) = (net.endpoint(), Random::new(seed));
+        let (answered, refused) = (&mut answered, &mut refused);
+        net.run(async {
+            let session = Rc::new(endpoint.connect(&Addr::Node(1)).await.unwrap());
+            for _ in 0..1500 {
+                let low = random.between(0, ITEMS).to_be_bytes();
+                let last = random.between(0, ITEMS).to_be_bytes();
+                let after = random.chance(50).then_some(After { key: &last, incarnation: INCARNATION });
+                let mut request = page_of(Range::from(&low), after).encode();
+                for _ in 0..random.between(0, 3) {
+                    let at = random.index(request.len());
+                    match random.between(0, 3) {
+                        0 => request.truncate(at.max(1)),
+                        1 => request.insert(at, random.next() as u8),
+                        2 => request[at] = random.between(0, 3) as u8,
+                        _ => request[at] = random.next() as u8,
+                    }
+                }
+                let req_type = [GET, SCAN, LONG_SCAN][random.index(3)];
+                match code_of(&session, req_type, request).await {
+                    Some(_) => *refused += 1,
+                    None => *answered += 1,
+                }
+            }
+        });
+        assert_nothing_is_lost(&shared);
+    }
+    assert!(answered > 500 && refused > 500, "{answered} were answered, {refused} refused");
+}
+
+/// A cursor names its key and the run of the server, so any core that shares the index takes it, and no other server.
+#[test]
+fn a_cursor_goes_on_at_another_core_and_not_at_another_server() {
+    let (net, shared, other) = (Net::new(), numbered(INCARNATION, ITEMS), numbered(INCARNATION + 1, ITEMS));
+    let cores = [net.serve(1, &shared), net.serve(2, &shared)];
+    net.serve(3, &other);
+    let endpoint = net.endpoint();
+    net.run(async {
+        let mut sessions = Vec::new();
+        for node in [1, 2, 3] {
+            sessions.push(endpoint.connect(&Addr::Node(node)).await.unwrap());
+        }
+        let first = sessions[0].call(SCAN, page_of(Range::ALL, None).encode()).await.unwrap();
+        let first = Page::parse(first.response).unwrap();
+        let last = first.last_key().unwrap();
+        assert_eq!((first.len(), first.has_more(), first.incarnation()), (64, true, INCARNATION));
+        let request = page_of(Range::ALL, Some(After { key: last, incarnation: first.incarnation() })).encode();
+        let second = sessions[1].call(SCAN, request.clone()).await.unwrap();
+        let second = Page::parse(second.response).unwrap();
+        assert_eq!(second.items().next().map(|(key, _)| key), Some(&64u64.to_be_bytes()[..]));
+        assert_eq!(code_of(&sessions[2], SCAN, request.clone()).await, Some(Code::OtherServer));
+        assert_eq!(code_of(&sessions[2], LONG_SCAN, request).await, Some(Code::OtherServer));
+    });
+    assert_eq!(cores.map(|core| core.stats().short_pages), [1, 1]);
+}

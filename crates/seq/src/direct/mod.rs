@@ -1,0 +1,30 @@
+//! Spec-S0: numbers by datagrams of four bytes of data each way, below RPC (thesis, section 4.7).
+//!
+//! The client guesses the upper half of its number. If the guess is right, the answer has the lower half; if not, all
+//! eight bytes. The server keeps no state of a request and never retransmits. A client without a timely answer asks
+//! again under a new tag; a number that was lost with its answer is a gap.
+//!
+//! | File | What it holds |
+//! |---|---|
+//! | [`packet`] | the format |
+//! | `server` | the server, a burst at a time |
+//! | `peers` | the clients whose routes a server knows |
+//! | `client` | the client: its calls, their attempts, and the choice of the server |
+//!
+//! # Why the promises hold
+//!
+//! - Every attempt has a 64-bit tag that is unique for this client. Tags start at a random number, so two clients are
+//!   very unlikely to share one. An answer counts only if its tag belongs to an attempt that waits now, so duplicate,
+//!   late and foreign answers are dropped. A server draws for each request that arrives, so the number was drawn after
+//!   the attempt was sent.
+//! - The client joins the lower half with the guess of the attempt of that tag.
+//! - A request names the server's incarnation. A server draws only for its own; otherwise it answers with a hello and
+//!   its first number. If the client already has higher numbers, it reports an error instead of taking duplicates.
+
+mod client;
+pub mod packet;
+mod peers;
+mod server;
+
+pub use client::{DirectClient, DirectConfig, DirectError, DirectStats, Stall};
+pub use server::{BadServer, DirectServer, DirectServerConfig, DirectServerStats, QUEUES_MAX};

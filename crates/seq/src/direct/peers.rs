@@ -1,0 +1,117 @@
+//! The clients whose routes a server knows.
+//!
+//! A packet of a known client carries its route, so the lookup costs nothing. A client becomes known with its first
+//! request that names the server's incarnation: it has received an answer, so its address is genuine. At the limit, a
+//! client that was silent for long makes room. If there is none, unknown clients are answered by address, which is
+//! slower.
+
+use std::collections::HashMap;
+
+use arrayvec::ArrayVec;
+use dunlin_net::{Addr, Route, Transport};
+
+use super::server::QUEUES_MAX;
+
+/// The number of an unknown client.
+pub const STRANGER: u32 = u32::MAX;
+
+/// A client counts as silent after this many turns with requests.
+const QUIET_TURNS: u64 = 100_000;
+
+struct Peer {
+    addr: Addr,
+    /// One for each queue.
+    routes: ArrayVec<Route, QUEUES_MAX>,
+    /// The turn of its last request.
+    heard: u64,
+}
+
+pub struct Peers {
+    max: usize,
+    peers: Vec<Option<Peer>>,
+    free: Vec<u32>,
+    by_addr: HashMap<Addr, u32>,
+    /// By queue and route: the client's number.
+    by_route: ArrayVec<Vec<u32>, QUEUES_MAX>,
+    /// The next candidate for eviction.
+    hand: usize,
+}
+
+impl Peers {
+    pub fn new(queues: usize, max: usize) -> Peers {
+        let by_route = (0..queues).map(|_| Vec::new()).collect();
+        Peers { max, peers: Vec::new(), free: Vec::new(), by_addr: HashMap::new(), by_route, hand: 0 }
+    }
+
+    /// Clients that are known.
+    pub fn len(&self) -> usize {
+        self.by_addr.len()
+    }
+
+    /// The client that sent a packet.
+    #[inline]
+    pub fn at(&mut self, queue: usize, route: Route, turn: u64) -> u32 {
+        let number = self.by_route[queue].get(route.0 as usize).copied().unwrap_or(STRANGER);
+        if let Some(Some(peer)) = self.peers.get_mut(number as usize) {
+            peer.heard = turn;
+        }
+        number
+    }
+
+    /// The route to a client by a queue.
+    #[inline]
+    pub fn route(&self, number: u32, queue: usize) -> Option<Route> {
+        self.peers.get(number as usize)?.as_ref().map(|peer| peer.routes[queue])
+    }
+
+    /// Adds a client with a verified address, unless there is no room; returns its number.
+    pub fn meet<T: Transport>(&mut self, addr: Addr, queues: &mut [T], turn: u64) -> u32 {
+        if let Some(number) = self.by_addr.get(&addr) {
+            return *number;
+        }
+        if self.len() >= self.max && !self.make_room(queues, turn) {
+            return STRANGER;
+        }
+        let mut routes = ArrayVec::new();
+        for queue in queues.iter_mut() {
+            match queue.resolve(&addr) {
+                Ok(route) => routes.push(route),
+                Err(_) => {
+                    queues.iter_mut().zip(routes).for_each(|(queue, route)| queue.release(route));
+                    return STRANGER;
+                }
+            }
+        }
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.peers.push(None);
+            self.peers.len() as u32 - 1
+        });
+        for (table, route) in self.by_route.iter_mut().zip(&routes) {
+            let at = route.0 as usize;
+            if table.len() <= at {
+                table.resize(at + 1, STRANGER);
+            }
+            table[at] = number;
+        }
+        self.by_addr.insert(addr.clone(), number);
+        self.peers[number as usize] = Some(Peer { addr, routes, heard: turn });
+        number
+    }
+
+    /// Evicts one silent client. Checks only one candidate each time, so that a flood of unknown clients costs little.
+    fn make_room<T: Transport>(&mut self, queues: &mut [T], turn: u64) -> bool {
+        if self.peers.is_empty() {
+            return false;
+        }
+        self.hand = (self.hand + 1) % self.peers.len();
+        let is_quiet = |peer: &Peer| turn.saturating_sub(peer.heard) > QUIET_TURNS;
+        let Some(peer) = self.peers[self.hand].take_if(|peer| is_quiet(peer)) else { return false };
+        for ((queue, table), route) in queues.iter_mut().zip(&mut self.by_route).zip(peer.routes) {
+            table[route.0 as usize] = STRANGER;
+            queue.release(route);
+        }
+        self.by_addr.remove(&peer.addr);
+        self.free.push(self.hand as u32);
+        true
+    }
+}

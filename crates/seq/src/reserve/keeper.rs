@@ -1,0 +1,244 @@
+//! The keeper, which supplies a counter with numbers.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use dunlin_net::Transport;
+use dunlin_rpc::{Endpoint, Timers};
+
+use super::{Reserve, ReserveError, Reserved};
+use crate::counter::{Counter, FOREVER, NUMBERS_END, RUN_MAX};
+use crate::mutation::{Mutation, is_planted};
+
+/// Settings of a keeper.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeeperConfig {
+    /// Numbers reserved at a time, at least twice [`RUN_MAX`]. More are reserved when half as many are left. A crash
+    /// loses up to one and a half times as many. Default 1,000,000.
+    pub range: u64,
+    /// Interval between renewals of the term: a fraction of the term. Default 500 ms.
+    pub renew: Duration,
+    /// Pause after a failure. Default 5 ms.
+    pub pause: Duration,
+}
+
+impl Default for KeeperConfig {
+    fn default() -> Self {
+        let (renew, pause) = (Duration::from_millis(500), Duration::from_millis(5));
+        KeeperConfig { range: 1_000_000, renew, pause }
+    }
+}
+
+/// The counters of a keeper.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct KeeperStats {
+    /// How often it took office.
+    pub taken: u64,
+    /// Ranges reserved, including the first of each term of office.
+    pub ranges: u64,
+    /// Renewals of the term without a range.
+    pub renewals: u64,
+    /// How often it was fenced.
+    pub fenced: u64,
+    /// How often its term ended before it could be renewed.
+    pub expired: u64,
+    /// Reservations and renewals that failed.
+    pub failures: u64,
+}
+
+/// A keeper: a task on an endpoint that takes office for a counter, and takes it again after a loss. Dropping this
+/// handle changes nothing: the task ends with the endpoint, or by [`Keeper::stop`].
+#[derive(Clone)]
+pub struct Keeper(Rc<Shared>);
+
+struct Shared {
+    stats: Cell<KeeperStats>,
+    is_stopping: Cell<bool>,
+    has_stopped: Cell<bool>,
+    /// The task, if it sleeps, and the callers that wait for its end.
+    wakers: RefCell<Vec<Waker>>,
+}
+
+/// How a term of office ended.
+enum End {
+    Lost,
+    Stopped,
+}
+
+impl Keeper {
+    /// Starts the task. The counter must be [idle](Counter::idle), and no other keeper may use it.
+    ///
+    /// # Panics
+    /// If [`KeeperConfig::range`] is less than twice [`RUN_MAX`].
+    pub fn start<T: Transport, R: Reserve + 'static>(
+        endpoint: &Endpoint<T>,
+        counter: &Arc<Counter>,
+        reserve: R,
+        config: KeeperConfig,
+    ) -> Keeper {
+        assert!(config.range >= 2 * u64::from(RUN_MAX), "a range of {} numbers is too short for runs", config.range);
+        let (stats, wakers) = (Cell::default(), RefCell::default());
+        let shared = Rc::new(Shared { stats, is_stopping: Cell::new(false), has_stopped: Cell::new(false), wakers });
+        let work =
+            Work { counter: counter.clone(), reserve, config, timers: endpoint.timers(), shared: shared.clone() };
+        endpoint.spawn(work.run());
+        Keeper(shared)
+    }
+
+    /// The counters.
+    pub fn stats(&self) -> KeeperStats {
+        self.0.stats.get()
+    }
+
+    /// Stops handing out numbers and gives up office, so that another sequencer can begin at once. Returns when that is
+    /// done, or has failed.
+    pub async fn stop(&self) {
+        self.0.is_stopping.set(true);
+        self.0.wake();
+        poll_fn(|context| {
+            if self.0.has_stopped.get() {
+                return Poll::Ready(());
+            }
+            self.0.wakers.borrow_mut().push(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+impl Shared {
+    fn wake(&self) {
+        let wakers = self.wakers.take();
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Ready when the keeper is to stop.
+    fn poll_stopping(&self, context: &mut Context<'_>) -> Poll<()> {
+        if self.is_stopping.get() {
+            return Poll::Ready(());
+        }
+        let mut wakers = self.wakers.borrow_mut();
+        wakers.retain(|waker| !waker.will_wake(context.waker()));
+        wakers.push(context.waker().clone());
+        Poll::Pending
+    }
+
+    fn count(&self, count: impl FnOnce(&mut KeeperStats)) {
+        let mut stats = self.stats.get();
+        count(&mut stats);
+        self.stats.set(stats);
+    }
+}
+
+/// Runs `work`, unless the keeper is to stop before it ends.
+async fn until_stopping<F: Future>(shared: &Shared, work: F) -> Option<F::Output> {
+    let mut work = pin!(work);
+    poll_fn(|context| match work.as_mut().poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => shared.poll_stopping(context).map(|()| None),
+    })
+    .await
+}
+
+struct Work<R> {
+    counter: Arc<Counter>,
+    reserve: R,
+    config: KeeperConfig,
+    timers: Timers,
+    shared: Rc<Shared>,
+}
+
+impl<R: Reserve> Work<R> {
+    async fn run(mut self) {
+        while !self.shared.is_stopping.get() {
+            // This does not end as long as another sequencer holds office.
+            let Some(taken) = until_stopping(&self.shared, self.reserve.take(self.config.range)).await else { break };
+            match taken {
+                Ok(first) => {
+                    let end = self.hold(first).await;
+                    self.counter.stop();
+                    if let End::Stopped = end {
+                        // If this fails, the term ends by itself.
+                        let _ = self.reserve.release().await;
+                    }
+                }
+                Err(why) => {
+                    tracing::debug!(%why, "a sequencer did not take office");
+                    self.shared.count(|stats| stats.failures += 1);
+                    self.timers.sleep(self.config.pause).await;
+                }
+            }
+        }
+        self.shared.has_stopped.set(true);
+        self.shared.wake();
+    }
+
+    /// Holds office from its first range on.
+    async fn hold(&mut self, first: Reserved) -> End {
+        tracing::info!(start = first.range.start, "this sequencer has taken office");
+        self.shared.count(|stats| {
+            stats.taken += 1;
+            stats.ranges += 1;
+        });
+        let (mut until, mut is_last) = (first.until, first.range.end == NUMBERS_END);
+        self.counter.install(first.range, first.until, self.config.range / 2);
+        loop {
+            let reserve = if is_last { 0 } else { self.config.range / 2 };
+            let is_low = self.wait(reserve, is_last).await;
+            if self.shared.is_stopping.get() {
+                return End::Stopped;
+            }
+            let count = if is_low && !is_last { self.config.range } else { 0 };
+            match self.reserve.extend(count).await {
+                Ok(reserved) => {
+                    until = reserved.until;
+                    if count == 0 {
+                        self.shared.count(|stats| stats.renewals += 1);
+                        self.counter.renew(until);
+                    } else {
+                        self.shared.count(|stats| stats.ranges += 1);
+                        is_last = reserved.range.end == NUMBERS_END;
+                        self.counter.install(reserved.range, until, self.config.range / 2);
+                    }
+                }
+                Err(ReserveError::Fenced) if is_planted(Mutation::FencingIgnored) => self.counter.renew(FOREVER),
+                Err(ReserveError::Fenced) => {
+                    tracing::warn!("this sequencer has lost its office to another one");
+                    self.shared.count(|stats| stats.fenced += 1);
+                    return End::Lost;
+                }
+                Err(ReserveError::Failed(why)) => {
+                    tracing::debug!(%why, "a sequencer could not reserve numbers");
+                    self.shared.count(|stats| stats.failures += 1);
+                    if self.timers.boot_now() >= until {
+                        tracing::warn!(%why, "the term of this sequencer has ended");
+                        self.shared.count(|stats| stats.expired += 1);
+                        return End::Lost;
+                    }
+                    self.timers.sleep(self.config.pause).await;
+                }
+            }
+        }
+    }
+
+    /// Waits until few numbers are left, in which case it returns true, until the term must be renewed, or until the
+    /// keeper is to stop.
+    async fn wait(&self, reserve: u64, is_last: bool) -> bool {
+        let mut sleep = pin!(self.timers.sleep(self.config.renew));
+        poll_fn(|context| {
+            if !is_last && self.counter.poll_low(reserve, context).is_ready() {
+                return Poll::Ready(true);
+            }
+            if self.shared.poll_stopping(context).is_ready() {
+                return Poll::Ready(false);
+            }
+            sleep.as_mut().poll(context).map(|()| false)
+        })
+        .await
+    }
+}

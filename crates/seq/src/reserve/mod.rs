@@ -1,0 +1,66 @@
+//! Ranges of numbers that are reserved ahead of their use, so that no number is handed out twice after a crash.
+//!
+//! A [`Reserve`] stores the end of the reserved numbers, and the holder of the *office* of the sequencer. The holder
+//! has a *term*: it may hand out numbers until a time by its own clock, and each reservation and renewal extends it.
+//! Another sequencer takes office only after that time, and begins above all reserved numbers. So terms do not overlap,
+//! and numbers rise from one to the next ([`crate::counter`]).
+//!
+//! A [`Keeper`] does this for a counter: it takes office, reserves the next range when half of one is left, renews the
+//! term, and stops when it is fenced. While no numbers are reserved, requests are pushed back.
+//!
+//! [`Replicated`] is the implementation over [`dunlin_smr`].
+
+mod keeper;
+mod machine;
+mod replicated;
+
+use std::future::Future;
+use std::ops::Range;
+
+pub use keeper::{Keeper, KeeperConfig, KeeperStats};
+pub use machine::{Office, Reservations};
+pub use replicated::{LEASE_MIN, Replicated, ReplicatedConfig};
+
+/// Numbers that the holder of the office may hand out, with the end of its term.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reserved {
+    /// The numbers: above all that were reserved before, by any holder. Fewer than requested at the end of the number
+    /// space.
+    pub range: Range<u64>,
+    /// When the term ends, in nanoseconds by the clock for promises to others
+    /// ([`dunlin_net::Transport::boot_clock`]).
+    pub until: u64,
+}
+
+/// Why nothing was reserved.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReserveError {
+    /// Another sequencer has taken office. All numbers still reserved here are lost.
+    #[error("another sequencer has taken office")]
+    Fenced,
+    /// Whether numbers were reserved is unknown. If they were, they are lost.
+    #[error("nothing could be reserved: {0}")]
+    Failed(String),
+}
+
+/// A store of reservations.
+pub trait Reserve {
+    /// Takes office, once the previous term is over, and reserves numbers.
+    ///
+    /// # Errors
+    /// [`ReserveError::Failed`].
+    fn take(&mut self, count: u64) -> impl Future<Output = Result<Reserved, ReserveError>>;
+
+    /// Reserves the next numbers; with a count of 0, only renews the term.
+    ///
+    /// # Errors
+    /// [`ReserveError`].
+    fn extend(&mut self, count: u64) -> impl Future<Output = Result<Reserved, ReserveError>>;
+
+    /// Gives up the office, after the last number was handed out, so that the next holder need not wait for the end of
+    /// the term.
+    ///
+    /// # Errors
+    /// [`ReserveError`]; then the term ends by itself.
+    fn release(&mut self) -> impl Future<Output = Result<(), ReserveError>>;
+}

@@ -1,0 +1,160 @@
+//! Sequencers that reserve numbers on a replica: taking and passing on the office.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dunlin_net::Addr;
+use dunlin_rpc::CallError;
+use dunlin_seq::reserve::{Keeper, KeeperConfig, Replicated, ReplicatedConfig, Reservations};
+use dunlin_seq::wire::{NEXT, encode_next};
+use dunlin_seq::{Batching, ClientConfig, Counter, NUMBERS_END, RUN_MAX, SeqError, SeqService};
+use dunlin_smr::{Beginning, Client as SmrClient, ClientConfig as SmrConfig, MemoryLog, Node, NodeConfig};
+
+use crate::net::Net;
+
+const REPLICA: u32 = 50;
+const LEASE: Duration = Duration::from_millis(60);
+const RANGE: u64 = 2 * RUN_MAX as u64;
+
+fn start_replica(net: &mut Net) -> Node<Reservations, MemoryLog> {
+    let clock = net.clone();
+    let config = NodeConfig {
+        tick: Duration::from_millis(1),
+        heartbeat_ticks: 1,
+        election_ticks: 5,
+        seed: Some(1),
+        clock: Rc::new(move || clock.now()),
+        ..NodeConfig::new(1)
+    };
+    let beginning = Beginning::First(vec![(1, Addr::Node(REPLICA))]);
+    Node::start(&net.start(REPLICA), config, MemoryLog::new(), Reservations::new(), beginning).unwrap()
+}
+
+/// A sequencer that keeps its reservations on the replica.
+fn start_sequencer(net: &mut Net, node: u32, start: u64) -> (SeqService, Keeper) {
+    let endpoint = net.start(node);
+    let counter = Arc::new(Counter::idle());
+    let service = SeqService::register(&endpoint, counter.clone(), Batching::Bursts).unwrap();
+    let config = SmrConfig { timeout: LEASE / 4, attempt_timeout: LEASE / 10, ..SmrConfig::default() };
+    let client = SmrClient::new(&endpoint, vec![(1, Addr::Node(REPLICA))], config);
+    let config = ReplicatedConfig { lease: LEASE, start, holder: Some(node.into()) };
+    let config_of_keeper = KeeperConfig { range: RANGE, renew: LEASE / 6, ..KeeperConfig::default() };
+    let keeper = Keeper::start(&endpoint, &counter, Replicated::new(client, config).unwrap(), config_of_keeper);
+    (service, keeper)
+}
+
+#[test]
+fn the_office_is_handed_over_at_once_or_after_a_lease() {
+    let mut net = Net::new();
+    let replica = start_replica(&mut net);
+    let (first, first_keeper) = start_sequencer(&mut net, 1, 1000);
+    let client = net.client(&[1, 2], ClientConfig::default());
+    net.run(async { assert_eq!(client.next().await.unwrap(), 1000) });
+    let (second, second_keeper) = start_sequencer(&mut net, 2, 1000);
+    net.run(async {
+        client.timers().sleep(LEASE * 3).await;
+        assert_eq!(client.next().await.unwrap(), 1001, "the holder renews its term");
+    });
+    assert_eq!((first_keeper.stats().taken, second_keeper.stats().taken), (1, 0));
+    assert!(first_keeper.stats().renewals > 10 && first_keeper.stats().ranges == 1);
+    // After a release, the next sequencer begins without waiting for the term, above all reserved numbers.
+    let begun = net.now();
+    net.run(async {
+        first_keeper.stop().await;
+        assert_eq!(client.next().await.unwrap(), 1000 + RANGE);
+    });
+    assert!(net.now() - begun < 2 * LEASE.as_nanos() as u64);
+    assert!(first.stats().not_serving > 0 && second.stats().requests == 1);
+    // It crashes; another sequencer waits for a lease.
+    let (_, third_keeper) = start_sequencer(&mut net, 3, 0);
+    net.end(2);
+    let config = ClientConfig { attempt_timeout: Duration::from_millis(20), ..ClientConfig::default() };
+    let client = net.client(&[2, 3], config);
+    let begun = net.now();
+    net.run(async { assert_eq!(client.next().await.unwrap(), 1000 + 2 * RANGE) });
+    let waited = net.now() - begun;
+    assert!((LEASE.as_nanos() as u64 / 2..4 * LEASE.as_nanos() as u64).contains(&waited), "{waited}");
+    assert_eq!(third_keeper.stats().taken, 1);
+    assert_eq!(replica.with_machine(|machine| machine.office().reserved), 1000 + 3 * RANGE);
+}
+
+#[test]
+fn a_keeper_stops_also_while_another_one_is_in_office() {
+    let mut net = Net::new();
+    let _replica = start_replica(&mut net);
+    let _first = start_sequencer(&mut net, 1, 0);
+    let client = net.client(&[1], ClientConfig::default());
+    net.run(async { client.next().await.map(|_| ()).unwrap() });
+    let (_, standby) = start_sequencer(&mut net, 2, 0);
+    let begun = net.now();
+    net.run(async {
+        client.timers().sleep(Duration::from_millis(2)).await;
+        standby.stop().await;
+    });
+    assert!(net.now() - begun < 10_000_000);
+}
+
+/// Ranges are reserved before the current one ends. Without replicas the numbers run out, requests are pushed back, and
+/// soon the term is over.
+#[test]
+fn what_is_not_reserved_is_not_handed_out() {
+    let mut net = Net::new();
+    let replica = start_replica(&mut net);
+    let (service, keeper) = start_sequencer(&mut net, 1, 0);
+    let client = net.client(&[1], ClientConfig { timeout: Duration::from_millis(20), ..ClientConfig::default() });
+    let endpoint = net.endpoint();
+    net.run(async {
+        endpoint.timers().sleep(Duration::from_millis(20)).await;
+        let mut end = 0;
+        for _ in 0..20 {
+            let run = client.run(RUN_MAX).await.unwrap();
+            assert_eq!(run.start, end, "no range is left in part");
+            end = run.end;
+        }
+    });
+    assert!(keeper.stats().ranges >= 10);
+    assert_eq!(service.counter().dry(), 0, "the next range is there before it is needed");
+    let reserved = replica.with_machine(|machine| machine.office().reserved);
+    net.end(REPLICA);
+    net.run(async {
+        let session = endpoint.connect(&Addr::Node(1)).await.unwrap();
+        let failure = loop {
+            match session.call(NEXT, encode_next(RUN_MAX).to_vec()).await {
+                Ok(reply) => {
+                    let first = u64::from_le_bytes(reply.response[..].try_into().unwrap());
+                    assert!(first + u64::from(RUN_MAX) <= reserved);
+                }
+                Err(failure) => break failure,
+            }
+        };
+        assert_eq!(failure.error, CallError::Busy);
+        endpoint.timers().sleep(LEASE).await;
+        assert!(matches!(client.next().await, Err(SeqError::TimedOut { .. })));
+    });
+    assert!(service.stats().pushed_back > 0 && service.stats().not_serving > 0);
+    assert_eq!(keeper.stats().expired, 1);
+}
+
+#[test]
+fn a_replicated_space_ends_too() {
+    let mut net = Net::new();
+    let _replica = start_replica(&mut net);
+    let (_, keeper) = start_sequencer(&mut net, 1, NUMBERS_END - RANGE - 7);
+    let client = net.client(&[1], ClientConfig::default());
+    net.run(async {
+        let mut had = 0;
+        let error = loop {
+            match client.run(RUN_MAX).await {
+                Ok(run) => had += run.end - run.start,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, SeqError::Exhausted { .. }), "{error}");
+        assert_eq!(had, RANGE);
+        assert_eq!(client.run(7).await.unwrap(), NUMBERS_END - 7..NUMBERS_END);
+        client.timers().sleep(LEASE * 2).await;
+        assert!(matches!(client.next().await, Err(SeqError::Exhausted { .. })), "it stays in office");
+    });
+    assert_eq!((keeper.stats().taken, keeper.stats().ranges), (1, 2));
+}

@@ -1,0 +1,142 @@
+use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
+use dunlin_rpc::{Endpoint, EndpointConfig};
+
+use super::pace::{ENVELOPE_BYTES_MAX, PATIENCE_MAX, Pace, SMALL_BYTES_MAX};
+use super::*;
+
+const ELECTION: u32 = 20;
+
+fn sent(bytes: usize) -> Sent {
+    Sent { at: 0, leads: Vec::new(), bytes }
+}
+
+/// Returns the links of a process whose path to replica 2 had this many late requests.
+fn slow(late: u32) -> Links {
+    let mut links = Links::new(1);
+    links.follow(0, &members(2));
+    (0..late).for_each(|_| links.note_late(2, &sent(ENVELOPE_BYTES_MAX)));
+    links
+}
+
+fn pace(links: &Links) -> Pace {
+    links.get(2).unwrap().pace
+}
+
+/// Nothing longer than a packet is sent, so no answer shows what the path supports now.
+#[test]
+fn a_path_that_is_no_longer_slow_gets_its_pace_back() {
+    let mut links = slow(12);
+    assert_eq!((pace(&links).bytes_max, pace(&links).patience), (SMALL_BYTES_MAX, PATIENCE_MAX));
+    let mut ticks = 0;
+    while pace(&links) != Pace::FULL {
+        links.note_in_time(2, &sent(200));
+        links.tick(3, ELECTION);
+        ticks += 1;
+        assert!(ticks < 400 * ELECTION, "{:?}", pace(&links));
+    }
+    assert!(ticks > PATIENCE_MAX * ELECTION, "not before a late answer could have come");
+}
+
+#[test]
+fn a_path_is_slow_while_answers_come_late() {
+    let mut links = slow(6);
+    for _ in 0..50 {
+        let before = pace(&links);
+        (0..before.patience * ELECTION).for_each(|_| _ = links.tick(3, ELECTION));
+        assert_eq!((pace(&links).bytes_max, pace(&links).patience), (before.bytes_max, before.patience));
+        links.note_late(2, &sent(ENVELOPE_BYTES_MAX));
+    }
+    // Half the length of the late request is evidence enough.
+    links.note_in_time(2, &sent(ENVELOPE_BYTES_MAX / 2));
+    assert_eq!(pace(&links).patience, PATIENCE_MAX / 2);
+}
+
+#[test]
+fn the_way_to_another_address_is_not_known_to_be_slow() {
+    let mut links = slow(3);
+    links.follow(0, &members(3));
+    assert_eq!(pace(&links), Pace::FULL);
+}
+
+fn members(two: u32) -> Members {
+    [(1, "node:1".to_owned()), (2, format!("node:{two}"))].into()
+}
+
+fn connects(links: &mut Links) -> Vec<Addr> {
+    links.unconnected().into_iter().map(|(_, addr)| addr).collect()
+}
+
+/// An attempt to reach the old address ends after the address changed.
+#[test]
+fn what_came_of_an_old_address_is_not_of_the_new_one() {
+    let mut links = slow(0);
+    assert_eq!(connects(&mut links), [Addr::Node(2)]);
+    links.follow(0, &members(3));
+    assert_eq!(connects(&mut links), [Addr::Node(3)]);
+    let number = links.get(2).unwrap().number;
+    links.on_connected(number, &Addr::Node(2), Err(ConnectError::TimedOut { addr: Addr::Node(2) }));
+    assert_eq!(connects(&mut links), [], "the new one is still being reached");
+    links.on_connected(number, &Addr::Node(3), Err(ConnectError::TimedOut { addr: Addr::Node(3) }));
+    assert_eq!(connects(&mut links), [Addr::Node(3)]);
+}
+
+/// Groups that have not heard of a move, or begin with older knowledge.
+#[test]
+fn a_process_is_reached_where_a_group_has_moved_it() {
+    let mut links = slow(0);
+    links.follow(1, &members(2));
+    links.follow(1, &members(3));
+    links.follow(0, &members(2));
+    links.follow(7, &members(2));
+    assert_eq!(connects(&mut links), [Addr::Node(3)]);
+    let number = links.get(2).unwrap().number;
+    let mut fails =
+        |at| links.on_connected(number, &Addr::Node(at), Err(ConnectError::TimedOut { addr: Addr::Node(at) }));
+    fails(3);
+    assert_eq!(connects(&mut links), [Addr::Node(2)], "nobody is there");
+    let mut fails =
+        |at| links.on_connected(number, &Addr::Node(at), Err(ConnectError::TimedOut { addr: Addr::Node(at) }));
+    fails(2);
+    assert_eq!(connects(&mut links), [Addr::Node(3)], "nor here");
+}
+
+/// A session that is not closed stays open as long as both ends live.
+#[test]
+fn no_session_stays_open_that_is_of_no_use() {
+    let network = LoopbackNetwork::new(LoopbackConfig::default());
+    let [own, two, three] =
+        [1, 2, 3].map(|node| Endpoint::new(network.endpoint(node).unwrap(), EndpointConfig::default()).unwrap());
+    let others = [&two, &three];
+    let turn = || {
+        network.advance(Duration::from_micros(50));
+        others.iter().for_each(|other| _ = other.run_once());
+    };
+    let open = |at: u32| {
+        let mut connecting = std::pin::pin!(own.connect(&Addr::Node(at)));
+        loop {
+            turn();
+            if let Some(session) = own.poll_once(connecting.as_mut()) {
+                return session;
+            }
+        }
+    };
+    let sessions = || {
+        for _ in 0..1000 {
+            turn();
+            own.run_once();
+        }
+        own.stats().sessions
+    };
+    let mut links = slow(0);
+    let number = links.get(2).unwrap().number;
+    assert_eq!(connects(&mut links), [Addr::Node(2)]);
+    let late = open(2);
+    links.follow(0, &members(3));
+    assert_eq!(connects(&mut links), [Addr::Node(3)]);
+    links.on_connected(number, &Addr::Node(2), late);
+    assert_eq!(sessions(), 0, "it is reached elsewhere");
+    links.on_connected(number, &Addr::Node(3), open(3));
+    assert_eq!(sessions(), 1);
+    links.follow(0, &[(1, "node:1".to_owned())].into());
+    assert_eq!(sessions(), 0, "it is no member any more");
+}

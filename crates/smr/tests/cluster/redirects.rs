@@ -1,0 +1,322 @@
+//! Replicas that name other replicas as leaders.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use dunlin_net::Addr;
+use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork, LoopbackTransport};
+use dunlin_rpc::{Endpoint, EndpointConfig};
+use dunlin_smr::wire::CLIENT;
+use dunlin_smr::wire::request::Request;
+use dunlin_smr::wire::response::{Response, Role, Status};
+use dunlin_smr::{Client, ClientConfig, ClientError, ClusterId};
+use futures::future::join_all;
+
+const TURN: Duration = Duration::from_micros(50);
+const NODE_OF_CLIENT: u32 = 9;
+const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(50);
+
+fn named(id: u64) -> Response<'static> {
+    Response::NotLeader { leader: Some((id, Addr::Node(id as u32).to_string())) }
+}
+
+/// Starts a process at the address of a replica that gives the first answer once, and the second from then on.
+fn replica(
+    network: &LoopbackNetwork,
+    id: u64,
+    first: Response<'static>,
+    later: Response<'static>,
+) -> Endpoint<LoopbackTransport> {
+    let endpoint = Endpoint::new(network.endpoint(id as u32).unwrap(), EndpointConfig::default()).unwrap();
+    let mut answers = vec![later, first];
+    endpoint
+        .register(CLIENT, move |request| {
+            let answer = answers.pop().unwrap();
+            request.respond_written(answer.encoded_len(), |out| answer.encode(out));
+            if answers.is_empty() {
+                answers.push(answer);
+            }
+        })
+        .unwrap();
+    endpoint
+}
+
+/// A process that leads at a node, with so many sessions: it answers a question without words, and keeps all others.
+fn leader(network: &LoopbackNetwork, node: u32, sessions_max: u32) -> Endpoint<LoopbackTransport> {
+    let config = EndpointConfig { sessions_max, ..EndpointConfig::default() };
+    let endpoint = Endpoint::new(network.endpoint(node).unwrap(), config).unwrap();
+    let mut kept = Vec::new();
+    endpoint
+        .register(CLIENT, move |request| match Request::parse(request.payload()) {
+            Ok(Request::Read(b"")) => {
+                let answer = Response::Ok(b"here");
+                request.respond_written(answer.encoded_len(), |out| answer.encode(out));
+            }
+            _ => kept.extend(request.defer().ok()),
+        })
+        .unwrap();
+    endpoint
+}
+
+/// A client that knows these members, and who else there is.
+struct Lab<'a> {
+    network: &'a LoopbackNetwork,
+    replicas: &'a [Endpoint<LoopbackTransport>],
+    /// The last of them stands still before this time.
+    last_runs_from: Duration,
+    endpoint: Rc<Endpoint<LoopbackTransport>>,
+    client: Rc<Client<LoopbackTransport>>,
+}
+
+impl<'a> Lab<'a> {
+    fn new(network: &'a LoopbackNetwork, replicas: &'a [Endpoint<LoopbackTransport>], listed: &[u64]) -> Lab<'a> {
+        let config = EndpointConfig { connect_timeout: ATTEMPT_TIMEOUT, ..EndpointConfig::default() };
+        let endpoint = Rc::new(Endpoint::new(network.endpoint(NODE_OF_CLIENT).unwrap(), config).unwrap());
+        let config = ClientConfig {
+            cluster: ClusterId::from_bits(7),
+            timeout: 20 * ATTEMPT_TIMEOUT,
+            attempt_timeout: ATTEMPT_TIMEOUT,
+            ..ClientConfig::default()
+        };
+        let client = Client::new(&endpoint, listed.iter().map(|id| (*id, Addr::Node(*id as u32))), config);
+        Lab { network, replicas, last_runs_from: Duration::ZERO, endpoint, client: Rc::new(client) }
+    }
+
+    fn now(&self) -> Duration {
+        Duration::from_nanos(self.network.now())
+    }
+
+    fn drive<F: Future>(&self, work: F) -> F::Output {
+        let mut work = Box::pin(work);
+        loop {
+            self.network.advance(TURN);
+            let stands_still = usize::from(self.now() < self.last_runs_from);
+            self.replicas.iter().rev().skip(stands_still).for_each(|replica| _ = replica.run_once());
+            if let Some(output) = self.endpoint.poll_once(work.as_mut()) {
+                return output;
+            }
+        }
+    }
+
+    fn ask(&self) -> Result<Vec<u8>, ClientError> {
+        self.drive(self.client.query(b"")).map(|reply| reply.to_vec())
+    }
+
+    /// Asks so many questions that wait for an answer; counts those that wait no more.
+    fn wait(&self, questions: usize) -> Rc<Cell<usize>> {
+        let ended = Rc::new(Cell::new(0));
+        for _ in 0..questions {
+            let (client, ended) = (self.client.clone(), ended.clone());
+            self.endpoint.spawn(async move {
+                drop(client.wait_for(b"wait").await);
+                ended.set(ended.get() + 1);
+            });
+        }
+        self.drive(self.endpoint.timers().sleep(ATTEMPT_TIMEOUT / 2));
+        ended
+    }
+}
+
+/// What a client hears that knows these members.
+fn answer(
+    network: &LoopbackNetwork,
+    replicas: &[Endpoint<LoopbackTransport>],
+    listed: &[u64],
+) -> Result<Vec<u8>, ClientError> {
+    Lab::new(network, replicas, listed).ask()
+}
+
+/// Replica 3 was removed while 2 led, and 2 by the next leader: neither will ever learn who leads.
+#[test]
+fn replicas_that_were_removed_do_not_send_clients_to_each_other_for_ever() {
+    let network = LoopbackNetwork::new(LoopbackConfig::default());
+    let replicas = [
+        replica(&network, 1, named(3), Response::Ok(b"here")),
+        replica(&network, 2, Response::NotLeader { leader: None }, Response::NotLeader { leader: None }),
+        replica(&network, 3, named(2), named(2)),
+    ];
+    assert_eq!(answer(&network, &replicas, &[1, 2, 3]), Ok(b"here".to_vec()));
+}
+
+/// A replica that was started at another address leads before the cluster was told of the move. The others name its old
+/// address, where nobody is; only the client's list has the new one.
+#[test]
+fn a_leader_is_found_where_the_list_has_it_though_others_name_its_old_address() {
+    let network = LoopbackNetwork::new(LoopbackConfig::default());
+    let old = || Response::NotLeader { leader: Some((4, Addr::Node(12).to_string())) };
+    let replicas = [
+        replica(&network, 2, old(), old()),
+        replica(&network, 3, old(), old()),
+        replica(&network, 4, Response::Ok(b"here"), Response::Ok(b"here")),
+    ];
+    assert_eq!(answer(&network, &replicas, &[1, 2, 3, 4]), Ok(b"here".to_vec()));
+}
+
+/// Replica 3 was asked before it was elected, and 2, which led before, is gone: a replica that names 3 knows something
+/// newer.
+#[test]
+fn a_leader_that_was_asked_before_it_was_elected_is_asked_when_it_is_named() {
+    let network = LoopbackNetwork::new(LoopbackConfig::default());
+    let replicas = [
+        replica(&network, 3, Response::NotLeader { leader: None }, Response::Ok(b"here")),
+        replica(&network, 4, named(3), named(3)),
+    ];
+    assert_eq!(answer(&network, &replicas, &[2, 3, 4]), Ok(b"here".to_vec()));
+    let took = Duration::from_nanos(network.now());
+    assert!(took < ATTEMPT_TIMEOUT * 3 / 2, "it waited for the one that is gone again: {took:?}");
+}
+
+/// Nobody serves replicas any more at the address that the others name.
+#[test]
+fn a_leader_is_found_where_the_list_has_it_though_another_service_is_at_its_old_address() {
+    let network = LoopbackNetwork::new(LoopbackConfig::default());
+    let replicas = [
+        replica(&network, 2, moved(), moved()),
+        Endpoint::new(network.endpoint(MOVED).unwrap(), EndpointConfig::default()).unwrap(),
+        replica(&network, 4, Response::Ok(b"here"), Response::Ok(b"here")),
+    ];
+    assert_eq!(answer(&network, &replicas, &[2, 4]), Ok(b"here".to_vec()));
+}
+
+/// Where replica 4 has moved, which leads. The lists of clients have it at its old address.
+const MOVED: u32 = 12;
+
+fn moved() -> Response<'static> {
+    Response::NotLeader { leader: Some((4, Addr::Node(MOVED).to_string())) }
+}
+
+fn replicas_of_moved(network: &LoopbackNetwork, sessions_max: u32) -> [Endpoint<LoopbackTransport>; 3] {
+    let others = [2, 3].map(|id| replica(network, id, moved(), moved()));
+    let [two, three] = others;
+    [two, three, leader(network, MOVED, sessions_max)]
+}
+
+#[test]
+fn a_request_without_an_answer_ends_no_others_at_a_leader_that_has_moved() {
+    let network = LoopbackNetwork::new(LoopbackConfig::default());
+    let replicas = replicas_of_moved(&network, 100);
+    let lab = Lab::new(&network, &replicas, &[2, 3, 4]);
+    assert_eq!(lab.ask(), Ok(b"here".to_vec()));
+    let ended = lab.wait(10);
+    let lost = lab.drive(lab.client.query(b"lost")).map(drop);
+    assert_eq!(lost, Err(ClientError::TimedOut { may_have_run: false }));
+    assert_eq!(ended.get(), 0);
+}
+
+/// It shares the sessions of the first client, and not what that has learned since.
+#[test]
+fn a_client_of_another_group_that_hears_of_a_move_later_ends_no_requests() {
+    let network = LoopbackNetwork::new(LoopbackConfig::default());
+    let replicas = replicas_of_moved(&network, 100);
+    let lab = Lab::new(&network, &replicas, &[2, 3, 4]);
+    let others: Vec<_> = (1..4).map(|group| lab.client.of_group(group)).collect();
+    assert_eq!(lab.ask(), Ok(b"here".to_vec()));
+    let ended = lab.wait(10);
+    let sessions = lab.endpoint.stats().sessions;
+    for other in others {
+        assert!(lab.drive(other.query(b"")).is_ok());
+    }
+    assert_eq!((ended.get(), lab.endpoint.stats().sessions), (0, sessions));
+}
+
+/// Requests end where they were sent, and later ones go elsewhere.
+#[test]
+fn requests_at_an_address_that_is_no_longer_the_one_of_a_replica_have_their_answers() {
+    let network = LoopbackNetwork::new(LoopbackConfig::default());
+    let replicas = replicas_of_moved(&network, 100);
+    let lab = Lab::new(&network, &replicas, &[2, 3, 4]);
+    assert_eq!(lab.ask(), Ok(b"here".to_vec()));
+    let ended = lab.wait(10);
+    let sessions = lab.endpoint.stats().sessions;
+    lab.client.learn(4, Addr::Node(99));
+    lab.drive(lab.endpoint.timers().sleep(ATTEMPT_TIMEOUT));
+    assert_eq!(ended.get(), 0);
+    assert_eq!(lab.endpoint.stats().sessions, sessions - 1, "one was for reads, of which there are none");
+}
+
+/// There is room for eight questions.
+#[test]
+fn a_leader_that_has_no_room_for_more_questions_is_not_taken_for_silent() {
+    let network = LoopbackNetwork::new(LoopbackConfig::default());
+    let replicas = replicas_of_moved(&network, 2);
+    let lab = Lab::new(&network, &replicas, &[2, 3, 4]);
+    assert_eq!(lab.ask(), Ok(b"here".to_vec()));
+    let ended = lab.wait(10);
+    lab.drive(lab.endpoint.timers().sleep(3 * ATTEMPT_TIMEOUT));
+    assert_eq!(ended.get(), 2);
+    let begun = lab.now();
+    assert_eq!(lab.ask(), Ok(b"here".to_vec()));
+    assert!(lab.now() - begun < 20 * TURN, "it asked others after {:?}", lab.now() - begun);
+}
+
+/// Two requests ask a leader that stands still where it was before it moved. The first one finds it.
+#[test]
+fn a_request_that_was_sent_to_an_old_address_believes_what_others_have_learned_since() {
+    let network = LoopbackNetwork::new(LoopbackConfig::default());
+    let replicas = replicas_of_moved(&network, 100);
+    let _silent = network.endpoint(4).unwrap();
+    let lab = Lab { last_runs_from: ATTEMPT_TIMEOUT * 6 / 5, ..Lab::new(&network, &replicas, &[2, 3, 4]) };
+    let first = async {
+        lab.client.query(b"").await.unwrap();
+        lab.client.wait_for(b"wait").await
+    };
+    let second = async {
+        lab.endpoint.timers().sleep(ATTEMPT_TIMEOUT * 7 / 5).await;
+        lab.client.query(b"").await
+    };
+    let mut first = Box::pin(first);
+    let found = lab.drive(async {
+        let ended = futures::future::select(first.as_mut(), Box::pin(second)).await;
+        matches!(ended, futures::future::Either::Right((Ok(_), _)))
+    });
+    assert!(found, "what the first one asked waits on");
+    assert!(lab.now() < 4 * ATTEMPT_TIMEOUT, "the old address was asked again: {:?}", lab.now());
+}
+
+/// The status of a replica that the client trusts says that replica 4 has moved.
+#[test]
+fn a_client_that_follows_a_replica_asks_nobody_at_the_address_of_its_list() {
+    let network = LoopbackNetwork::new(LoopbackConfig::default());
+    let replicas = replicas_of_moved(&network, 100);
+    let old = Endpoint::new(network.endpoint(4).unwrap(), EndpointConfig::default()).unwrap();
+    let lab = Lab { last_runs_from: 2 * ATTEMPT_TIMEOUT, ..Lab::new(&network, &replicas, &[2, 3, 4]) };
+    let addresses = [(2, 2), (3, 3), (4, MOVED)].map(|(id, node)| (id, Addr::Node(node).to_string()));
+    lab.client.follow(&Status {
+        id: 2,
+        cluster: ClusterId::from_bits(7),
+        groups: 1,
+        other_groups: None,
+        role: Role::Follower,
+        disk_hangs: false,
+        term: 1,
+        leader: Some(4),
+        first: 1,
+        last: 1,
+        committed: 1,
+        applied: 1,
+        sessions: 0,
+        snapshot_pause_max: 0,
+        voters: vec![2, 3, 4],
+        learners: Vec::new(),
+        matched: Vec::new(),
+        foreign: Vec::new(),
+        addresses: addresses.into(),
+    });
+    assert_eq!(lab.ask(), Ok(b"here".to_vec()));
+    assert!(lab.now() > lab.last_runs_from);
+    old.run_once();
+    assert_eq!(old.stats().transport.rx_packets, 0);
+}
+
+/// All of them begin to ask a replica of which nothing comes.
+#[test]
+fn requests_do_not_wait_one_after_the_other_for_a_replica_that_is_gone() {
+    let network = LoopbackNetwork::new(LoopbackConfig::default());
+    let replicas = [replica(&network, 2, Response::Ok(b"here"), Response::Ok(b"here"))];
+    let _silent = network.endpoint(1).unwrap();
+    let lab = Lab::new(&network, &replicas, &[1, 2]);
+    let answers = lab.drive(join_all((0..30).map(|_| lab.client.query(b""))));
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    assert!(lab.now() < 3 * ATTEMPT_TIMEOUT, "{:?}", lab.now());
+}

@@ -1,0 +1,188 @@
+//! The interface of a transaction.
+
+use std::rc::Rc;
+
+use bytes::Bytes;
+use dunlin_net::Transport;
+
+use super::finish::{Finish, Finished};
+use super::{Client, Inner};
+use crate::client::Outcome;
+use crate::error::TxnError;
+use crate::ids::{TableId, TransactionId};
+use crate::transaction::{Mode, Planned, State};
+
+/// A transaction. If it commits, its reads are of one moment. Until then they may be of several, so base no decision
+/// outside the transaction on them.
+///
+/// After an error the transaction has ended. It holds no lock, except at an unreachable participant, where it is
+/// unlocked as soon as possible. Dropping it aborts it. If the future of one of its methods is dropped, the work that
+/// it began is completed, and the transaction is aborted unless it was committing.
+pub struct Transaction<T: Transport + 'static> {
+    inner: Rc<Inner<T>>,
+    id: TransactionId,
+    state: Option<Box<State>>,
+}
+
+impl<T: Transport + 'static> Transaction<T> {
+    pub(super) fn new(inner: &Rc<Inner<T>>, state: State) -> Transaction<T> {
+        Transaction { inner: inner.clone(), id: state.id, state: Some(Box::new(state)) }
+    }
+
+    /// Its id, for [`Client::outcome`](crate::Client::outcome).
+    pub fn id(&self) -> TransactionId {
+        self.id
+    }
+
+    /// Reads a key; `None` if it is absent. The transaction sees its own writes.
+    ///
+    /// # Errors
+    /// [`TxnError`]; the transaction has ended then.
+    pub async fn get(&mut self, table: TableId, key: &[u8]) -> Result<Option<Bytes>, TxnError> {
+        self.get_one(table, key, Mode::Read).await
+    }
+
+    /// Reads and locks a key in one message: for keys that the transaction will write.
+    ///
+    /// # Errors
+    /// As [`Transaction::get`].
+    pub async fn get_for_update(&mut self, table: TableId, key: &[u8]) -> Result<Option<Bytes>, TxnError> {
+        self.get_one(table, key, Mode::Update).await
+    }
+
+    async fn get_one(&mut self, table: TableId, key: &[u8], mode: Mode) -> Result<Option<Bytes>, TxnError> {
+        let values = self.execute(&[(table, key)], mode).await?;
+        Ok(values.into_iter().next().flatten())
+    }
+
+    /// Reads several keys at once, with one message to each core that has some of them (the paper's `Execute`). May be
+    /// called repeatedly. The values are in the order of the keys.
+    ///
+    /// # Errors
+    /// As [`Transaction::get`].
+    pub async fn execute(&mut self, keys: &[(TableId, &[u8])], mode: Mode) -> Result<Vec<Option<Bytes>>, TxnError> {
+        let mut state = self.state.take().ok_or(TxnError::Ended)?;
+        if !state.admit(self.inner.config.transactions_max) {
+            return self.fail(state, TxnError::Busy { what: "transactions" }).await;
+        }
+        let messages = match state.execute_round(keys, mode, self.inner.config.room_bytes) {
+            Ok(messages) => messages,
+            Err(error) => return self.fail(state, error).await,
+        };
+        if !messages.is_empty() {
+            let inner = self.inner.clone();
+            let round = async move {
+                let result = inner.ask(&mut state, messages).await;
+                Finished { state: Some(state), result }
+            };
+            let finished = Finish::new(&self.inner, round).await;
+            state = finished.state.ok_or(TxnError::Ended)?;
+            if let Err(error) = finished.result {
+                return self.fail(state, error).await;
+            }
+        }
+        let values = keys.iter().map(|(table, key)| state.known(*table, key, mode).flatten()).collect();
+        self.state = Some(state);
+        Ok(values)
+    }
+
+    /// Ends the transaction with an error.
+    async fn fail<R>(&mut self, state: Box<State>, error: TxnError) -> Result<R, TxnError> {
+        let inner = self.inner.clone();
+        let round = async move {
+            inner.abort(state).await;
+            Finished { state: None, result: error }
+        };
+        let result = Err(Finish::new(&self.inner, round).await.result);
+        self.inner.ended(&result);
+        result
+    }
+
+    fn plan(&mut self, plan: impl FnOnce(&mut State) -> Result<(), TxnError>) -> Result<(), TxnError> {
+        plan(self.state.as_deref_mut().ok_or(TxnError::Ended)?)
+    }
+
+    /// Writes a key when the transaction commits, whether or not it exists.
+    ///
+    /// # Errors
+    /// If the transaction has ended, or a limit is exceeded. In the second case the transaction goes on without the
+    /// write.
+    pub fn put(&mut self, table: TableId, key: &[u8], value: impl Into<Bytes>) -> Result<(), TxnError> {
+        self.plan(|state| state.plan(table, key, Planned::Put(value.into())))
+    }
+
+    /// Writes a key when the transaction commits; if the key exists, the commit fails with [`TxnError::Exists`].
+    ///
+    /// # Errors
+    /// As [`Transaction::put`]; [`TxnError::Exists`] if the transaction has already read an existing value.
+    pub fn insert(&mut self, table: TableId, key: &[u8], value: impl Into<Bytes>) -> Result<(), TxnError> {
+        self.plan(|state| state.plan_insert(table, key, value.into()))
+    }
+
+    /// Deletes a key when the transaction commits, if it exists.
+    ///
+    /// # Errors
+    /// As [`Transaction::put`].
+    pub fn delete(&mut self, table: TableId, key: &[u8]) -> Result<(), TxnError> {
+        self.plan(|state| state.plan(table, key, Planned::Delete))
+    }
+
+    /// Commits. When it returns `Ok`, all other transactions see the writes, and they survive the failure of any f
+    /// nodes.
+    ///
+    /// # Errors
+    /// [`TxnError::InDoubt`] if it may have committed; after all other errors it has not.
+    pub async fn commit(mut self) -> Result<(), TxnError> {
+        self.commit_open().await
+    }
+
+    /// The same for a transaction that its user may have ended.
+    pub(super) async fn commit_open(&mut self) -> Result<(), TxnError> {
+        let mut state = self.state.take().ok_or(TxnError::Ended)?;
+        if !state.admit(self.inner.config.transactions_max) {
+            return self.fail(state, TxnError::Busy { what: "transactions" }).await;
+        }
+        let inner = self.inner.clone();
+        let round = async move {
+            let result = inner.clone().commit(state).await;
+            inner.ended(&result);
+            Finished { state: None, result }
+        };
+        Finish::new(&self.inner, round).await.result
+    }
+
+    /// Aborts the transaction: none of its writes is applied.
+    pub async fn abort(&mut self) {
+        if let Some(state) = self.state.take() {
+            let inner = self.inner.clone();
+            let round = async move {
+                inner.abort(state).await;
+                Finished { state: None, result: () }
+            };
+            Finish::new(&self.inner, round).await;
+        }
+    }
+
+    /// Whether the transaction has not ended yet.
+    pub fn is_open(&self) -> bool {
+        self.state.is_some()
+    }
+}
+
+impl<T: Transport + 'static> Drop for Transaction<T> {
+    fn drop(&mut self) {
+        let Some(state) = self.state.take().filter(|state| state.holds_locks()) else { return };
+        let inner = self.inner.clone();
+        self.inner.endpoint.spawn(async move { inner.abort(state).await });
+    }
+}
+
+impl<T: Transport + 'static> Client<T> {
+    /// Asks all logs for the outcome of a transaction. While its epoch lasts, an open one is [`Outcome::InDoubt`].
+    ///
+    /// # Errors
+    /// If a member is unreachable, or is in another epoch: ask again.
+    pub async fn outcome(&self, transaction: TransactionId) -> Result<Outcome, TxnError> {
+        self.0.outcome(transaction).await
+    }
+}

@@ -1,0 +1,312 @@
+//! Configurations: the members of an epoch, and the copies of partitions that each holds.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::Hasher;
+
+use dunlin_net::Addr;
+use siphasher::sip::SipHasher13;
+
+use crate::ids::{Epoch, NodeId, PartitionId, Place, TableId};
+use crate::limits::{PARTITIONS_MAX, TABLES_MAX};
+
+/// Maximum number of copies of a partition.
+pub const REPLICAS_MAX: usize = 7;
+
+/// The state that members and clients agree on in one epoch. Its source (a test; later the cluster manager) must issue
+/// one configuration for each epoch, and never two different ones.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Configuration {
+    /// The cluster's number.
+    pub cluster: u64,
+    /// Its number; rises with every configuration.
+    pub epoch: Epoch,
+    /// Number of copies of each partition (the paper's f + 1), and of log replicas of each coordinator.
+    pub replicas: usize,
+    /// The members.
+    pub nodes: BTreeMap<NodeId, Member>,
+    /// The copies of each partition, the primary first, each on another node.
+    pub partitions: Vec<Vec<Place>>,
+    /// The names of the tables. Never reordered; none is ever removed.
+    pub tables: Vec<String>,
+    /// Seed of the hash that partitions the keys.
+    pub seed: [u8; 16],
+}
+
+/// A node of a configuration: one process, with the data it received since it started. A process that replaces it is
+/// another member, without data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Identifies the process: a number that it drew at random when it started.
+    pub incarnation: u64,
+    /// The address of each of its cores.
+    pub cores: Vec<Addr>,
+}
+
+/// Whether a copy of a partition serves reads and locks, or is only kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It serves reads and locks.
+    Primary,
+    /// It receives committed writes.
+    Backup,
+}
+
+/// Why a configuration is invalid.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigurationError {
+    /// A number is out of range.
+    #[error("{what} are {value}: choose 1 to {max}")]
+    Number {
+        /// Which number.
+        what: &'static str,
+        /// Its value.
+        value: usize,
+        /// The maximum.
+        max: usize,
+    },
+    /// A copy is at a place that no node has.
+    #[error("partition {} has a copy on {place}, which the configuration does not list", partition.0)]
+    NoSuchPlace {
+        /// The partition.
+        partition: PartitionId,
+        /// The place.
+        place: Place,
+    },
+    /// Two copies of one partition are on one node.
+    #[error("partition {} has two copies on node {node}: place each copy on a node of its own", partition.0)]
+    SameNode {
+        /// The partition.
+        partition: PartitionId,
+        /// The node.
+        node: NodeId,
+    },
+    /// All copies of a partition are gone.
+    #[error("all copies of partition {} are lost: its nodes failed together; restore its data from a backup", .0.0)]
+    PartitionLost(PartitionId),
+}
+
+/// The initial layout of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// The cluster's number.
+    pub cluster: u64,
+    /// The nodes.
+    pub nodes: BTreeMap<NodeId, Member>,
+    /// Number of partitions whose primary is on each core.
+    pub partitions_per_core: usize,
+    /// Copies of each partition.
+    pub replicas: usize,
+    /// The names of the tables.
+    pub tables: Vec<String>,
+    /// Seed of the hash that partitions the keys.
+    pub seed: [u8; 16],
+}
+
+impl Plan {
+    /// Returns the first configuration: primaries spread over all cores, the backups of each over the nodes that
+    /// follow.
+    ///
+    /// # Errors
+    /// [`ConfigurationError`] if a number is out of range.
+    pub fn configure(self) -> Result<Configuration, ConfigurationError> {
+        check_number("replicas", self.replicas, REPLICAS_MAX.min(self.nodes.len()))?;
+        let ring: Vec<(NodeId, usize)> = self.nodes.iter().map(|(node, member)| (*node, member.cores.len())).collect();
+        let mut partitions = Vec::new();
+        for round in 0..self.partitions_per_core {
+            for (at, (_, cores)) in ring.iter().enumerate() {
+                for core in 0..*cores {
+                    let copy = |step: usize| {
+                        // A different distance for each core and round, so that the load of a failed node is spread.
+                        let skip = if step == 0 { 0 } else { step + (core + round) % (ring.len() - self.replicas + 1) };
+                        let (node, cores) = ring[(at + skip) % ring.len()];
+                        Place { node, core: (core % cores.max(1)) as u16 }
+                    };
+                    partitions.push((0..self.replicas).map(copy).collect());
+                }
+            }
+        }
+        let Plan { cluster, nodes, replicas, tables, seed, .. } = self;
+        let configuration = Configuration { cluster, epoch: 1, replicas, nodes, partitions, tables, seed };
+        configuration.check()?;
+        Ok(configuration)
+    }
+}
+
+fn check_number(what: &'static str, value: usize, max: usize) -> Result<(), ConfigurationError> {
+    if (1..=max).contains(&value) { Ok(()) } else { Err(ConfigurationError::Number { what, value, max }) }
+}
+
+impl Configuration {
+    /// Checks everything that does not depend on earlier configurations.
+    ///
+    /// # Errors
+    /// The first error found.
+    pub fn check(&self) -> Result<(), ConfigurationError> {
+        check_number("replicas", self.replicas, REPLICAS_MAX)?;
+        check_number("partitions", self.partitions.len(), PARTITIONS_MAX)?;
+        check_number("tables", self.tables.len(), TABLES_MAX)?;
+        for (number, copies) in self.partitions.iter().enumerate() {
+            self.check_copies(PartitionId(number as u32), copies)?;
+        }
+        Ok(())
+    }
+
+    fn check_copies(&self, partition: PartitionId, copies: &[Place]) -> Result<(), ConfigurationError> {
+        if copies.is_empty() {
+            return Err(ConfigurationError::PartitionLost(partition));
+        }
+        let mut nodes = BTreeSet::new();
+        for place in copies {
+            if self.addr(*place).is_none() {
+                return Err(ConfigurationError::NoSuchPlace { partition, place: *place });
+            }
+            if !nodes.insert(place.node) {
+                return Err(ConfigurationError::SameNode { partition, node: place.node });
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the next configuration, without failed nodes: the first remaining backup becomes the primary.
+    ///
+    /// # Errors
+    /// [`ConfigurationError::PartitionLost`] if a partition has no copy left.
+    pub fn without(&self, failed: &[NodeId]) -> Result<Configuration, ConfigurationError> {
+        let mut next = self.clone();
+        next.epoch += 1;
+        next.nodes.retain(|node, _| !failed.contains(node));
+        for copies in &mut next.partitions {
+            copies.retain(|place| !failed.contains(&place.node));
+        }
+        next.check()?;
+        Ok(next)
+    }
+
+    /// The partition of a key, the same in every table: items of several tables with one key are on the same core.
+    #[inline]
+    pub fn partition_of(&self, key: &[u8]) -> PartitionId {
+        let mut hasher = SipHasher13::new_with_key(&self.seed);
+        hasher.write(key);
+        // The high half of a product with 32 random bits: as uniform as a remainder, without a division.
+        PartitionId((((hasher.finish() >> 32) * self.partitions.len() as u64) >> 32) as u32)
+    }
+
+    /// The copies of a partition, the primary first.
+    ///
+    /// # Panics
+    /// If there is no such partition.
+    #[inline]
+    pub fn copies(&self, partition: PartitionId) -> &[Place] {
+        &self.partitions[partition.0 as usize]
+    }
+
+    /// The role of a place for a partition; `None` if it has no copy.
+    pub fn role(&self, partition: PartitionId, place: Place) -> Option<Role> {
+        let at = self.partitions.get(partition.0 as usize)?.iter().position(|copy| *copy == place)?;
+        Some(if at == 0 { Role::Primary } else { Role::Backup })
+    }
+
+    /// The table with this name.
+    pub fn table(&self, name: &str) -> Option<TableId> {
+        self.tables.iter().position(|table| table == name).map(|at| TableId(at as u16))
+    }
+
+    /// The address of a core.
+    pub fn addr(&self, place: Place) -> Option<&Addr> {
+        self.nodes.get(&place.node)?.cores.get(usize::from(place.core))
+    }
+
+    /// The incarnation of a core's process; zero if there is no such core.
+    pub fn incarnation(&self, place: Place) -> u64 {
+        self.nodes.get(&place.node).map_or(0, |member| member.incarnation)
+    }
+
+    /// All cores of all nodes, in order.
+    pub fn places(&self) -> impl Iterator<Item = Place> {
+        self.nodes
+            .iter()
+            .flat_map(|(node, member)| (0..member.cores.len()).map(|core| Place { node: *node, core: core as u16 }))
+    }
+
+    /// The log replicas of a coordinator: f + 1 cores on different nodes, or one on each node if there are fewer nodes.
+    /// If the coordinator is on a member, its own core is the first (thesis, section 5.4: the coordinator's own machine
+    /// is one of them).
+    pub fn log_replicas(&self, coordinator: u64, home: Option<Place>) -> Vec<Place> {
+        let ring: Vec<(&NodeId, &Member)> = self.nodes.iter().filter(|(_, member)| !member.cores.is_empty()).collect();
+        if ring.is_empty() {
+            return Vec::new();
+        }
+        let own = home.and_then(|home| ring.iter().position(|(node, _)| **node == home.node));
+        let first = own.unwrap_or((coordinator % ring.len() as u64) as usize);
+        let core = home.map_or(coordinator as usize / ring.len(), |home| usize::from(home.core));
+        let replica = |step: usize| {
+            let (node, member) = ring[(first + step) % ring.len()];
+            Place { node: *node, core: (core % member.cores.len()) as u16 }
+        };
+        (0..self.replicas.min(ring.len())).map(replica).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(nodes: u32, cores: u16, replicas: usize) -> Plan {
+        let addrs = |node| (0..cores).map(|core| Addr::Node(node * 100 + u32::from(core))).collect();
+        Plan {
+            cluster: 1,
+            nodes: (1..=nodes).map(|node| (node, Member { incarnation: 1, cores: addrs(node) })).collect(),
+            partitions_per_core: 2,
+            replicas,
+            tables: vec!["birds".into()],
+            seed: [7; 16],
+        }
+    }
+
+    #[test]
+    fn copies_are_spread_evenly() {
+        for (nodes, cores, replicas) in [(3, 2, 3), (5, 3, 2), (4, 1, 1), (5, 2, 3)] {
+            let configuration = plan(nodes, cores, replicas).configure().unwrap();
+            assert_eq!(configuration.partitions.len(), 2 * nodes as usize * usize::from(cores));
+            for place in configuration.places() {
+                let copies = configuration.partitions.iter().filter(|copies| copies.contains(&place)).count();
+                assert_eq!(copies, 2 * replicas, "{place} of {nodes} nodes");
+            }
+        }
+    }
+
+    #[test]
+    fn plans_that_cannot_be_are_refused() {
+        assert!(matches!(plan(2, 1, 3).configure(), Err(ConfigurationError::Number { what: "replicas", .. })));
+        let mut without_tables = plan(3, 1, 1);
+        without_tables.tables.clear();
+        assert!(matches!(without_tables.configure(), Err(ConfigurationError::Number { what: "tables", .. })));
+        assert!(matches!(plan(3, 0, 1).configure(), Err(ConfigurationError::Number { what: "partitions", .. })));
+    }
+
+    #[test]
+    fn a_backup_is_promoted_and_a_lost_partition_is_said() {
+        let first = plan(3, 1, 2).configure().unwrap();
+        let next = first.without(&[1]).unwrap();
+        assert_eq!(next.epoch, 2);
+        for (before, after) in first.partitions.iter().zip(&next.partitions) {
+            let left: Vec<Place> = before.iter().copied().filter(|place| place.node != 1).collect();
+            assert_eq!(*after, left);
+        }
+        assert!(matches!(next.without(&[2]), Err(ConfigurationError::PartitionLost(_))));
+    }
+
+    #[test]
+    fn logs_are_on_nodes_of_their_own() {
+        let configuration = plan(4, 2, 3).configure().unwrap();
+        for coordinator in 0..20 {
+            for home in [None, Some(Place { node: 3, core: 1 })] {
+                let replicas = configuration.log_replicas(coordinator, home);
+                let nodes: BTreeSet<NodeId> = replicas.iter().map(|place| place.node).collect();
+                assert_eq!((replicas.len(), nodes.len()), (3, 3));
+                assert!(home.is_none_or(|home| replicas[0] == home));
+            }
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! Requests as bytes, valid and invalid.
+
+use std::collections::BTreeMap;
+
+use dunlin_net::Addr;
+use dunlin_trial::Random;
+
+use super::*;
+use crate::configuration::Plan;
+use crate::ids::{TransactionId, Version};
+use crate::limits::{RecoverySlice, VALUE_BYTES_MAX};
+use crate::wire::answer::{Found, Presence, Resource, take_status};
+use crate::wire::execute::{Access, Check, Lock, Target};
+use crate::wire::log::{Append, Recorded, put_transaction, take_transaction};
+use crate::wire::write::Write;
+
+const HERE: Place = Place { node: 1, core: 0 };
+const TABLE: TableId = TableId(0);
+const INCARNATION: u64 = 77;
+
+fn configuration() -> Configuration {
+    let member = |node| Member { incarnation: INCARNATION, cores: vec![Addr::Node(node)] };
+    let nodes: BTreeMap<u32, Member> = (1..=2).map(|node| (node, member(node))).collect();
+    let plan = Plan { cluster: 9, nodes, partitions_per_core: 1, replicas: 2, tables: vec!["t".into()], seed: [1; 16] };
+    plan.configure().unwrap()
+}
+
+fn participant() -> Participant {
+    let limits = Limits { partition_bytes_max: 2000, ..Limits::default() };
+    Participant::new(HERE, INCARNATION, Rc::new(configuration()), limits)
+}
+
+fn name(sequence: u64) -> TransactionId {
+    TransactionId { epoch: 1, coordinator: 5, sequence }
+}
+
+/// A partition that has its primary here, and one that has its backup here.
+fn partitions(participant: &Participant) -> (PartitionId, PartitionId) {
+    let of = |role| participant.partitions().find(|(_, it, _)| *it == role).unwrap().0;
+    (of(Role::Primary), of(Role::Backup))
+}
+
+fn request(kind: Kind, count: u16, transaction: TransactionId) -> Vec<u8> {
+    let mut message = Vec::new();
+    Header { kind, count, cluster: 9, transaction, incarnation: INCARNATION }.encode(&mut message);
+    message
+}
+
+fn ask(participant: &mut Participant, kind: Kind, message: &[u8]) -> Result<Vec<u8>, Refusal> {
+    let mut answer = Vec::new();
+    participant.handle(kind, message, &mut answer);
+    take_status(&mut &answer[..]).unwrap().map(|()| answer[1..].to_vec())
+}
+
+fn lock(room: u32) -> Access {
+    Access::ReadAndLock(Lock { room, expected: Version::MAX })
+}
+
+fn execute(sequence: u64, entries: &[(PartitionId, &[u8], Access)]) -> Vec<u8> {
+    let mut message = request(Kind::Execute, entries.len() as u16, name(sequence));
+    for (partition, key, access) in entries {
+        Target { partition: *partition, table: TABLE, key }.encode(&mut message);
+        access.encode(&mut message);
+    }
+    message
+}
+
+#[test]
+fn a_request_is_done_as_a_whole_or_not_at_all() {
+    let mut participant = participant();
+    let (primary, backup) = partitions(&participant);
+    ask(&mut participant, Kind::Execute, &execute(1, &[(primary, b"taken", lock(8))])).unwrap();
+    let conflicting = [(primary, &b"free"[..], lock(8)), (primary, b"taken", Access::Read)];
+    let refused = ask(&mut participant, Kind::Execute, &execute(2, &conflicting));
+    assert_eq!(refused, Err(Refusal::Conflict { index: 1, cause: Cause::Locked }));
+    let misplaced = [(primary, &b"free"[..], lock(8)), (backup, b"other", Access::Read)];
+    assert_eq!(ask(&mut participant, Kind::Execute, &execute(2, &misplaced)), Err(Refusal::NotHere(backup)));
+    let too_long = [(primary, &b"free"[..], lock(8)), (primary, b"more", lock(5000))];
+    let refused = ask(&mut participant, Kind::Execute, &execute(2, &too_long));
+    assert_eq!(refused, Err(Refusal::Full(Resource::Memory)));
+    let endless = [(primary, &b"free"[..], lock(VALUE_BYTES_MAX as u32 + 1))];
+    assert_eq!(ask(&mut participant, Kind::Execute, &execute(2, &endless)), Err(Refusal::Malformed));
+    let answer = ask(&mut participant, Kind::Execute, &execute(3, &[(primary, b"free", lock(8))])).unwrap();
+    let found = Found::take(&mut &answer[..]).unwrap();
+    assert_eq!((found.presence, found.value), (Presence::Absent, None));
+}
+
+#[test]
+fn other_epochs_clusters_and_tables_are_refused() {
+    let mut participant = participant();
+    let (primary, _) = partitions(&participant);
+    for kind in Kind::ALL {
+        let mut message = request(kind, 0, TransactionId { epoch: 2, ..name(1) });
+        assert_eq!(ask(&mut participant, kind, &message), Err(Refusal::OtherEpoch { ours: 1 }));
+        message[4] ^= 1;
+        assert_eq!(ask(&mut participant, kind, &message), Err(Refusal::OtherCluster { ours: 9 }));
+        message[0] ^= 1;
+        assert_eq!(ask(&mut participant, kind, &message), Err(Refusal::Malformed));
+    }
+    let mut message = request(Kind::Execute, 1, name(1));
+    Target { partition: primary, table: TableId(1), key: b"k" }.encode(&mut message);
+    Access::Read.encode(&mut message);
+    assert_eq!(ask(&mut participant, Kind::Execute, &message), Err(Refusal::NoTable(TableId(1))));
+}
+
+/// A restarted process has no data, and reports that.
+#[test]
+fn a_participant_that_was_restarted_answers_nothing() {
+    let mut participant = Participant::new(HERE, INCARNATION + 1, Rc::new(configuration()), Limits::default());
+    for kind in Kind::ALL {
+        let refused = ask(&mut participant, kind, &request(kind, 0, name(1)));
+        assert_eq!(refused, Err(Refusal::OtherIncarnation { ours: INCARNATION + 1 }));
+    }
+    let next = configuration().without(&[2]).unwrap();
+    assert!(matches!(participant.reconfigure(Rc::new(next)), Err(NotTaken::OtherIncarnation { .. })));
+}
+
+#[test]
+fn what_was_validated_is_neither_locked_nor_changed() {
+    let mut participant = participant();
+    let (primary, _) = partitions(&participant);
+    let target = Target { partition: primary, table: TABLE, key: b"k" };
+    let check = |participant: &mut Participant, sequence, version| {
+        let mut message = request(Kind::Validate, 1, name(sequence));
+        Check { target, version }.encode(&mut message);
+        ask(participant, Kind::Validate, &message).map(|_| ())
+    };
+    assert_eq!(check(&mut participant, 1, 0), Ok(()));
+    let answer = ask(&mut participant, Kind::Execute, &execute(2, &[(primary, b"k", lock(8))])).unwrap();
+    let grant = Found::take(&mut &answer[..]).unwrap().grant.unwrap();
+    assert_eq!(check(&mut participant, 1, 0), Err(Refusal::Conflict { index: 0, cause: Cause::Locked }));
+    assert_eq!(check(&mut participant, 2, 0), Ok(()), "its own lock is no conflict");
+    let mut commit = request(Kind::CommitPrimary, 1, name(2));
+    Write { target, version: grant.version, low: grant.low, value: Some(b"new") }.encode(&mut commit);
+    ask(&mut participant, Kind::CommitPrimary, &commit).unwrap();
+    ask(&mut participant, Kind::CommitPrimary, &commit).unwrap();
+    let mut never_locked = request(Kind::CommitPrimary, 1, name(2));
+    let version = grant.version + 1;
+    Write { target, version, low: grant.low, value: Some(b"other") }.encode(&mut never_locked);
+    assert_eq!(ask(&mut participant, Kind::CommitPrimary, &never_locked), Err(Refusal::NotLocked(0)));
+    assert_eq!(check(&mut participant, 1, 0), Err(Refusal::Conflict { index: 0, cause: Cause::Changed }));
+    assert_eq!(check(&mut participant, 1, grant.version), Ok(()));
+}
+
+#[test]
+fn a_promoted_backup_is_not_served_before_logs_are_replayed() {
+    let mut participant = participant();
+    let (primary, backup) = partitions(&participant);
+    // A transaction of epoch 1 logs here, and is lost with its coordinator before it commits anywhere.
+    let mut record = request(Kind::Log, 1, name(1));
+    Append::encode_ended(&[], 1, &mut record);
+    let target = Target { partition: backup, table: TABLE, key: b"k" };
+    Write { target, version: 3, low: 3, value: Some(b"logged") }.encode(&mut record);
+    ask(&mut participant, Kind::Log, &record).unwrap();
+    ask(&mut participant, Kind::Execute, &execute(2, &[(primary, b"mine", lock(8))])).unwrap();
+
+    participant.reconfigure(Rc::new(configuration().without(&[2]).unwrap())).unwrap();
+    assert_eq!(ask(&mut participant, Kind::Log, &record), Err(Refusal::OtherEpoch { ours: 2 }));
+    let in_epoch_2 = TransactionId { epoch: 2, ..name(3) };
+    let read = |participant: &mut Participant, partition, key| {
+        let mut message = request(Kind::Execute, 1, in_epoch_2);
+        Target { partition, table: TABLE, key }.encode(&mut message);
+        Access::Read.encode(&mut message);
+        ask(participant, Kind::Execute, &message)
+    };
+    assert_eq!(read(&mut participant, backup, b"k"), Err(Refusal::Recovering(backup)));
+    assert!(read(&mut participant, primary, b"other").is_ok(), "partitions that lost nothing are served all the time");
+    let locked = Err(Refusal::Conflict { index: 0, cause: Cause::Locked });
+    assert_eq!(read(&mut participant, primary, b"mine"), locked, "recovery may find a record of its owner");
+    for _ in 0..2 {
+        assert_eq!(ask(&mut participant, Kind::Replay, &replay_after(name(1))), Ok(named(name(1))), "nothing is left");
+        assert_eq!(ask(&mut participant, Kind::Replay, &replay_after(BEGINNING)).map(|it| it.len()), Ok(24));
+        assert_eq!(ask(&mut participant, Kind::Open, &request(Kind::Open, 0, in_epoch_2)), Ok(vec![0]));
+    }
+    let answer = read(&mut participant, backup, b"k").unwrap();
+    let found = Found::take(&mut &answer[..]).unwrap();
+    assert_eq!((found.version, found.value), (3, Some(&b"logged"[..])));
+    assert!(read(&mut participant, primary, b"mine").is_ok());
+    assert_eq!(participant.log_records(), 0);
+}
+
+const BEGINNING: TransactionId = TransactionId { epoch: 0, coordinator: 0, sequence: 0 };
+
+fn named(transaction: TransactionId) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    put_transaction(&mut bytes, transaction);
+    bytes
+}
+
+/// A request of epoch 2 for the slice after a transaction.
+fn replay_after(after: TransactionId) -> Vec<u8> {
+    let mut message = request(Kind::Replay, 0, TransactionId { epoch: 2, ..name(0) });
+    put_transaction(&mut message, after);
+    message
+}
+
+/// A participant in epoch 2, with 40 records of epoch 1 for a partition that it was promoted for, and 30 locks of that
+/// epoch in another partition.
+fn participant_before_recovery(recovery_slice: RecoverySlice) -> Participant {
+    let limits = Limits { recovery_slice, ..Limits::default() };
+    let mut participant = Participant::new(HERE, INCARNATION, Rc::new(configuration()), limits);
+    let (primary, backup) = partitions(&participant);
+    for number in 0..40u8 {
+        let of = TransactionId { coordinator: u64::from(number % 3), ..name(1 + u64::from(number)) };
+        let mut record = request(Kind::Log, 1, of);
+        Append::encode_ended(&[], 1, &mut record);
+        let target = Target { partition: backup, table: TABLE, key: &[number] };
+        Write { target, version: 1 + u64::from(number), low: 1, value: Some(b"logged") }.encode(&mut record);
+        ask(&mut participant, Kind::Log, &record).unwrap();
+        if number < 30 {
+            let wish = [(primary, &[number][..], lock(8))];
+            ask(&mut participant, Kind::Execute, &execute(100 + u64::from(number), &wish)).unwrap();
+        }
+    }
+    participant.reconfigure(Rc::new(configuration().without(&[2]).unwrap())).unwrap();
+    participant
+}
+
+/// Its items, locks, records and last slice.
+fn recovery_state(participant: &Participant) -> (usize, usize, usize) {
+    let all = |of: fn(PartitionStats) -> usize| participant.partitions().map(|(_, _, stats)| of(stats)).sum();
+    (all(|stats| stats.items), all(|stats| stats.locks), participant.log_records())
+}
+
+#[test]
+fn a_request_of_recovery_handles_one_slice_and_may_be_repeated() {
+    for records_max in [1, 7, 39, 40, 1000] {
+        let mut participant = participant_before_recovery(RecoverySlice { records_max, ..RecoverySlice::default() });
+        let (_, promoted) = partitions_of_epoch_1();
+        assert_eq!(recovery_state(&participant), (0, 30, 40));
+        let mut after = BEGINNING;
+        loop {
+            let before = recovery_state(&participant);
+            let last = ask(&mut participant, Kind::Replay, &replay_after(after)).unwrap();
+            assert_eq!(ask(&mut participant, Kind::Replay, &replay_after(after)).as_ref(), Ok(&last), "a repeated one");
+            let now = recovery_state(&participant);
+            assert!(now.0 - before.0 <= records_max, "{records_max}: {before:?}, then {now:?}");
+            assert_eq!((now.1, now.2), (30, 40), "no lock and no record goes before all copies have replayed");
+            let last = take_transaction(&mut &last[..]).unwrap();
+            if last == after {
+                break;
+            }
+            after = last;
+        }
+        assert_eq!(recovery_state(&participant), (40, 30, 40));
+        let read = {
+            let mut message = request(Kind::Execute, 1, TransactionId { epoch: 2, ..name(3) });
+            Target { partition: promoted, table: TABLE, key: &[0] }.encode(&mut message);
+            Access::Read.encode(&mut message);
+            message
+        };
+        let open = request(Kind::Open, 0, TransactionId { epoch: 2, ..name(0) });
+        loop {
+            let before = recovery_state(&participant);
+            let more = ask(&mut participant, Kind::Open, &open).unwrap();
+            let now = recovery_state(&participant);
+            let handled = before.1 + before.2 - now.1 - now.2;
+            assert!(handled <= records_max, "{records_max}: {before:?}, then {now:?}");
+            if more == [0] {
+                break;
+            }
+            assert_eq!((more, handled > 0), (vec![1], true), "{records_max}: {before:?}, then {now:?}");
+            assert!(now.1 == 30 || now.2 == 0, "locks go after all records: {now:?}");
+        }
+        assert_eq!(recovery_state(&participant), (40, 0, 0));
+        assert!(ask(&mut participant, Kind::Execute, &read).is_ok(), "{records_max}: the promoted partition is open");
+        assert_eq!(ask(&mut participant, Kind::Open, &open), Ok(vec![0]), "a repeated one");
+    }
+}
+
+/// The partition whose primary is here in epoch 1, and the one whose backup is.
+fn partitions_of_epoch_1() -> (PartitionId, PartitionId) {
+    partitions(&participant())
+}
+
+#[test]
+fn configurations_that_do_not_fit_are_refused() {
+    let mut participant = participant();
+    let given = |change: fn(&mut Configuration)| {
+        let mut next = configuration();
+        next.epoch = 2;
+        change(&mut next);
+        Rc::new(next)
+    };
+    let older = participant.reconfigure(given(|next| next.epoch = 1));
+    assert_eq!(older, Err(NotTaken::Older { given: 1, ours: 1 }));
+    let foreign = participant.reconfigure(given(|next| next.cluster = 8));
+    assert_eq!(foreign, Err(NotTaken::OtherCluster { given: 8, ours: 9 }));
+    let moved = participant.reconfigure(given(|next| next.partitions.push(vec![HERE])));
+    assert!(matches!(moved, Err(NotTaken::NoCopy { .. })));
+    assert_eq!(participant.epoch(), 1);
+}
+
+/// Requests with bytes changed, cut off or added: each gets an answer, and a refused one leaves no lock.
+#[test]
+fn hostile_bytes_do_no_harm() {
+    let mut random = Random::new(7);
+    for seed in 0..3000 {
+        let mut participant = participant();
+        let (primary, backup) = partitions(&participant);
+        // It holds a lock and a record of the requesting transaction, and of another one.
+        for sequence in [1, 9] {
+            let key = [sequence as u8];
+            ask(&mut participant, Kind::Execute, &execute(sequence, &[(primary, &key, lock(4))])).unwrap();
+            let mut record = request(Kind::Log, 1, name(sequence));
+            Append::encode_ended(&[], 1, &mut record);
+            let target = Target { partition: primary, table: TABLE, key: &key };
+            Write { target, version: sequence, low: 1, value: Some(b"v") }.encode(&mut record);
+            ask(&mut participant, Kind::Log, &record).unwrap();
+        }
+        let held = |participant: &Participant| {
+            let copies: Vec<PartitionStats> = participant.partitions().map(|(_, _, stats)| stats).collect();
+            (copies, participant.log_records())
+        };
+        let before = held(&participant);
+        let mut message = hostile(&mut random, primary, backup);
+        for _ in 0..random.between(0, 3) {
+            let at = random.index(message.len());
+            match random.between(0, 2) {
+                0 => message[at] = random.next() as u8,
+                1 => message.truncate(at.max(1)),
+                _ => message.push(random.next() as u8),
+            }
+        }
+        let kind = Kind::ALL[random.index(Kind::ALL.len())];
+        // Usually the kind in the message.
+        let kind = Kind::ALL.into_iter().find(|it| Some(&it.req_type()) == message.get(1)).unwrap_or(kind);
+        if ask(&mut participant, kind, &message).is_err() {
+            assert_eq!(held(&participant), before, "message {seed}: {message:02x?}");
+        }
+    }
+}
+
+fn hostile(random: &mut Random, primary: PartitionId, backup: PartitionId) -> Vec<u8> {
+    let target = Target { partition: if random.chance(70) { primary } else { backup }, table: TABLE, key: b"knot" };
+    let write = Write { target, version: 5, low: 4, value: Some(b"red") };
+    match random.between(0, 6) {
+        5 => {
+            // Of two entries, the second may be wrong.
+            let mut message = request(Kind::Abort, 2, name(1));
+            Target { partition: primary, table: TABLE, key: &[1] }.encode(&mut message);
+            target.encode(&mut message);
+            message
+        }
+        6 => {
+            let mut message = request(Kind::Spread, 2, name(1));
+            let mut record = Vec::new();
+            write.encode(&mut record);
+            for sequence in [20, 21] {
+                let transaction = TransactionId { epoch: 0, ..name(sequence) };
+                Recorded { transaction, count: 1, record: &record }.encode(&mut message);
+            }
+            message
+        }
+        0 => execute(1, &[(primary, b"a", lock(4)), (target.partition, b"b", Access::Read), (primary, b"c", lock(9))]),
+        1 => {
+            let mut message = request(Kind::Validate, 1, name(1));
+            Check { target, version: 0 }.encode(&mut message);
+            message
+        }
+        2 => {
+            let mut message = request(Kind::Log, 1, name(1));
+            Append::encode_ended(&[1, 2], 1, &mut message);
+            write.encode(&mut message);
+            message
+        }
+        3 => {
+            let kind = if random.chance(50) { Kind::CommitBackup } else { Kind::CommitPrimary };
+            let mut message = request(kind, 1, name(1));
+            write.encode(&mut message);
+            message
+        }
+        _ => {
+            let kind = Kind::ALL[random.index(Kind::ALL.len())];
+            let mut message = request(kind, random.next() as u16, name(1));
+            (0..random.between(0, 60)).for_each(|_| message.push(random.next() as u8));
+            message
+        }
+    }
+}

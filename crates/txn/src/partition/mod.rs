@@ -1,0 +1,211 @@
+//! One copy of one partition: its items, their versions, and its locks. No I/O, no clock: one thread owns it.
+//!
+//! An item's version, lock and value are in one table entry, because every read needs all three. That is why items are
+//! not in `dunlin-store`: its items move, its headers have no free bits, and a separate lock table would cost every
+//! read a second lookup.
+//!
+//! **Versions** are numbers of the partition, not of the item: each is issued once, with a lock, in ascending order. So
+//! an absent item has a version, too: that of its deletion or, once that is forgotten, the highest forgotten one.
+//! Whatever happened to an item in between, its version differs from the one that was read.
+//!
+//! **The low-water mark** is the lowest version whose lock is held. A lock is released after all backups have applied
+//! the write, so every version below the mark is applied at all copies, or never will be. The mark travels with each
+//! lock and each commit, and tells a backup which deletions it may forget: a message with a version below it is a
+//! repeated one.
+
+mod item;
+mod lock;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::rc::Rc;
+
+use crate::ids::{Epoch, TableId, TransactionId, Version};
+use crate::limits::Limits;
+use crate::mutation::{Mutation, is_planted};
+use crate::wire::write::Write;
+use item::{Item, cost};
+use lock::Held;
+
+pub(crate) use lock::{Before, NoLock, Wish};
+
+/// Versions of one epoch; then those of the next begin. So a promoted backup begins above all versions of its
+/// predecessor.
+const EPOCH_SHIFT: u32 = 40;
+
+/// The result of a lookup.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Seen<'a> {
+    /// The version of the item, or of its absence.
+    pub version: Version,
+    /// The value; `None` if it is absent.
+    pub value: Option<&'a [u8]>,
+    /// The owner of its lock.
+    pub owner: Option<TransactionId>,
+}
+
+/// A remembered deletion: its version and key.
+#[derive(Debug)]
+struct Tombstone {
+    version: Version,
+    table: TableId,
+    key: Rc<[u8]>,
+}
+
+/// A copy of a partition.
+#[derive(Debug)]
+pub(crate) struct Partition {
+    /// Indexed by table number.
+    tables: Vec<HashMap<Rc<[u8]>, Item>>,
+    /// By the version that the owner will write.
+    locks: BTreeMap<Version, Held>,
+    /// The highest version that was issued or applied here.
+    last: Version,
+    /// Every version up to this one is applied at all copies, or never will be.
+    floor: Version,
+    /// The highest version of a forgotten deletion: it applies to all unknown items.
+    absent: Version,
+    /// Remembered deletions, roughly in order.
+    tombstones: VecDeque<Tombstone>,
+    /// Bytes of items, and of the room reserved for them.
+    bytes: usize,
+    limits: Limits,
+}
+
+/// The contents of a copy in numbers, for comparing copies.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PartitionStats {
+    /// Items that exist.
+    pub items: usize,
+    /// Bytes of items, and of the room reserved for them.
+    pub bytes: usize,
+    /// Locks that are held.
+    pub locks: usize,
+    /// Remembered deletions.
+    pub tombstones: usize,
+}
+
+impl Partition {
+    pub fn new(tables: usize, limits: Limits) -> Partition {
+        Partition {
+            tables: (0..tables).map(|_| HashMap::new()).collect(),
+            locks: BTreeMap::new(),
+            last: 0,
+            floor: 0,
+            absent: 0,
+            tombstones: VecDeque::new(),
+            bytes: 0,
+            limits,
+        }
+    }
+
+    /// Adds the tables of a new configuration.
+    pub fn grow_tables(&mut self, tables: usize) {
+        self.tables.resize_with(tables.max(self.tables.len()), HashMap::new);
+    }
+
+    pub fn tables(&self) -> usize {
+        self.tables.len()
+    }
+
+    /// The table must exist: the participant checks it first.
+    fn table(&self, table: TableId) -> &HashMap<Rc<[u8]>, Item> {
+        &self.tables[usize::from(table.0)]
+    }
+
+    fn table_mut(&mut self, table: TableId) -> &mut HashMap<Rc<[u8]>, Item> {
+        &mut self.tables[usize::from(table.0)]
+    }
+
+    pub fn look(&self, table: TableId, key: &[u8]) -> Seen<'_> {
+        let Some(item) = self.table(table).get(key) else {
+            return Seen { version: self.absent, value: None, owner: None };
+        };
+        let owner = self.locks.get(&item.lock).map(|held| held.owner);
+        let version = if item.version == 0 { self.absent } else { item.version };
+        Seen { version, value: item.value.as_deref(), owner }
+    }
+
+    /// The low-water mark of a primary.
+    pub fn low(&self) -> Version {
+        self.locks.first_key_value().map_or(self.last + 1, |(version, _)| *version)
+    }
+
+    /// Raises the low-water mark.
+    fn raise_floor(&mut self, low: Version) {
+        self.floor = self.floor.max(low.saturating_sub(1));
+    }
+
+    /// Applies a write of its primary, unless it is old. Backups do this with commits, all copies with records that
+    /// recovery found.
+    pub fn apply(&mut self, write: &Write<'_>) {
+        let Write { target, version, low, value } = *write;
+        let known = self.table(target.table).get(target.key).map_or(0, |item| item.version);
+        let newest = if known == 0 { self.floor } else { known };
+        if version > newest || is_planted(Mutation::OldWriteApplied) {
+            self.set(target.table, target.key, version, value);
+        }
+        self.last = self.last.max(version);
+        self.raise_floor(low);
+        self.forget_deletions(|partition, oldest, _| oldest.version <= partition.floor);
+    }
+
+    /// Sets an item's value and version. Its lock stays.
+    fn set(&mut self, table: TableId, key: &[u8], version: Version, value: Option<&[u8]>) {
+        let shared = match self.table(table).get_key_value(key) {
+            Some((shared, _)) => shared.clone(),
+            None => Rc::from(key),
+        };
+        let item = self.table_mut(table).entry(shared.clone()).or_default();
+        let before = item.cost(key);
+        item.version = version;
+        item.value = value.map(Box::from);
+        self.bytes = self.bytes - before + cost(key, value);
+        if value.is_none() {
+            self.tombstones.push_back(Tombstone { version, table, key: shared });
+        }
+    }
+
+    /// Forgets the oldest deletions, as long as `may_forget` allows.
+    fn forget_deletions(&mut self, may_forget: impl Fn(&Partition, &Tombstone, usize) -> bool) {
+        while let Some(oldest) = self.tombstones.front() {
+            if !may_forget(self, oldest, self.tombstones.len()) {
+                return;
+            }
+            let Some(Tombstone { version, table, key }) = self.tombstones.pop_front() else { return };
+            // The item may have been stored again, and deleted again, since.
+            if let Some(item) = self.table_mut(table).get_mut(&key).filter(|item| item.version == version) {
+                item.version = 0;
+                let is_locked = item.lock != 0;
+                self.absent = self.absent.max(version);
+                if !is_locked {
+                    self.table_mut(table).remove(&key);
+                }
+            }
+        }
+    }
+
+    /// Makes it a primary: it has applied all recovered records, and issues versions that no other primary ever issued.
+    pub fn promote(&mut self, epoch: Epoch) {
+        self.last = self.last.max(epoch << EPOCH_SHIFT);
+    }
+
+    pub fn stats(&self) -> PartitionStats {
+        PartitionStats {
+            items: self.tables.iter().flat_map(HashMap::values).filter(|item| item.value.is_some()).count(),
+            bytes: self.bytes,
+            locks: self.locks.len(),
+            tombstones: self.tombstones.len(),
+        }
+    }
+
+    /// All items that exist, in no order.
+    pub fn items(&self) -> impl Iterator<Item = (TableId, &[u8], Version, &[u8])> {
+        self.tables.iter().enumerate().flat_map(|(table, items)| {
+            let table = TableId(table as u16);
+            items.iter().filter_map(move |(key, item)| Some((table, &**key, item.version, item.value.as_deref()?)))
+        })
+    }
+}

@@ -1,0 +1,32 @@
+//! A participant on an endpoint.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use dunlin_net::Transport;
+use dunlin_rpc::{Endpoint, RegisterError};
+
+use crate::participant::Participant;
+use crate::wire::Kind;
+
+/// Answers requests of coordinators on an endpoint. Each is executed in the event loop that received it. Callers are
+/// trusted: there is no authentication yet.
+///
+/// Call [`Endpoint::propagate_panics`], so that a participant that panicked answers nothing more.
+///
+/// # Errors
+/// If one of the request types 0x50 to 0x5c has a handler already.
+pub fn serve<T: Transport>(
+    endpoint: &Endpoint<T>,
+    participant: &Rc<RefCell<Participant>>,
+) -> Result<(), RegisterError> {
+    for kind in Kind::ALL {
+        let participant = participant.clone();
+        let mut answer = Vec::new();
+        endpoint.register(kind.req_type(), move |request| {
+            participant.borrow_mut().handle(kind, request.payload(), &mut answer);
+            request.respond(&answer);
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,228 @@
+//! The messages of each phase.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use bytes::Bytes;
+
+use super::{Entry, Mode, State};
+use crate::configuration::{Configuration, Role};
+use crate::error::TxnError;
+use crate::ids::{Place, TableId, Version};
+use crate::limits::VALUE_BYTES_MAX;
+use crate::wire::execute::{Access, Check, Lock, Target};
+use crate::wire::log::Append;
+use crate::wire::write::Write;
+use crate::wire::{Header, Kind};
+
+/// A message to one core.
+#[derive(Debug, Clone)]
+pub(crate) struct Outgoing {
+    pub place: Place,
+    pub kind: Kind,
+    /// For each entry of the message, the index of the transaction's entry.
+    pub entries: Vec<usize>,
+    pub payload: Bytes,
+}
+
+/// The messages of a phase, under construction.
+struct Round {
+    header: Header,
+    configuration: Rc<Configuration>,
+    by_place: BTreeMap<Place, (Vec<usize>, Vec<u8>)>,
+}
+
+impl Round {
+    fn new(state: &State, kind: Kind) -> Round {
+        Round { header: state.header(kind, 0), configuration: state.configuration.clone(), by_place: BTreeMap::new() }
+    }
+
+    /// Adds an entry to the message for a core.
+    fn add(&mut self, place: Place, entry: usize, encode: impl FnOnce(&mut Vec<u8>)) {
+        let (entries, message) = self.by_place.entry(place).or_insert_with(|| {
+            let mut message = Vec::with_capacity(128);
+            Header { incarnation: self.configuration.incarnation(place), ..self.header }.encode(&mut message);
+            (Vec::new(), message)
+        });
+        entries.push(entry);
+        encode(message);
+    }
+
+    fn finish(self) -> Vec<Outgoing> {
+        let kind = self.header.kind;
+        let finish = |(place, (entries, mut message)): (Place, (Vec<usize>, Vec<u8>))| {
+            Header::set_count(&mut message, entries.len() as u16);
+            Outgoing { place, kind, entries, payload: message.into() }
+        };
+        self.by_place.into_iter().map(finish).collect()
+    }
+}
+
+impl Entry {
+    fn target(&self) -> Target<'_> {
+        Target { partition: self.partition, table: self.table, key: &self.key }
+    }
+
+    fn lock(&self, room: usize) -> Lock {
+        let expected = self.read.as_ref().map_or(Version::MAX, |read| read.version);
+        // A locked key already has the version of its lock.
+        let expected = if self.held.is_some() { Version::MAX } else { expected };
+        Lock { room: room as u32, expected }
+    }
+
+    /// The write of a commit, if the entry is locked and planned.
+    fn write(&self) -> Option<Write<'_>> {
+        let (planned, held) = (self.write.as_ref()?, self.held?);
+        let value = planned.value().map(|value| &**value);
+        Some(Write { target: self.target(), version: held.grant.version, low: held.grant.low, value })
+    }
+}
+
+impl State {
+    /// The incarnation is filled in later.
+    fn header(&self, kind: Kind, count: u16) -> Header {
+        Header { kind, count, cluster: self.configuration.cluster, transaction: self.id, incarnation: 0 }
+    }
+
+    /// One message to several cores.
+    pub fn to_each(&self, places: &[Place], kind: Kind, message: &[u8]) -> Vec<Outgoing> {
+        let to = |place: &Place| {
+            let payload = Header::addressed(message, self.configuration.incarnation(*place));
+            Outgoing { place: *place, kind, entries: Vec::new(), payload }
+        };
+        places.iter().map(to).collect()
+    }
+
+    fn primary(&self, entry: &Entry) -> Place {
+        self.configuration.copies(entry.partition)[0]
+    }
+
+    /// Reads keys, and locks those that will be updated, with room for values of `room` bytes. Known keys are skipped.
+    pub fn execute_round(
+        &mut self,
+        keys: &[(TableId, &[u8])],
+        mode: Mode,
+        room: usize,
+    ) -> Result<Vec<Outgoing>, TxnError> {
+        for (table, key) in keys {
+            self.entry(*table, key)?;
+        }
+        let mut wanted: Vec<usize> = Vec::with_capacity(keys.len());
+        for (table, key) in keys {
+            if self.known(*table, key, mode).is_none() {
+                wanted.extend(self.find(*table, key));
+            }
+        }
+        wanted.sort_unstable();
+        wanted.dedup();
+        let mut round = Round::new(self, Kind::Execute);
+        for index in wanted {
+            let entry = &self.entries[index];
+            let access = match mode {
+                Mode::Read => Access::Read,
+                Mode::Update => Access::ReadAndLock(entry.lock(room.min(VALUE_BYTES_MAX))),
+            };
+            round.add(self.primary(entry), index, |out| {
+                entry.target().encode(out);
+                access.encode(out);
+            });
+        }
+        let messages = round.finish();
+        self.messages += messages.len();
+        Ok(messages)
+    }
+
+    /// Locks the keys of the write set that are not locked, or not with enough room.
+    pub fn lock_round(&mut self) -> Vec<Outgoing> {
+        let mut round = Round::new(self, Kind::Execute);
+        for (index, entry) in self.entries.iter().enumerate() {
+            let Some(planned) = &entry.write else { continue };
+            if entry.held.is_some_and(|held| held.room >= planned.len()) {
+                continue;
+            }
+            round.add(self.primary(entry), index, |out| {
+                entry.target().encode(out);
+                Access::Lock(entry.lock(planned.len())).encode(out);
+            });
+        }
+        let messages = round.finish();
+        self.messages += messages.len();
+        messages
+    }
+
+    /// Validates the keys that were read and are not locked. A transaction without writes validates locked keys, too:
+    /// no log would tell it that a lock was broken. If such a transaction read everything with one message, there is
+    /// nothing to validate: its core read it at one moment.
+    pub fn validate_round(&self) -> Vec<Outgoing> {
+        if self.messages <= 1 && !self.writes() {
+            return Vec::new();
+        }
+        let mut round = Round::new(self, Kind::Validate);
+        for (index, entry) in self.entries.iter().enumerate() {
+            let Some(read) = &entry.read else { continue };
+            if entry.held.is_some() && self.writes() {
+                continue;
+            }
+            let check = Check { target: entry.target(), version: read.version };
+            round.add(self.primary(entry), index, |out| check.encode(out));
+        }
+        round.finish()
+    }
+
+    /// The commit record for each log replica, with the numbers of transactions that have ended, and of the lowest open
+    /// one.
+    pub fn log_round(&self, replicas: &[Place], ended: &[u64], open: u64) -> Vec<Outgoing> {
+        let writes: Vec<Write<'_>> = self.entries.iter().filter_map(Entry::write).collect();
+        let mut message = Vec::with_capacity(self.record_bytes + 64);
+        self.header(Kind::Log, writes.len() as u16).encode(&mut message);
+        Append::encode_ended(ended, open, &mut message);
+        writes.iter().for_each(|write| write.encode(&mut message));
+        self.to_each(replicas, Kind::Log, &message)
+    }
+
+    /// Bytes of the writes in its record.
+    pub fn writes_bytes(&self) -> usize {
+        let bytes = |write: Write<'_>| Write::BYTES + write.target.key.len() + write.value.map_or(0, <[u8]>::len);
+        self.entries.iter().filter_map(Entry::write).map(bytes).sum()
+    }
+
+    /// The writes for all backups, or all primaries.
+    pub fn commit_round(&self, role: Role) -> Vec<Outgoing> {
+        let kind = match role {
+            Role::Primary => Kind::CommitPrimary,
+            Role::Backup => Kind::CommitBackup,
+        };
+        let mut round = Round::new(self, kind);
+        for (index, entry) in self.entries.iter().enumerate() {
+            let Some(write) = entry.write() else { continue };
+            let copies = self.configuration.copies(entry.partition);
+            let places = if role == Role::Primary { &copies[..1] } else { &copies[1..] };
+            for place in places {
+                round.add(*place, index, |out| write.encode(out));
+            }
+        }
+        round.finish()
+    }
+
+    /// Unlocks all locked keys, or those that are not written.
+    pub fn abort_round(&self, of: Unlocked) -> Vec<Outgoing> {
+        let mut round = Round::new(self, Kind::Abort);
+        for (index, entry) in self.entries.iter().enumerate() {
+            let is_locked = entry.held.is_some() || entry.may_be_locked;
+            if !is_locked || (of == Unlocked::Unwritten && entry.write.is_some()) {
+                continue;
+            }
+            round.add(self.primary(entry), index, |out| entry.target().encode(out));
+        }
+        round.finish()
+    }
+}
+
+/// Which locks a round of [`Kind::Abort`] releases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unlocked {
+    /// All locks.
+    All,
+    /// Locks on keys that are not written: the transaction commits.
+    Unwritten,
+}

@@ -1,0 +1,52 @@
+//! Planted bugs, each of which a seed of the simulated tests must find.
+//!
+//! `cargo test -p dunlin-txn --features mutations --test mutations -- --nocapture`
+
+#[allow(dead_code, reason = "how much the crashes hurt matters where no bug is planted")]
+#[path = "../simulated/crashes.rs"]
+mod crashes;
+#[path = "../simulated/harness.rs"]
+mod harness;
+#[path = "../simulated/judge.rs"]
+mod judge;
+#[allow(dead_code, reason = "two scenarios find the bugs")]
+#[path = "../simulated/scenarios.rs"]
+mod scenarios;
+#[path = "../simulated/work.rs"]
+mod work;
+
+use std::panic::catch_unwind;
+
+use dunlin_txn::mutation::{Mutation, plant};
+
+const SEEDS: u64 = 100;
+
+/// Whether a seed finds the planted bug.
+fn finds(seed: u64) -> bool {
+    catch_unwind(|| scenarios::harmed_packets(seed)).is_err()
+        || catch_unwind(|| scenarios::crashed_nodes(seed)).is_err()
+        || catch_unwind(|| scenarios::restarted_nodes(seed)).is_err()
+        || catch_unwind(|| scenarios::strangers_stopped(seed)).is_err()
+}
+
+// One test for all: a planted bug affects the whole process.
+#[test]
+fn planted_bugs_are_found() {
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut missed = Vec::new();
+    for mutation in Mutation::ALL {
+        plant(Some(*mutation));
+        match (0..SEEDS).find(|seed| finds(*seed)) {
+            Some(seed) => {
+                eprintln!("{mutation:?}: found by seed {seed}");
+                plant(None);
+                // The seed must fail only because of the bug.
+                assert!(!finds(seed), "seed {seed} fails without a planted bug");
+            }
+            None => missed.push(*mutation),
+        }
+    }
+    plant(None);
+    let _ = std::panic::take_hook();
+    assert!(missed.is_empty(), "not found within {SEEDS} seeds: {missed:?}");
+}

@@ -1,0 +1,88 @@
+//! Nodes that crash for good while transactions run: a new epoch, recovery, and the conditions that hold after it.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use dunlin_sim::fault::FaultId;
+use dunlin_trial::Random;
+use dunlin_txn::{NodeId, Outcome, TransactionId};
+
+use crate::harness::{Cluster, Failure, MILLISECOND};
+use crate::judge::{Done, Fate};
+
+/// The effects of the crashes.
+#[derive(Debug, Clone, Copy)]
+pub struct Found {
+    /// Transactions whose outcome was unknown at first.
+    pub in_doubt: usize,
+    /// Records of earlier epochs that recoveries found.
+    pub recovered: usize,
+}
+
+/// Fails a node, waits as long as its lease would take, and moves all others into the next epoch, one after the other.
+pub fn fail_one(cluster: &mut Cluster, random: &mut Random, how: Failure, found: &Rc<Cell<usize>>) -> FaultId {
+    let nodes: Vec<NodeId> = cluster.configuration.nodes.keys().copied().collect();
+    let victim = *random.pick(&nodes).unwrap();
+    let fault = cluster.fail(victim, how);
+    cluster.run_for(random.between(100, 10_000) * MILLISECOND / 1000);
+    next_epoch(cluster, random, &[victim], found);
+    fault
+}
+
+/// Moves all nodes into the next epoch, one after the other, and lets one of them recover.
+pub fn next_epoch(cluster: &mut Cluster, random: &mut Random, failed: &[NodeId], found: &Rc<Cell<usize>>) {
+    let next = Rc::new(cluster.configuration.without(failed).unwrap());
+    cluster.configuration = next.clone();
+    let mut order: Vec<usize> = (0..cluster.cores.len()).collect();
+    while !order.is_empty() {
+        let at = order.swap_remove(random.index(order.len()));
+        cluster.cores[at].reconfigure(&next);
+        cluster.run_for(random.between(0, 200) * MILLISECOND / 1000);
+    }
+    let core = random.pick(&cluster.cores).unwrap().clone();
+    let (epoch, found) = (next.epoch, found.clone());
+    core.clone().spawn(async move {
+        while core.client.epoch() == epoch {
+            if let Ok(recovered) = core.client.recover().await {
+                found.set(found.get() + recovered.transactions);
+                return;
+            }
+            core.timers().sleep(Duration::from_micros(300)).await;
+        }
+    });
+}
+
+/// Transactions whose outcomes are requested, each with its place and what its client was told. Logs know nothing of
+/// transactions without writes. Of the others, a few are requested although their clients know the outcome.
+fn asked(done: &[Done]) -> Vec<(usize, Fate, TransactionId)> {
+    let is_sample = |at: usize, done: &Done| !done.writes.is_empty() && at.is_multiple_of(16);
+    let asked = done.iter().enumerate().filter(|(at, done)| done.fate == Fate::Unknown || is_sample(*at, done));
+    asked.map(|(at, done)| (at, done.fate, done.name)).collect()
+}
+
+/// Learns the outcomes of transactions whose clients were lost, or did not know them. All other outcomes must agree
+/// with what their clients were told.
+pub fn ask_for_outcomes(cluster: &mut Cluster) -> usize {
+    let core = cluster.cores[0].clone();
+    let unknown = core.history.borrow().done.iter().filter(|done| done.fate == Fate::Unknown).count();
+    cluster.run_here(0, async move {
+        let names = asked(&core.history.borrow().done);
+        for (at, before, name) in names {
+            let outcome = core.client.outcome(name).await.unwrap();
+            let fate = match outcome {
+                Outcome::Committed => Fate::Committed,
+                Outcome::Aborted => Fate::Aborted,
+                Outcome::InDoubt if name.epoch == core.client.epoch() => continue,
+                Outcome::Forgotten if before != Fate::Unknown => continue,
+                other => panic!("after recovery, {name} is {other:?}"),
+            };
+            assert!(
+                before == fate || before == Fate::Unknown,
+                "{name} is {before:?} to its client, and {fate:?} to logs"
+            );
+            core.history.borrow_mut().done[at].fate = fate;
+        }
+    });
+    unknown
+}
