@@ -16,14 +16,6 @@ pub fn bytes(text: &str) -> Result<usize, String> {
     number.checked_mul(1 << shift).ok_or_else(wrong)
 }
 
-/// Bytes as [`bytes`] reads them, up to a limit.
-pub fn bytes_up_to(max: usize) -> impl Fn(&str) -> Result<usize, String> + Clone {
-    move |text| match bytes(text)? {
-        bytes if bytes <= max => Ok(bytes),
-        _ => Err(format!("give {} or less", human_bytes(max as u64))),
-    }
-}
-
 /// Bytes for people.
 pub fn human_bytes(bytes: u64) -> String {
     let mut value = bytes as f64;

@@ -15,10 +15,20 @@ use dunlin_serve::Interrupt;
 use serde_json::json;
 
 use crate::arguments::at::At;
-use crate::arguments::size::bytes_up_to;
+use crate::arguments::size::{bytes, human_bytes};
 use crate::arguments::time::ordinary;
 use crate::capture::Capture;
 use crate::output::{self, OutputError};
+
+/// Bytes of the longest message.
+const MESSAGE_BYTES_MAX: usize = 8 << 20;
+
+fn message_bytes(text: &str) -> Result<usize, String> {
+    match bytes(text)? {
+        bytes if bytes <= MESSAGE_BYTES_MAX => Ok(bytes),
+        _ => Err(format!("give {} or less", human_bytes(MESSAGE_BYTES_MAX as u64))),
+    }
+}
 
 /// Call an echo server and print the rate and the round-trip times
 #[derive(Debug, clap::Args)]
@@ -32,7 +42,7 @@ pub struct Arguments {
     #[command(flatten)]
     at: At,
     /// Bytes of each request and of its response
-    #[arg(long, value_name = "BYTES", default_value = "32", value_parser = bytes_up_to(8 << 20))]
+    #[arg(long, value_name = "BYTES", default_value = "32", value_parser = message_bytes)]
     size: usize,
     /// Calls outstanding
     #[arg(long, value_name = "CALLS", default_value = "60", value_parser = RangedU64ValueParser::<usize>::new().range(1..=4096))]
