@@ -52,3 +52,9 @@ fn requests_do_not_turn_each_other_from_one_follower_to_the_next() {
     // Two requests of a client shared the replica to ask next, and neither ever came to the leader that all named.
     hunt::replay(Kind::Coord, 263_366_931_343, None, None).unwrap().unwrap();
 }
+
+#[test]
+fn the_ending_lets_new_watchers_read_the_history() {
+    // A watcher began again in the last round of the ending, and was judged before it had asked for anything.
+    hunt::replay(Kind::Coord, 263_366_931_347, None, None).unwrap().unwrap();
+}

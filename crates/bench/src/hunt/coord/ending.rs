@@ -47,8 +47,8 @@ pub fn end(shared: &Rc<Shared>, datacenter: &mut Datacenter) {
             replicas.into_iter().filter(|id| manager.witness.compared(*id) < COMPARED_MIN).collect();
         if missing.is_empty() { Ok(()) } else { Err(format!("those of {missing:?} were not")) }
     });
-    wait(datacenter, WITHIN, "all watchers saw the last event", || manager.have_seen_all(usize::MAX));
     (1..=ROUNDS).for_each(|round| tell(manager, datacenter, round));
+    catch_up(manager, datacenter);
     manager.book.borrow().judge(&manager.testimony);
 }
 
@@ -62,8 +62,15 @@ fn stay_members(manager: &Manager, datacenter: &mut Datacenter) {
     assert_eq!(failed, None, "a member that attends was taken for failed, though the network healed");
 }
 
+/// Lets watchers that have just begun read the history: only those that wait are told at once, and only a complete one
+/// can be judged.
+fn catch_up(manager: &Manager, datacenter: &mut Datacenter) {
+    wait(datacenter, WITHIN, "all watchers saw the last event", || manager.have_seen_all(usize::MAX));
+}
+
 /// Causes a single event. All earlier watchers must be told of it.
 fn tell(manager: &Manager, datacenter: &mut Datacenter, round: u64) {
+    catch_up(manager, datacenter);
     let watchers = manager.testimony.watched.borrow().len();
     manager.rounds.wanted.set(round);
     wait(datacenter, WITHIN, "something happens", || match manager.rounds.done.get() {
