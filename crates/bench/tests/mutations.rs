@@ -32,7 +32,7 @@ fn each_planted_bug_is_found() {
     for &mutation in Mutation::ALL {
         plant(Some(mutation));
         for first in FIRST {
-            let hunt = Hunt { kind: Kind::Rpc, first, seeds: Some(SEEDS), time: None, jobs: 1 };
+            let hunt = Hunt { kind: Kind::Rpc, first, seeds: Some(SEEDS), time: None, jobs: 2 };
             let (progress, failure) = hunt.run(&Interrupt::default(), |_| {});
             let failure =
                 failure.unwrap_or_else(|| panic!("{mutation:?} was not found within {SEEDS} seeds from {first}"));
@@ -50,7 +50,7 @@ fn each_planted_bug_is_found() {
 fn each_bug_that_a_client_sees_is_found_in_histories() {
     use dunlin_kv::mutation as kv;
     let find = |what: &str| {
-        let hunt = Hunt { kind: Kind::Kv, first: 0, seeds: Some(KV_SEEDS), time: None, jobs: 1 };
+        let hunt = Hunt { kind: Kind::Kv, first: 0, seeds: Some(KV_SEEDS), time: None, jobs: 2 };
         let (progress, failure) = hunt.run(&Interrupt::default(), |_| {});
         let failure = failure.unwrap_or_else(|| panic!("{what} was not found within {KV_SEEDS} seeds"));
         println!("{what}: found by seed {}, after {} seeds: {}", failure.seed, progress.seeds, start_of(&failure.why));
