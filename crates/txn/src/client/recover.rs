@@ -48,7 +48,7 @@ impl<T: Transport + 'static> Client<T> {
     /// Recovers the transactions of earlier epochs. Call it when all members have entered the epoch of this client
     /// ([`crate::Participant::reconfigure`]) and the leases of failed members have run out. One client does it for the
     /// cluster; it may be repeated, also by other clients. It works in slices
-    /// ([`RecoverySlice`](crate::limits::RecoverySlice)), between which event loops serve other requests. It keeps the
+    /// ([`RecoverySlice`]), between which event loops serve other requests. It keeps the
     /// records of all logs in memory until it has spread them.
     ///
     /// # Errors
