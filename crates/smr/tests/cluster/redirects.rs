@@ -395,10 +395,12 @@ fn after_many_replacements_the_replicas_that_answered_last_are_asked_first() {
         .collect();
     let lab = Lab::new(&network, &replicas, &[21, 22, 23]);
     for id in 21..=35 {
-        (leader.set(id), alive.set((id - 1, id)));
+        leader.set(id);
+        alive.set((id - 1, id));
         assert_eq!(lab.ask(), Ok(b"here".to_vec()), "leader {id}");
     }
-    (leader.set(34), alive.set((34, 34)));
+    leader.set(34);
+    alive.set((34, 34));
     let begun = lab.now();
     assert_eq!(lab.ask(), Ok(b"here".to_vec()));
     assert!(lab.now() - begun < 2 * ATTEMPT_TIMEOUT, "found after {:?}", lab.now() - begun);
