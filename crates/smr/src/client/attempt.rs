@@ -12,6 +12,7 @@ use super::lines::{Place, Switchboard};
 use super::{Client, ClientError, ReadFrom};
 use crate::cluster_id::ClusterId;
 use crate::wire::CLIENT;
+use crate::wire::members::MEMBERS_MAX;
 use crate::wire::request::{Request, set_cluster, set_group};
 use crate::wire::response::Response;
 
@@ -80,6 +81,9 @@ impl<T: Transport> Client<T> {
                 *in_doubt = true;
                 return Err(ClientError::Protocol);
             };
+            if !matches!(response, Response::OtherCluster { .. }) {
+                self.members.borrow_mut().answered(target);
+            }
             let was_named = match response {
                 Response::Ok(_) => return Ok(Some(reply)),
                 Response::NoSession => return Ok(None),
@@ -134,12 +138,11 @@ impl<T: Transport> Client<T> {
         match (request, self.config.read_from) {
             (Request::ReadHere(_), ReadFrom::Any) => {
                 let last = self.reader.get();
-                let next = members.range(last + 1..).next().or_else(|| members.iter().next());
-                let next = next.map_or(last, |(id, _)| *id);
+                let next = members.after(last).unwrap_or(last);
                 self.reader.set(next);
                 Ok(next)
             }
-            (Request::ReadHere(_), ReadFrom::Replica(id)) if members.contains_key(&id) => Ok(id),
+            (Request::ReadHere(_), ReadFrom::Replica(id)) if members.get(id).is_some() => Ok(id),
             (Request::ReadHere(_), ReadFrom::Replica(id)) => Err(ClientError::Unknown(id)),
             _ => Ok(self.target.get()),
         }
@@ -163,7 +166,7 @@ impl<T: Transport> Client<T> {
         request: &Request<'_>,
         deadline: u64,
     ) -> Result<Option<MsgBuf>, ClientError> {
-        if !self.members.borrow().contains_key(&id) {
+        if self.members.borrow().get(id).is_none() {
             return Err(ClientError::Unknown(id));
         }
         match self.try_one((id, group), request, deadline).await? {
@@ -213,6 +216,11 @@ impl<T: Transport> Client<T> {
             let was_named = match Response::parse(&reply) {
                 Ok(Response::Ok(_)) => return Ok(Some(reply)),
                 Ok(Response::NotLeader { leader }) => self.turn_to(target, leader, &mut search),
+                Ok(Response::OtherCluster { ours }) => {
+                    self.is_stranger(target, ours);
+                    self.turn_from(target, &mut search);
+                    false
+                }
                 _ => false,
             };
             redirects += 1;
@@ -243,7 +251,8 @@ impl<T: Transport> Client<T> {
         } else {
             &self.command_lines
         };
-        let place = match self.place(lines, id, deadline).await {
+        let patience = deadline.min(self.after(self.config.attempt_timeout));
+        let place = match self.place(lines, id, patience).await {
             Ok(place) => place,
             Err(at) => return Ok(Attempt::NotDone(at)),
         };
@@ -258,7 +267,7 @@ impl<T: Transport> Client<T> {
             CallError::RequestTooLarge => Err(ClientError::TooLarge),
             CallError::NoHandler => {
                 // Whatever is there, it is no replica.
-                self.forget_lines(id, None);
+                place.addr().iter().for_each(|addr| self.forget_lines(addr));
                 Ok(Attempt::NotDone(None))
             }
             error if error.may_have_run() => Ok(Attempt::InDoubt),
@@ -267,26 +276,11 @@ impl<T: Transport> Client<T> {
     }
 
     /// A place on a session with a replica, which is opened if there is none. If it is not reached, the error says at
-    /// which address, if this request tried that.
+    /// which address.
     async fn place(&self, lines: &Switchboard, id: u64, deadline: u64) -> Result<Place, Option<Addr>> {
-        let mut waits_until = None;
-        let opening = loop {
-            if let Some(place) = lines.place(id, &self.endpoint) {
-                return Ok(place);
-            }
-            let addr = self.members.borrow().get(&id).cloned().ok_or(None)?;
-            if let Some(opening) = lines.begin(id, &addr) {
-                break opening;
-            }
-            // Another request opens it. If that one waits in vain, not all of them are to do so, one after the other.
-            let until = *waits_until.get_or_insert_with(|| deadline.min(self.after(self.config.attempt_timeout)));
-            self.pause(until, false).await.map_err(|_| None)?;
-        };
-        let patience = self.time_left(deadline).min(self.config.attempt_timeout);
-        match self.within(patience, self.endpoint.connect(opening.addr())).await {
-            Some(Ok(session)) => Ok(opening.done(session)),
-            _ => Err(Some(opening.addr().clone())),
-        }
+        let addr = self.members.borrow().get(id).cloned().ok_or(None)?;
+        let place = lines.place(&addr, &self.endpoint, self.config.attempt_timeout);
+        self.within(self.time_left(deadline), place).await.flatten().ok_or(Some(addr))
     }
 
     /// Returns the output of a future, or `None` if it is not ready in time.
@@ -325,8 +319,9 @@ impl<T: Transport> Client<T> {
             return false;
         };
         self.pass(from, search);
-        // A replica that was passed over at another address may help at this one.
-        let may_help = !search.has_passed(id, &addr);
+        // A replica that was passed over at another address may help at this one. One that names others without end
+        // does not keep the client from the members that it knows.
+        let may_help = !search.has_passed(&addr) && search.passed.len() < MEMBERS_MAX;
         if !may_help {
             search.named_again += 1;
             // Other requests turn to other replicas meanwhile, so this one may never ask all of them itself.
@@ -344,12 +339,12 @@ impl<T: Transport> Client<T> {
     }
 
     fn has_passed_all(&self, search: &Search) -> bool {
-        self.members.borrow().iter().all(|(id, addr)| search.has_passed(*id, addr))
+        self.members.borrow().iter().all(|(_, addr)| search.has_passed(addr))
     }
 
     fn pass(&self, id: u64, search: &mut Search) {
-        if let Some(addr) = self.members.borrow().get(&id) {
-            search.pass(id, addr);
+        if let Some(addr) = self.members.borrow().get(id) {
+            search.pass(addr);
         }
     }
 
@@ -358,58 +353,92 @@ impl<T: Transport> Client<T> {
     /// knowledge.
     fn turn_from_silent(&self, from: u64, at: Option<&Addr>, search: &mut Search) {
         if let Some(at) = at
-            && self.members.borrow().get(&from) != Some(at)
+            && self.members.borrow().get(from) != Some(at)
         {
             // Another request has learned meanwhile where it is.
-            search.pass(from, at);
+            search.pass(at);
             return;
         }
         self.pass(from, search);
         let mut listed = self.listed.iter().filter(|_| !self.follows.get());
-        let listed = listed.find(|(id, addr)| *id == from && !search.has_passed(*id, addr));
+        let listed = listed.find(|(id, addr)| *id == from && !search.has_passed(addr));
         match listed.filter(|_| !self.reaches(from)) {
             Some((_, listed)) => self.learn(from, listed.clone()),
             None => self.turn_from(from, search),
         }
     }
 
-    /// Passes over a replica that did not help, and turns to the next one in order of ids, unless another request has
-    /// turned elsewhere meanwhile.
+    /// Passes over a replica that did not help, and turns to the next one, unless another request has turned elsewhere
+    /// meanwhile.
     fn turn_from(&self, from: u64, search: &mut Search) {
         self.pass(from, search);
         if self.target.get() != from {
             return;
         }
         let members = self.members.borrow();
-        let mut others = members.range(from + 1..).chain(members.range(..from));
-        let next = others.clone().find(|(id, addr)| !search.has_passed(**id, addr)).or_else(|| {
+        let mut others = members.iter().filter(|(id, _)| *id != from);
+        let next = others.clone().find(|(_, addr)| !search.has_passed(addr)).or_else(|| {
             search.passed.clear();
             others.next()
         });
-        if let Some((&id, _)) = next {
+        if let Some((id, _)) = next {
             self.target.set(id);
         }
     }
 }
 
-/// A request's search for the leader. Removed replicas may name each other for ever, so the client asks no replica
-/// twice at an address before it has asked all of them once.
+/// A request's search for the leader. Removed replicas may name each other for ever, so the client asks nobody twice at
+/// an address before it has asked all of them once.
 #[derive(Default)]
 struct Search {
-    /// The replicas that did not help, with their addresses.
-    passed: Vec<(u64, Addr)>,
+    /// The addresses of replicas that did not help: whatever ids they go by.
+    passed: Vec<Addr>,
     /// Answers that named a leader which did not help before.
     named_again: usize,
 }
 
 impl Search {
-    fn pass(&mut self, id: u64, addr: &Addr) {
-        if !self.has_passed(id, addr) {
-            self.passed.push((id, addr.clone()));
+    fn pass(&mut self, addr: &Addr) {
+        if !self.has_passed(addr) {
+            self.passed.push(addr.clone());
         }
     }
 
-    fn has_passed(&self, id: u64, addr: &Addr) -> bool {
-        self.passed.iter().any(|(passed, at)| *passed == id && at == addr)
+    fn has_passed(&self, addr: &Addr) -> bool {
+        self.passed.contains(addr)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
+    use dunlin_rpc::{Endpoint, EndpointConfig};
+
+    use super::*;
+    use crate::client::ClientConfig;
+
+    /// All name replica 3, which was asked before it was elected. Two requests, each of which is answered by another
+    /// follower, share the replica to ask next.
+    #[test]
+    fn two_requests_do_not_turn_each_other_from_one_follower_to_the_next() {
+        let network = LoopbackNetwork::new(LoopbackConfig::default());
+        let endpoint = Rc::new(Endpoint::new(network.endpoint(9).unwrap(), EndpointConfig::default()).unwrap());
+        let members = [1, 2, 3].map(|id| (id, Addr::Node(id as u32)));
+        let client = Client::new(&endpoint, members, ClientConfig::default());
+        let mut searches = [Search::default(), Search::default()];
+        searches.iter_mut().for_each(|search| search.pass(&Addr::Node(3)));
+        let mut asked = Vec::new();
+        for turn in 0..20 {
+            let target = client.target.get();
+            if target == 3 {
+                break;
+            }
+            asked.push(target);
+            client.turn_to(target, Some((3, Addr::Node(3).to_string())), &mut searches[turn % 2]);
+        }
+        assert_eq!(client.target.get(), 3, "{asked:?}");
+        assert_eq!(asked, [1, 2, 1, 2, 1], "the first of them that was told so by as many as there are members");
     }
 }

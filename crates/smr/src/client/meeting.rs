@@ -132,7 +132,7 @@ impl<T: Transport> Client<T> {
         }
         let mut strangers = self.strangers.borrow_mut();
         let is_known = strangers.iter().any(|stranger| stranger.id == id && stranger.cluster == cluster);
-        if let (false, true, Some(addr)) = (is_known, strangers.len() < STRANGERS_MAX, self.members.borrow().get(&id)) {
+        if let (false, true, Some(addr)) = (is_known, strangers.len() < STRANGERS_MAX, self.members.borrow().get(id)) {
             tracing::warn!(id, %addr, %cluster, "a replica of another cluster is reached at an address that was given for one of this");
             strangers.push(Stranger { id, addr: addr.clone(), cluster });
         }

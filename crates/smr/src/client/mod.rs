@@ -4,10 +4,11 @@ mod attempt;
 mod error;
 mod lines;
 mod meeting;
+mod members;
+mod queue;
 mod window;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::time::Duration;
@@ -20,6 +21,7 @@ pub use meeting::Stranger;
 
 use self::attempt::Answered;
 use self::lines::{Sharing, Switchboard};
+use self::members::Members;
 use self::window::Window;
 use crate::backup::GroupState;
 use crate::cluster_id::ClusterId;
@@ -100,7 +102,7 @@ impl Deref for Reply {
 pub struct Client<T: Transport> {
     endpoint: Rc<Endpoint<T>>,
     config: ClientConfig,
-    members: RefCell<BTreeMap<u64, Addr>>,
+    members: RefCell<Members>,
     /// The members given at creation: first contact needs to know the cluster of a majority of these. A member learned
     /// later may not have been added yet.
     listed: Box<[(u64, Addr)]>,
@@ -136,12 +138,12 @@ impl<T: Transport> Client<T> {
         members: impl IntoIterator<Item = (u64, Addr)>,
         config: ClientConfig,
     ) -> Client<T> {
-        let members: BTreeMap<u64, Addr> = members.into_iter().collect();
-        let first = *members.keys().next().expect("a client is told of one member at least");
+        let members = Members::given(members);
+        let (first, _) = members.iter().next().expect("a client is told of one member at least");
         Client {
             endpoint: endpoint.clone(),
             config,
-            listed: members.iter().map(|(id, addr)| (*id, addr.clone())).collect(),
+            listed: members.iter().map(|(id, addr)| (id, addr.clone())).collect(),
             follows: Cell::new(false),
             members: RefCell::new(members),
             command_lines: Switchboard::default(),
@@ -353,8 +355,8 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Fetches one piece, as soon as there is a snapshot; `None` if the replica no longer has it, or has not answered
-    /// for half of the time of an operation.
+    /// Fetches one piece, as soon as there is a snapshot; `None` if the replica no longer has it, has not answered for
+    /// half of the time of an operation, or another cluster's replica answers at its address.
     async fn ask_for_piece(&self, from: u64, request: &Request<'_>) -> Result<Option<Reply>, ClientError> {
         let deadline = self.deadline();
         let mut silent_until = self.half_time();
@@ -376,7 +378,10 @@ impl<T: Transport> Client<T> {
                 Ok(Response::Failed) => return Ok(None),
                 Ok(Response::Refused(why)) if why == REPLACED => return Ok(None),
                 Ok(Response::Refused(why)) => return Err(ClientError::Refused(why)),
-                Ok(Response::OtherCluster { ours }) => return Err(ClientError::OtherCluster { found: ours }),
+                Ok(Response::OtherCluster { ours }) => {
+                    self.is_stranger(from, ours);
+                    return Ok(None);
+                }
                 _ => return Err(ClientError::Protocol),
             }
         }
@@ -422,44 +427,49 @@ impl<T: Transport> Client<T> {
         self.endpoint.timers()
     }
 
-    /// Returns the members that it knows.
+    /// Returns the members that it knows, in order of ids.
     pub fn members(&self) -> Vec<(u64, Addr)> {
-        self.members.borrow().iter().map(|(id, addr)| (*id, addr.clone())).collect()
+        let mut members: Vec<_> = self.members.borrow().iter().map(|(id, addr)| (id, addr.clone())).collect();
+        members.sort_unstable_by_key(|(id, _)| *id);
+        members
     }
 
-    /// Tells it of a member, or of another address of one. What was asked at the old one is still answered there.
+    /// Tells it of a member, or of another address of one. What was asked at the old one is still answered there. Of
+    /// more than 64 members besides those given at creation, it forgets the one that it would ask last.
     pub fn learn(&self, id: u64, addr: Addr) {
-        // Also if it knew that: clients that share its lines may have opened one elsewhere.
-        self.forget_lines(id, Some(&addr));
-        self.members.borrow_mut().insert(id, addr);
+        let before = self.members.borrow_mut().learn(id, addr.clone());
+        if let Some(before) = before.filter(|before| *before != addr) {
+            self.forget_lines(&before);
+        }
     }
 
     /// Takes the cluster's number and members from the status of a replica that the caller trusts, such as one in the
     /// same process. The list given at creation no longer counts: members may have come and gone since.
     pub fn follow(&self, status: &Status) {
         let members = status.addresses.iter().filter_map(|(id, address)| Some((*id, address.parse().ok()?)));
-        let members: BTreeMap<u64, Addr> = members.collect();
-        let (Some(cluster), true) = (status.cluster, members.contains_key(&status.id)) else { return };
+        let members = Members::given(members);
+        let (Some(cluster), Some(_)) = (status.cluster, members.get(status.id)) else { return };
         self.cluster.set(Some(cluster));
         self.follows.set(true);
-        self.target.set(status.leader.filter(|leader| members.contains_key(leader)).unwrap_or(status.id));
+        self.target.set(status.leader.filter(|leader| members.get(*leader).is_some()).unwrap_or(status.id));
         let before = self.members.replace(members);
         let now = self.members.borrow();
-        before.keys().for_each(|id| self.forget_lines(*id, now.get(id)));
+        before.iter().filter(|(id, addr)| now.get(*id) != Some(addr)).for_each(|(_, addr)| self.forget_lines(addr));
     }
 
     fn all_lines(&self) -> [&Switchboard; 3] {
         [&self.command_lines, &self.read_lines, &self.waiting_lines]
     }
 
-    /// Gives up the lines to a replica that do not lead to this address.
-    fn forget_lines(&self, id: u64, unless: Option<&Addr>) {
-        self.all_lines().into_iter().for_each(|lines| lines.forget(id, unless));
+    /// Gives up the lines to an address.
+    fn forget_lines(&self, addr: &Addr) {
+        self.all_lines().into_iter().for_each(|lines| lines.forget(addr));
     }
 
     /// Whether a replica is reached, over whichever line.
     fn reaches(&self, id: u64) -> bool {
-        self.all_lines().into_iter().any(|lines| lines.reaches(id))
+        let members = self.members.borrow();
+        members.get(id).is_some_and(|addr| self.all_lines().into_iter().any(|lines| lines.reaches(addr)))
     }
 
     async fn reply_to(&self, request: &Request<'_>) -> Result<Reply, ClientError> {

@@ -4,10 +4,11 @@
 //! command begins when its number is within that distance of the oldest; the others queue in order of arrival.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::future::poll_fn;
-use std::task::{Poll, Waker};
+use std::task::Poll;
 
+use super::queue::Queue;
 use crate::sessions::COMMANDS_PER_SESSION_MAX;
 
 #[derive(Debug, Default)]
@@ -18,10 +19,8 @@ struct State {
     last: u64,
     /// Commands that wait for a reply.
     waiting: BTreeSet<u64>,
-    /// Commands that wait for room, in order of arrival.
-    queue: BTreeMap<u64, Option<Waker>>,
-    /// The last place given out in the queue.
-    place: u64,
+    /// Commands that wait for room.
+    queue: Queue,
 }
 
 /// The session of a client.
@@ -55,7 +54,7 @@ impl State {
     fn enter(&mut self, session: u64) {
         (self.session, self.last) = (session, 0);
         self.waiting.clear();
-        self.queue.values_mut().filter_map(Option::take).for_each(Waker::wake);
+        self.queue.wake(usize::MAX);
     }
 }
 
@@ -91,7 +90,7 @@ impl Window {
         poll_fn(|context| {
             let begun = self.begin_after(Some(place.number), session);
             if begun.is_pending() {
-                self.0.borrow_mut().queue.insert(place.number, Some(context.waker().clone()));
+                self.0.borrow_mut().queue.wait(place.number, context.waker());
             }
             begun
         })
@@ -105,8 +104,7 @@ impl Window {
             return Poll::Ready(None);
         }
         let room = state.room();
-        let ahead = place.map_or(state.queue.len(), |place| state.queue.range(..place).take(room).count());
-        if ahead >= room {
+        if state.queue.ahead(place, room) >= room {
             return Poll::Pending;
         }
         state.last += 1;
@@ -116,18 +114,14 @@ impl Window {
     }
 
     fn queue(&self) -> Place<'_> {
-        let mut state = self.0.borrow_mut();
-        state.place += 1;
-        let number = state.place;
-        state.queue.insert(number, None);
-        Place { window: self, number }
+        Place { window: self, number: self.0.borrow_mut().queue.join() }
     }
 
     /// Wakes the queued commands for which there is room.
     fn wake(&self) {
         let mut state = self.0.borrow_mut();
         let room = state.room();
-        state.queue.values_mut().take(room).filter_map(Option::take).for_each(Waker::wake);
+        state.queue.wake(room);
     }
 }
 
@@ -147,7 +141,7 @@ impl Drop for Waiting<'_> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.window.0.borrow_mut().queue.remove(&self.number);
+        self.window.0.borrow_mut().queue.leave(self.number);
         // It may have been woken for room that it now leaves to another.
         self.window.wake();
     }
@@ -157,7 +151,7 @@ impl Drop for Place<'_> {
 mod tests {
     use std::future::Future;
     use std::pin::{Pin, pin};
-    use std::task::Context;
+    use std::task::{Context, Waker};
 
     use super::*;
 

@@ -4,7 +4,7 @@ use dunlin_net::Addr;
 use dunlin_smr::kv::{Command, Condition};
 use dunlin_smr::wire::request::Change;
 use dunlin_smr::wire::response::{Foreign, Role, Status};
-use dunlin_smr::{Beginning, Client, ClientConfig, ClientError, ClusterId, MemoryLog};
+use dunlin_smr::{Beginning, Client, ClientConfig, ClientError, ClusterId, MemoryLog, ReadFrom};
 
 use super::change;
 use super::forged::{Forged, LONG};
@@ -137,6 +137,28 @@ fn a_client_of_a_list_that_mixes_clusters_is_told() {
     let client = Client::new(&here.endpoint, here.client.members(), insisting);
     let asked = here.drive(client.query(b"a")).map(drop);
     assert_eq!(asked, Err(ClientError::OtherCluster { found: ours }));
+}
+
+/// It shares the sessions of the first client, whose list has another cluster's replica under the same id.
+#[test]
+fn a_client_of_another_group_asks_a_replica_where_its_own_list_has_it() {
+    let world = World::new();
+    let here = found(&world, 1000, [1, 2, 3], &[1, 2, 3]);
+    let there = found(&world, 2000, [11, 12, 13], &[1, 2, 3]);
+    here.put("a", b"here").unwrap();
+    there.put("a", b"there").unwrap();
+    let [ours, theirs] = [&here, &there].map(|cluster| cluster.node(1).status().cluster.unwrap());
+    let config = ClientConfig { cluster: Some(ours), ..client_config() };
+    let wrong = Client::new(&here.endpoint, [(1, Addr::Node(11))], config);
+    let right = wrong.of_group(0).reading_from(ReadFrom::Replica(1));
+    right.learn(1, Addr::Node(1));
+    let other = Err(ClientError::OtherCluster { found: theirs });
+    for _ in 0..2 {
+        assert_eq!(here.drive(wrong.status(1)).map(drop), other);
+        assert_eq!(here.drive(wrong.query(b"a")).map(drop), other);
+        assert_eq!(here.drive(right.status(1)).map(|status| status.cluster), Ok(Some(ours)));
+        assert_eq!(here.drive(right.query(b"a")).map(drop), Ok(()));
+    }
 }
 
 /// The others are away: the one that answers may be of another cluster, at a reused address.

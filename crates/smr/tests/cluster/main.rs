@@ -12,6 +12,7 @@ mod harness;
 mod long_answers;
 mod members;
 mod promises;
+mod rearming;
 mod redirects;
 mod searches;
 mod slow_paths;

@@ -10,7 +10,7 @@ use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_smr::wire::CLIENT;
 use dunlin_smr::wire::request::Request;
 use dunlin_smr::wire::response::{Response, Role, Status};
-use dunlin_smr::{Client, ClientConfig, ClientError, ClusterId};
+use dunlin_smr::{Client, ClientConfig, ClientError, ClusterId, ReadFrom};
 use futures::future::join_all;
 
 const TURN: Duration = Duration::from_micros(50);
@@ -319,4 +319,128 @@ fn requests_do_not_wait_one_after_the_other_for_a_replica_that_is_gone() {
     let answers = lab.drive(join_all((0..30).map(|_| lab.client.query(b""))));
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
     assert!(lab.now() < 3 * ATTEMPT_TIMEOUT, "{:?}", lab.now());
+}
+
+/// Each answer names a replica that was never named before: at the address of the replica that answers, or of its
+/// next accomplice.
+#[test]
+fn a_replica_that_names_others_without_end_keeps_no_client_from_its_leader() {
+    for accomplices in [0, 80] {
+        let network = LoopbackNetwork::new(LoopbackConfig::default());
+        let fresh = Rc::new(Cell::new(u64::MAX));
+        let nodes: Vec<u32> = std::iter::once(1).chain(100..100 + accomplices).collect();
+        let mut replicas: Vec<_> = nodes
+            .iter()
+            .zip(nodes.iter().cycle().skip(1))
+            .map(|(node, next)| {
+                let endpoint = Endpoint::new(network.endpoint(*node).unwrap(), EndpointConfig::default()).unwrap();
+                let (fresh, next) = (fresh.clone(), Addr::Node(*next).to_string());
+                let name = move |request: dunlin_rpc::Request<'_>| {
+                    let answer = Response::NotLeader { leader: Some((fresh.get(), next.clone())) };
+                    fresh.set(fresh.get() - 1);
+                    request.respond_written(answer.encoded_len(), |out| answer.encode(out));
+                };
+                endpoint.register(CLIENT, name).unwrap();
+                endpoint
+            })
+            .collect();
+        replicas.push(replica(&network, 2, Response::Ok(b"here"), Response::Ok(b"here")));
+        let lab = Lab::new(&network, &replicas, &[1, 2]);
+        assert_eq!(lab.ask(), Ok(b"here".to_vec()), "{accomplices} accomplices");
+        let (members, named) = (lab.client.members().len(), u64::MAX - fresh.get());
+        assert!(members <= 2 + 64, "{members} members are known");
+        assert!(named <= 1 + u64::from(accomplices), "{named} were named");
+        assert!(u64::from(lab.endpoint.stats().sessions) <= named + 1);
+    }
+}
+
+/// The id has no successor.
+#[test]
+fn a_leader_with_the_highest_id_of_all_may_be_silent() {
+    let network = LoopbackNetwork::new(LoopbackConfig::default());
+    let nobody = Response::NotLeader { leader: Some((u64::MAX, Addr::Node(50).to_string())) };
+    let replicas = [
+        replica(&network, 1, nobody.clone(), nobody),
+        replica(&network, 2, Response::Ok(b"here"), Response::Ok(b"here")),
+    ];
+    let lab = Lab::new(&network, &replicas, &[1, 2]);
+    assert_eq!(lab.ask(), Ok(b"here".to_vec()));
+    let any = lab.client.of_group(0).reading_from(ReadFrom::Any);
+    for _ in 0..4 {
+        assert_eq!(lab.drive(any.query(b"")).map(|reply| reply.to_vec()), Ok(b"here".to_vec()));
+    }
+}
+
+/// Each leader is a new replica, and only the last one and the one before it are there.
+#[test]
+fn after_many_replacements_the_replicas_that_answered_last_are_asked_first() {
+    let network = LoopbackNetwork::new(LoopbackConfig::default());
+    let (leader, alive) = (Rc::new(Cell::new(21)), Rc::new(Cell::new((21, 21))));
+    let replicas: Vec<_> = (21..=35)
+        .map(|id| {
+            let endpoint = Endpoint::new(network.endpoint(id as u32).unwrap(), EndpointConfig::default()).unwrap();
+            let (leader, alive, mut unanswered) = (leader.clone(), alive.clone(), Vec::new());
+            let answer = move |request: dunlin_rpc::Request<'_>| {
+                let (from, to) = alive.get();
+                if !(from..=to).contains(&id) {
+                    unanswered.extend(request.defer().ok());
+                    return;
+                }
+                let answer = if leader.get() == id { Response::Ok(b"here") } else { named(leader.get()) };
+                request.respond_written(answer.encoded_len(), |out| answer.encode(out));
+            };
+            endpoint.register(CLIENT, answer).unwrap();
+            endpoint
+        })
+        .collect();
+    let lab = Lab::new(&network, &replicas, &[21, 22, 23]);
+    for id in 21..=35 {
+        leader.set(id);
+        alive.set((id - 1, id));
+        assert_eq!(lab.ask(), Ok(b"here".to_vec()), "leader {id}");
+    }
+    leader.set(34);
+    alive.set((34, 34));
+    let begun = lab.now();
+    assert_eq!(lab.ask(), Ok(b"here".to_vec()));
+    assert!(lab.now() - begun < 2 * ATTEMPT_TIMEOUT, "found after {:?}", lab.now() - begun);
+}
+
+/// The other's process ends, and one of another cluster is at its address.
+#[test]
+fn a_copy_is_begun_again_when_another_cluster_answers_in_the_middle() {
+    let network = LoopbackNetwork::new(LoopbackConfig::default());
+    let [ours, theirs] = [7, 8].map(|bits| ClusterId::from_bits(bits).unwrap());
+    let index = |index: u64| index.to_le_bytes().to_vec();
+    // The index of the snapshot, its term, and its length.
+    let piece = |at: u64, len: u64, bytes: &[u8]| [&index(at)[..], &index(1), &index(len), bytes].concat();
+    let replicas = [(1, vec![index(5), piece(5, 8, b"half")]), (2, vec![index(6), piece(6, 4, b"full")])];
+    let replicas = replicas.map(|(node, answers)| {
+        let endpoint = Endpoint::new(network.endpoint(node).unwrap(), EndpointConfig::default()).unwrap();
+        let mut answers = answers.into_iter();
+        let answer = move |request: dunlin_rpc::Request<'_>| {
+            let bytes = answers.next();
+            let answer = bytes.as_deref().map_or(Response::OtherCluster { ours: theirs }, Response::Ok);
+            request.respond_written(answer.encoded_len(), |out| answer.encode(out));
+        };
+        endpoint.register(CLIENT, answer).unwrap();
+        endpoint
+    });
+    let lab = Lab::new(&network, &replicas, &[1, 2]);
+    assert_eq!(lab.client.cluster(), Some(ours));
+    let copy = lab.drive(lab.client.backup()).unwrap();
+    assert_eq!((copy.index, &copy.snapshot[..]), (6, &b"full"[..]));
+    let strangers: Vec<_> = lab.client.strangers().iter().map(|other| (other.id, other.cluster)).collect();
+    assert_eq!(strangers, [(1, theirs)]);
+}
+
+/// The first one belongs to another cluster. A question that waits has no other way to leave it.
+#[test]
+fn a_question_that_waits_does_not_come_back_to_a_replica_of_another_cluster() {
+    let network = LoopbackNetwork::new(LoopbackConfig::default());
+    let other = || Response::OtherCluster { ours: ClusterId::from_bits(8).unwrap() };
+    let replicas = [replica(&network, 1, other(), other()), leader(&network, 2, 100)];
+    let lab = Lab::new(&network, &replicas, &[1, 2]);
+    assert!(matches!(lab.drive(lab.client.wait_for(b"wait")), Ok(None)));
+    assert_eq!(lab.wait(1).get(), 0, "it waits at the other");
 }
