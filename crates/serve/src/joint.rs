@@ -12,11 +12,17 @@ type Panic = Rc<Cell<Option<Box<dyn Any + Send>>>>;
 type Work<'a, R> = LocalBoxFuture<'a, Result<R, Panic>>;
 
 /// Work of which at most one is in progress. The calls that wait for it poll it.
-pub(crate) struct Joint<'a, R> {
+pub struct Joint<'a, R> {
     in_progress: RefCell<Option<WeakShared<Work<'a, R>>>>,
     /// The work in progress, if it is not dropped with the last call that waits for it.
     kept: RefCell<Option<Shared<Work<'a, R>>>>,
     is_kept: bool,
+}
+
+impl<'a, R: Clone + 'a> Default for Joint<'a, R> {
+    fn default() -> Self {
+        Joint::new()
+    }
 }
 
 impl<'a, R: Clone + 'a> Joint<'a, R> {

@@ -67,6 +67,7 @@ pub use failure::{Failed, Failure, Health};
 pub use handle::{Handle, HandleConfig, HandleError};
 pub use inline::Inline;
 pub use interrupt::Interrupt;
+pub use joint::Joint;
 pub use long_work::long_work;
 pub use mailbox::{Mailbox, Mailboxes, SendError};
 pub use panics::{guarded, guarded_now};

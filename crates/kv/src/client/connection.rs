@@ -8,6 +8,7 @@ use std::rc::Rc;
 use dunlin_net::random::Random;
 use dunlin_net::{Addr, Transport};
 use dunlin_rpc::Endpoint;
+use dunlin_serve::Joint;
 use dunlin_serve::channel::UNUSED_NANOS_MAX;
 use dunlin_serve::channel::connection::Connection as Shared;
 
@@ -27,14 +28,16 @@ pub(super) struct Connection<T: Transport> {
     pub server: Addr,
     config: ClientConfig,
     links: Shared<Links, KvError>,
+    /// The attempt to open them, polled by every operation that waits for it.
+    opening: Joint<'static, Result<Rc<Links>, KvError>>,
     /// The source of random pauses.
     random: RefCell<Random>,
 }
 
-impl<T: Transport> Connection<T> {
+impl<T: Transport + 'static> Connection<T> {
     pub fn new(endpoint: Rc<Endpoint<T>>, server: Addr, config: ClientConfig) -> Connection<T> {
         let random = RefCell::new(Random::new(endpoint.now()));
-        Connection { endpoint, server, config, links: Shared::new(UNUSED_NANOS_MAX), random }
+        Connection { endpoint, server, config, links: Shared::new(UNUSED_NANOS_MAX), opening: Joint::new(), random }
     }
 
     /// Returns the sessions, if they exist and were in use until `now`.
@@ -52,8 +55,17 @@ impl<T: Transport> Connection<T> {
         self.links.used(links, self.endpoint.loop_time());
     }
 
-    /// Returns the sessions; probes or opens them, or waits for the task that does.
-    pub async fn links(&self) -> Result<Rc<Links>, KvError> {
+    /// Returns the sessions; probes or opens them, together with the other operations that wait for them. Any of these
+    /// may stand still or be dropped meanwhile.
+    pub async fn links(self: &Rc<Self>) -> Result<Rc<Links>, KvError> {
+        match self.current(self.endpoint.now()) {
+            Some(links) => Ok(links),
+            // Boxed, so that the future of an operation is small: most operations find sessions.
+            None => Box::pin(self.opening.get(|| self.clone().open())).await,
+        }
+    }
+
+    async fn open(self: Rc<Self>) -> Result<Rc<Links>, KvError> {
         let open = async |unused: Option<Rc<Links>>| {
             if let Some(links) = unused {
                 if !links.is_over(&self.config).await {

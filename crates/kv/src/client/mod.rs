@@ -86,7 +86,7 @@ impl<T: Transport> Clone for KvClient<T> {
     }
 }
 
-impl<T: Transport> KvClient<T> {
+impl<T: Transport + 'static> KvClient<T> {
     /// Asks any core of a server (`server`) for the map, and opens sessions to all its cores.
     ///
     /// # Errors

@@ -27,7 +27,7 @@ struct Part {
     result: Option<Result<Reply, CallFailure<MsgBuf>>>,
 }
 
-impl<T: Transport> KvClient<T> {
+impl<T: Transport + 'static> KvClient<T> {
     /// Reads the values of many keys: in the result, `values[i]` is that of `keys[i]`. Keys of one core share a
     /// request, up to [`MULTI_GET_KEYS_MAX`] of them; keys that do not fit in one response are requested again.
     ///

@@ -59,7 +59,7 @@ fn check_value(links: &Links, operation: &Operation<'_>) -> Result<(), KvError> 
     if bytes.len() > max { Err(KvError::ValueTooLarge { len: bytes.len(), max }) } else { Ok(()) }
 }
 
-impl<T: Transport> KvClient<T> {
+impl<T: Transport + 'static> KvClient<T> {
     /// Reads a value and its flags.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use super::error::KvError;
 use super::links::{CoreLink, Links};
 use crate::wire::{SCAN, Scan, ScanAnswer};
 
-impl<T: Transport> KvClient<T> {
+impl<T: Transport + 'static> KvClient<T> {
     /// Passes every item of the server to `each` once, in no particular order, until `each` breaks.
     ///
     /// The server keeps serving meanwhile: items that exist during the whole scan are passed; items that are added,

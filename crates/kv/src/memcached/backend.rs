@@ -140,8 +140,16 @@ pub(crate) const STALL_WAIT: Duration = Duration::from_millis(1);
 const STALL_WAITS_MAX: u32 = 1_000;
 
 /// Whether changes have waited for a snapshot's disk for [`STALL_TURN_MAX`] in this turn of the core.
-pub(crate) fn has_stalled(backend: &impl Backend) -> bool {
+fn has_stalled(backend: &impl Backend) -> bool {
     backend.with_store(|store| store.stalled()) >= STALL_TURN_MAX
+}
+
+/// Whether a command has to wait for another turn of the core: changes have waited for long enough in this one, or
+/// other commands wait in line.
+pub(crate) fn must_wait(backend: &impl Backend) -> bool {
+    // The lock is fair: it is taken while anybody waits for it.
+    backend.with_store(|store| store.may_stall())
+        && (has_stalled(backend) || backend.state().stall_line.try_lock().is_err())
 }
 
 /// Lets the core have another turn, and the snapshot with it, if changes have waited for long enough in this one.
@@ -149,7 +157,7 @@ pub(crate) fn has_stalled(backend: &impl Backend) -> bool {
 /// disk and the core goes on. They wait in line, and only the first one looks: however many there are, no more go on in
 /// one turn than [`STALL_TURN_MAX`] allows. Returns for how long it waited, in nanoseconds.
 pub(crate) async fn wait_for_turn(backend: &impl Backend) -> u64 {
-    if !has_stalled(backend) {
+    if !must_wait(backend) {
         return 0;
     }
     let begun = Instant::now();
@@ -283,31 +291,52 @@ mod tests {
         }
     }
 
-    /// More of them than have a part of the turns in which one of them would give up a snapshot that has none.
+    /// More of them than have a part of the turns in which one of them would give up a snapshot that has none. Some
+    /// come right after a turn of the snapshot.
     #[tokio::test]
-    async fn a_crowd_that_waits_for_turns_of_a_snapshot_holds_the_core_for_a_bounded_time_in_each() {
+    async fn a_crowd_that_waits_for_turns_of_a_snapshot_keeps_its_order_and_holds_the_core_for_a_bounded_time_in_each()
+    {
         const CROWD: usize = 3_000;
+        const NEWCOMERS: usize = 50;
         const STALL: Duration = Duration::from_millis(10);
         let core = Rc::new(Single::new(Model::new(), 0));
         let disk = Disk(Arc::new(Mutex::new(STALL_TURN_MAX)));
         core.with_store(|store| drop(store.watch(Box::new(disk.clone()))));
-        let change = |core: Rc<Single<Model>>, disk: Disk| async move {
-            wait_for_turn(&*core).await;
-            *disk.0.lock().unwrap() += STALL;
+        let done = Rc::new(RefCell::new(Vec::new()));
+        let change = |number| {
+            let (core, disk, done) = (core.clone(), disk.clone(), done.clone());
+            async move {
+                wait_for_turn(&*core).await;
+                *disk.0.lock().unwrap() += STALL;
+                done.borrow_mut().push(number);
+            }
         };
         let longest = Rc::new(Cell::new(Duration::ZERO));
         let work = async {
-            let crowd = join_all((0..CROWD).map(|_| spawn_local(change(core.clone(), disk.clone()))));
-            let longest = longest.clone();
+            let crowd = (0..CROWD).map(|number| spawn_local(change(number)));
+            let newcomers = Vec::from_iter((CROWD..CROWD + NEWCOMERS).map(&change));
+            let (newcoming, newcame) = tokio::sync::oneshot::channel();
+            let crowd = join_all(crowd);
+            let (disk, longest) = (disk.clone(), longest.clone());
             spawn_local(async move {
+                let mut newcomers = newcomers.into_iter();
+                let (mut spawned, mut newcoming) = (Vec::new(), Some(newcoming));
                 loop {
                     tokio::time::sleep(STALL_WAIT).await;
                     longest.set(longest.get().max(std::mem::take(&mut *disk.0.lock().unwrap())));
+                    match newcomers.next() {
+                        Some(newcomer) => spawned.push(spawn_local(newcomer)),
+                        None => drop(newcoming.take().map(|all| all.send(std::mem::take(&mut spawned)))),
+                    }
                 }
             });
-            crowd.await
+            let mut results = join_all(newcame.await.unwrap()).await;
+            results.extend(crowd.await);
+            results
         };
         LocalSet::new().run_until(work).await.into_iter().for_each(Result::unwrap);
+        assert!(done.borrow().is_sorted(), "some have overtaken others");
+        assert_eq!(done.borrow().len(), CROWD + NEWCOMERS);
         let longest = longest.get();
         assert!((STALL_TURN_MAX..=STALL_TURN_MAX + STALL).contains(&longest), "{longest:?} in one turn");
     }

@@ -73,9 +73,12 @@ impl Batch {
         self.value_bytes_max = value_bytes_max;
     }
 
-    /// Returns the bytes of memory it has allocated.
+    /// Returns the bytes of memory it has allocated, with what it will note of its answers.
     pub(super) fn memory_bytes(&self) -> usize {
-        self.text.capacity() + self.answers.capacity()
+        let ends = self.ends.capacity() * size_of::<(usize, IsPart)>();
+        // One of each unit, once it has run.
+        let answer_ends = self.answer_ends.capacity().max(self.ends.len()) * size_of::<usize>();
+        self.text.capacity() + ends + self.answers.capacity() + answer_ends
     }
 
     /// Whether the last run returned answers.

@@ -493,6 +493,10 @@ impl<B: Backend> Client<'_, B> {
     /// Writes bytes from a buffer of this capacity. While the client does not read them, the server reads nothing from
     /// it.
     async fn write_bytes(&mut self, bytes: &[u8], capacity: usize) -> Result<(), End> {
+        // Another core may have executed the command after the last snapshot was saved: it must not be acknowledged.
+        if self.shared.ending.get() == Some(Ending::Now) {
+            return Err(End::Closed);
+        }
         let counters = &self.service.backend().state().counters;
         let mut written = 0;
         while written < bytes.len() {

@@ -38,7 +38,7 @@ mod stats;
 mod turn;
 
 pub use backend::{Backend, CoreState, FlushTime, Inquiry, Report, Unavailable};
-pub(crate) use backend::{STALL_WAIT, has_stalled, wait_for_turn};
+pub(crate) use backend::{STALL_WAIT, must_wait, wait_for_turn};
 pub use batch::{Batch, Ran};
 pub use budget::{CONNECTION_BYTES_DEFAULT, CORE_BYTES_MIN, HOLD_SECONDS_MAX};
 pub use connections::{Activity, ConnectionReport, Connections};

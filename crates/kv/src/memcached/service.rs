@@ -1,6 +1,6 @@
 //! The memcached side of one core: adopts connections, and serves them until it is told to stop.
 
-use std::cell::{RefCell, RefMut};
+use std::cell::{Cell, RefCell, RefMut};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -62,6 +62,8 @@ pub struct Service<B> {
     value_bytes_max: usize,
     buffers: RefCell<Buffers>,
     lookout: Rc<Lookout>,
+    /// Whether it adopts no connection any more.
+    is_ending: Cell<bool>,
     /// Notified when a connection ends.
     ended: Notify,
 }
@@ -87,6 +89,7 @@ impl<B: Backend> Service<B> {
             value_bytes_max,
             buffers: RefCell::default(),
             lookout,
+            is_ending: Cell::new(false),
             ended: Notify::new(),
         });
         {
@@ -112,11 +115,15 @@ impl<B: Backend> Service<B> {
         service
     }
 
-    /// Serves a connection, in a task of its own.
+    /// Serves a connection, in a task of its own. If the core ends its connections, closes it: a snapshot may be under
+    /// way that would miss what it changes.
     ///
     /// # Panics
     /// Outside a `LocalSet`.
     pub fn adopt(self: &Rc<Self>, socket: Socket) {
+        if self.is_ending.get() {
+            return;
+        }
         let Socket { stream, is_unix, peer, host: name, permit } = socket;
         let stream = match Stream::new(stream, is_unix) {
             Ok(stream) => stream,
@@ -140,19 +147,23 @@ impl<B: Backend> Service<B> {
 
     /// Ends all connections at once: none executes another command.
     pub fn end_all_now(&self) {
-        self.backend.state().connections.end_all(Ending::Now);
+        self.end_all(Ending::Now);
+    }
+
+    fn end_all(&self, ending: Ending) {
+        self.is_ending.set(true);
+        self.backend.state().connections.end_all(ending);
     }
 
     /// Stops gracefully: answers what was read from each connection, and what has arrived if there is memory to read
     /// it, then closes the connection. Data that a client sends meanwhile may be lost, as with any close, and so may a
     /// command that waits in line. Connections that take longer than `grace` are closed at once. Returns when none is
-    /// left, or after twice `grace` if some wait for a core that does not answer. No socket may be adopted after this
-    /// call.
+    /// left, or after twice `grace` if some wait for a core that does not answer.
     pub async fn stop(&self, grace: Duration) {
         let connections = &self.backend.state().connections;
-        connections.end_all(Ending::Stop);
+        self.end_all(Ending::Stop);
         if tokio::time::timeout(grace, self.none_left()).await.is_err() {
-            connections.end_all(Ending::Now);
+            self.end_all(Ending::Now);
             if tokio::time::timeout(grace, self.none_left()).await.is_err() {
                 tracing::warn!(connections = connections.len(), "memcached connections did not end in time");
             }

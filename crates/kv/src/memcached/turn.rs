@@ -156,7 +156,8 @@ impl Turn {
     /// Returns its bytes of memory.
     pub fn memory_bytes(&self) -> usize {
         let batches = self.lanes.iter().filter_map(|lane| lane.batch.as_ref()).chain(&self.spare);
-        self.here.capacity() + batches.map(|batch| batch.memory_bytes()).sum::<usize>()
+        let sources = self.sources.capacity() * size_of::<Source>();
+        sources + self.here.capacity() + batches.map(|batch| batch.memory_bytes()).sum::<usize>()
     }
 
     /// Puts back a returned batch.
@@ -226,5 +227,25 @@ impl Turn {
     /// Frees its memory, and discards answers for a client that is gone.
     pub fn release(&mut self) {
         *self = Turn::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_a_turn_is_also_what_it_notes_of_each_command() {
+        const KEYS: usize = TURN_UNITS_MAX;
+        /// An end of a command, an end of an answer, and where the answer comes from.
+        const NOTES_BYTES: usize = 5 * size_of::<usize>();
+        let mut turn = Turn::default();
+        for _ in 0..KEYS {
+            turn.push_command(1, b"mg k\r\n", 1);
+        }
+        let text: usize =
+            turn.lanes.iter().filter_map(|lane| lane.batch.as_ref()).map(|batch| batch.text_bytes()).sum();
+        let most = turn.bytes_with_answers(Memory::Short);
+        assert!(most >= text + SHORT_BYTES + KEYS * NOTES_BYTES, "{most} bytes");
     }
 }

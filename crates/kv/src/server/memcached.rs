@@ -17,7 +17,7 @@ use super::error::ServerError;
 use super::mail::{Mail, Mailboxes};
 use crate::memcached::{
     Acceptor, Backend, Batch, ConnectionLimit, CoreState, Count, FlushTime, Inquiry, Listen, Ran, Report, Service,
-    Settings, Socket, Unavailable, has_stalled, wait_for_turn,
+    Settings, Socket, Unavailable, must_wait, wait_for_turn,
 };
 use crate::metrics::{ConnectionCounts, CoreMetrics, CoreStats, Operation, Outcome};
 use crate::routing::Core;
@@ -218,7 +218,7 @@ impl<P: Sweep + 'static> Memcached<P> {
     /// Runs commands of another core's connections.
     pub fn run(&self, batch: &mut Batch) -> Ran {
         let Some((backend, _)) = &self.core else { return Ran::Over };
-        if has_stalled(&**backend) { Ran::More } else { batch.run(&**backend) }
+        if must_wait(&**backend) { Ran::More } else { batch.run(&**backend) }
     }
 
     /// Runs the rest of a batch in a task, so that other tasks have their turn in between, and returns the batch.

@@ -33,7 +33,7 @@ pub enum DumpError {
 ///
 /// # Errors
 /// [`DumpError`].
-pub async fn dump_server<T: Transport, W: Write>(
+pub async fn dump_server<T: Transport + 'static, W: Write>(
     client: &KvClient<T>,
     writer: &mut Writer<W>,
     watch: &mut impl FnMut(u64) -> bool,

@@ -2,16 +2,21 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, ready};
+use std::io::Write as _;
+use std::rc::Rc;
+use std::time::Duration;
 
 use dunlin_kv::memcached::{
     Backend, Batch, Conversation, CoreState, FlushTime, Inquiry, Ran, Report, Single, Unavailable,
 };
 use dunlin_kv::metrics::{CoreMetrics, Operation, Outcome};
 use dunlin_kv::routing::{Core, Routing};
-use dunlin_store::{Model, Store};
+use dunlin_store::{Model, Put, Store};
+use tokio::sync::Notify;
+use tokio::task::LocalSet;
 
 use super::script::{START, core, said, settings};
-use super::sockets::TestCore;
+use super::sockets::{TestCore, expect_no_answer, start_here};
 
 /// Several cores on one thread, as seen from the first.
 pub struct Cores {
@@ -21,6 +26,14 @@ pub struct Cores {
     dead: Option<Core>,
     /// How often any batch was run.
     runs: Cell<usize>,
+    /// What the other cores wait for before they return a batch that they ran.
+    gate: Option<Gate>,
+}
+
+#[derive(Default)]
+struct Gate {
+    has_run: Notify,
+    opened: Notify,
 }
 
 impl Cores {
@@ -30,6 +43,7 @@ impl Cores {
             cores: (0..cores).map(|_| core()).collect(),
             dead: None,
             runs: Cell::new(0),
+            gate: None,
         }
     }
 
@@ -90,12 +104,16 @@ impl Backend for Cores {
         self.cores[0].metrics()
     }
 
-    fn forward(&self, core: Core, mut batch: Box<Batch>) -> impl Future<Output = Result<Box<Batch>, Unavailable>> {
+    async fn forward(&self, core: Core, mut batch: Box<Batch>) -> Result<Box<Batch>, Unavailable> {
         if self.dead == Some(core) {
-            return ready(Err(Unavailable));
+            return Err(Unavailable);
         }
         while self.run(core, &mut batch) == Ran::More {}
-        ready(Ok(batch))
+        if let Some(gate) = &self.gate {
+            gate.has_run.notify_one();
+            gate.opened.notified().await;
+        }
+        Ok(batch)
     }
 
     fn flush(&self, _at: FlushTime) -> impl Future<Output = Result<(), Unavailable>> {
@@ -210,4 +228,30 @@ fn keys_of_a_core_that_is_gone_get_an_error_each() {
     let error = "SERVER_ERROR the core that owns this key is stopping\r\n";
     let expected = format!("STORED\r\n{error}VALUE {} 0 1\r\nx\r\nEND\r\nMN\r\n", here[0]);
     assert_eq!(String::from_utf8_lossy(&said_by(&cores, &[request.as_bytes()]).0), expected);
+}
+
+/// The last snapshot may have been saved before the other core ran the command.
+#[tokio::test]
+async fn nothing_is_acknowledged_after_the_time_to_stop_is_over() {
+    let work = async {
+        let mut cores = Cores::new(2);
+        cores.gate = Some(Gate::default());
+        let mut keys = (0..).map(|number| format!("key{number}")).filter(|key| cores.is_elsewhere(key));
+        let (key, long) = (keys.next().unwrap(), keys.next().unwrap());
+        cores.cores[1].with_store(|store| {
+            let key = store.key(long.as_bytes()).unwrap();
+            store.put(&key, &[b'v'; 200_000], Put::default()).unwrap();
+        });
+        let cores = Rc::new(cores);
+        let (service, socket, mut client) = start_here(cores.clone()).await;
+        service.adopt(socket);
+        // The long value is asked for again, after the first answer was written.
+        client.write_all(format!("set {key} 0 0 1\r\nx\r\nget {long}\r\n").as_bytes()).unwrap();
+        let gate = cores.gate.as_ref().unwrap();
+        gate.has_run.notified().await;
+        service.stop(Duration::ZERO).await;
+        gate.opened.notify_one();
+        expect_no_answer(client).await;
+    };
+    LocalSet::new().run_until(work).await;
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use dunlin_kv::memcached::{
     Acceptor, Backend, ConnectionLimit, Count, Inquiry, LOOK_DEFAULT, Listen, Report, Service, Settings, Single,
 };
-use dunlin_store::{Model, UnixSeconds};
+use dunlin_store::{Model, Store as _, UnixSeconds};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
 use tokio::sync::{mpsc, oneshot};
@@ -209,6 +209,25 @@ impl Drop for Server {
     }
 }
 
+/// Starts a core on this thread. Returns a client, too, whose socket no core has adopted.
+pub async fn start_here<C: TestCore>(core: Rc<C>) -> (Rc<Service<C>>, dunlin_kv::memcached::Socket, TcpStream) {
+    let limit = ConnectionLimit::new(1);
+    let acceptor = Acceptor::bind(&"tcp://127.0.0.1:0".parse().unwrap(), limit.clone()).unwrap();
+    let Listen::Tcp(addr) = *acceptor.listen() else { panic!("no TCP") };
+    let service = Service::start(core, Settings::new(limit, None, START, Vec::new()));
+    let client = connect(addr);
+    (service, acceptor.accept().await, client)
+}
+
+/// Reads to the end of a connection on which no answer may come, beside the core on this thread.
+pub async fn expect_no_answer(mut client: TcpStream) {
+    let read = tokio::task::spawn_blocking(move || client.read(&mut [0; 64]));
+    match read.await.unwrap() {
+        Ok(len) => assert_eq!(len, 0, "an answer came"),
+        Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
+    }
+}
+
 fn connect(server: SocketAddr) -> TcpStream {
     configured(TcpStream::connect(server).unwrap())
 }
@@ -399,6 +418,21 @@ fn a_server_that_stops_answers_what_it_received() {
     expect_end(&mut busy);
     expect_end(&mut half);
     expect_end(&mut idle);
+}
+
+/// Its letter was in the mailbox of the core before the core was told to stop. The last snapshot is saved meanwhile.
+#[tokio::test]
+async fn a_core_that_has_stopped_serves_no_connection_that_comes_later() {
+    let work = async {
+        let core = Rc::new(Single::new(Model::new(), START));
+        let (service, socket, mut client) = start_here(core.clone()).await;
+        service.stop(PATIENCE).await;
+        client.write_all(b"set a 0 0 1\r\nx\r\n").unwrap();
+        service.adopt(socket);
+        expect_no_answer(client).await;
+        assert_eq!(core.with_store(|store| store.stats().items), 0);
+    };
+    LocalSet::new().run_until(work).await;
 }
 
 #[test]

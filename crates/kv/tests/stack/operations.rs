@@ -9,12 +9,13 @@ use dunlin_net::Addr;
 use dunlin_rpc::{Endpoint, EndpointConfig, Request};
 use dunlin_store::{Condition, Moment, Put, Refused};
 use futures::future::join_all;
+use futures::poll;
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::world::World;
+use crate::world::{SERVER, World};
 
 fn refused<R: std::fmt::Debug>(result: Result<R, KvError>) -> Refused {
     match result.unwrap_err() {
@@ -53,6 +54,19 @@ fn a_multi_get_that_a_busy_core_pushes_back_is_tried_again() {
         }
     };
     assert_eq!(values.unwrap(), [None]);
+}
+
+/// Its task goes on with another operation, and polls the first one later.
+#[test]
+fn an_operation_does_not_wait_for_one_that_nobody_polls() {
+    let world = World::new(2);
+    let client = KvClient::new(&world.client, &Addr::Node(SERVER), ClientConfig::default());
+    world.run(async {
+        let mut first = pin!(client.get(b"first"));
+        assert!(poll!(first.as_mut()).is_pending());
+        assert_eq!(client.get(b"second").await.unwrap(), None);
+        assert_eq!(first.await.unwrap(), None);
+    });
 }
 
 #[test]

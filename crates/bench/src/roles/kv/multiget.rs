@@ -124,7 +124,7 @@ impl OnTransport for Drive<'_> {
 }
 
 /// Multi-gets in sequence, until one fails.
-async fn ask<T: Transport>(client: KvClient<T>, mut numbers: Numbers, keys: usize, counts: Rc<Counts>) {
+async fn ask<T: Transport + 'static>(client: KvClient<T>, mut numbers: Numbers, keys: usize, counts: Rc<Counts>) {
     let mut drawn = vec![0; keys];
     let mut bytes = vec![[0; KEY_BYTES]; keys];
     let count = |counter: &Cell<u64>, more: u64| counter.set(counter.get() + more);
