@@ -42,7 +42,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(100);
 /// How long a call may take including its retries, unless its policy says otherwise.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// If a call fails without an answer of a handler, and the last look-up is older than this, the next call looks up
-/// anew. A service that fails for its own reasons costs its clients no more look-ups than that.
+/// anew. Neither a service that fails for its own reasons nor calls with too little time cost more look-ups than that.
 const DOUBT_AFTER: Duration = Duration::from_secs(1);
 /// How long a look-up may take before it begins anew, if no call that waited for it has longer. Each time it may take
 /// twice as long as before, up to [`PATIENCE`].

@@ -41,7 +41,11 @@ fn endpoint(network: &LoopbackNetwork, node: u32) -> End {
 
 impl World {
     fn new(serves: u64, cluster: u64) -> World {
-        let network = LoopbackNetwork::new(LoopbackConfig::default());
+        World::with(LoopbackConfig::default(), serves, cluster)
+    }
+
+    fn with(config: LoopbackConfig, serves: u64, cluster: u64) -> World {
+        let network = LoopbackNetwork::new(config);
         let (server, client) = (RefCell::new(endpoint(&network, 1)), endpoint(&network, 100));
         let (serves, cluster) = (Rc::new(Cell::new(serves)), Rc::new(Cell::new(cluster)));
         let (ran, look_ups, kept) = (Rc::default(), Rc::default(), Rc::default());
@@ -554,4 +558,33 @@ fn a_look_up_that_panics_leaves_the_other_calls_alone() {
     assert_eq!((succeeded.get(), world.client.stats().counters.panics_caught), (2, 1));
     world.run(client.call(ECHO, b"", policy(100))).unwrap();
     assert_eq!(world.look_ups.get(), 2);
+}
+
+/// A look-up and a handshake take longer together than a call may.
+#[test]
+fn a_call_that_ends_while_it_connects_does_not_cost_the_next_one_a_look_up() {
+    let world = World::with(LoopbackConfig { delay: Duration::from_millis(10), ..LoopbackConfig::default() }, 3, 3);
+    let (channel, look_ups, timers) = (world.channel(), world.look_ups.clone(), world.client.timers());
+    let client = EpochClient::new(world.client.timers(), async move || {
+        look_ups.set(look_ups.get() + 1);
+        timers.sleep(Duration::from_millis(30)).await;
+        Ok::<_, String>(Found { epoch: 3, channel: channel.clone() })
+    });
+    let succeeded: Vec<_> = (0..5).map(|_| world.run(client.call(ECHO, b"", policy(65))).is_ok()).collect();
+    assert_eq!((succeeded, world.look_ups.get()), (vec![false, true, true, true, true], 1));
+}
+
+/// A handler passes on the time that it has left, and its caller has given up already.
+#[test]
+fn calls_without_time_cost_one_look_up_in_a_second() {
+    let world = World::new(3, 3);
+    let client = client(&world);
+    world.run(async {
+        client.call(ECHO, b"", policy(100)).await.unwrap();
+        for _ in 0..3_000 {
+            client.call(ECHO, b"", policy(0)).await.unwrap_err();
+            world.client.timers().sleep(Duration::from_millis(1)).await;
+        }
+    });
+    assert!((2..=4).contains(&world.look_ups.get()), "{} look-ups", world.look_ups.get());
 }

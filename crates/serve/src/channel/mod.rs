@@ -426,11 +426,13 @@ impl Why {
         }
     }
 
-    /// Whether the server was not reached, or is shutting down: another may serve by now.
+    /// Whether the server was not reached, or is shutting down: another may serve by now. If the time was up, the call
+    /// may just have had too little.
     pub(crate) fn is_unreached(&self) -> bool {
         match self {
             Why::Call(error) => is_session_over(error) || matches!(error, CallError::ShuttingDown),
-            Why::Connect(_) | Why::Lost | Why::Late | Why::NoAddress => true,
+            Why::Connect(_) | Why::Lost | Why::NoAddress => true,
+            Why::Late => false,
         }
     }
 
