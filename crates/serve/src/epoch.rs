@@ -229,7 +229,7 @@ impl<T: Transport + 'static, E: Clone + 'static> EpochClient<T, E> {
     /// # Errors
     /// [`EpochError`].
     pub async fn call(&self, req_type: u8, body: &[u8], policy: CallPolicy) -> Result<MsgBuf, EpochError<E>> {
-        let (now, timers) = (|| self.endpoint.loop_time(), self.endpoint.timers());
+        let (now, timers) = (|| self.endpoint.now(), self.endpoint.timers());
         let deadline = now().saturating_add(nanos(policy.timeout.unwrap_or(PATIENCE)));
         let left = || Duration::from_nanos(deadline.saturating_sub(now()));
         let (mut pause, mut may_have_run, mut refused) = (PAUSE_MIN, false, None);
@@ -305,10 +305,10 @@ async fn look_for<T: Transport, E>(
     found: Rc<RefCell<Option<Rc<Known<T>>>>>,
     max: Rc<Cell<Duration>>,
 ) -> Looked<T, E> {
-    let at = endpoint.loop_time();
+    let at = endpoint.now();
     let end = || at.saturating_add(nanos(max.get()));
     // The time comes first: if nobody turned the endpoint for long, what it waited for has failed meanwhile.
-    let mut in_time = pin!(poll_fn(|context| match endpoint.loop_time() < end() {
+    let mut in_time = pin!(poll_fn(|context| match endpoint.now() < end() {
         true => look_up.as_mut().poll(context).map(Some),
         false => Poll::Ready(None),
     }));

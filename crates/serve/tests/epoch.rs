@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use dunlin_net::Addr;
@@ -662,4 +663,20 @@ fn a_look_up_keeps_nothing_of_a_client_that_is_gone() {
     assert_eq!(Rc::strong_count(&world.client), alive - 1, "it holds the endpoint");
     world.client.run_once();
     assert_eq!(tasks(), before);
+}
+
+/// A task of a foreign event loop begins calls while the endpoint sleeps.
+#[test]
+fn a_call_that_begins_outside_of_a_turn_has_its_whole_time() {
+    let world = World::new(3, 3);
+    let (channel, timers) = (world.channel(), world.client.timers());
+    let client = EpochClient::new(&world.client, async move || {
+        timers.sleep(Duration::from_millis(1)).await;
+        Ok::<_, String>(Found { epoch: 3, channel: channel.clone() })
+    });
+    world.run(world.client.timers().sleep(Duration::from_millis(1)));
+    world.network.advance(Duration::from_secs(10));
+    let mut call = pin!(client.call(ECHO, b"here", policy(50)));
+    assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    assert_eq!(world.run(call).unwrap()[..], *b"here");
 }
