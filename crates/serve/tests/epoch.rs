@@ -583,12 +583,12 @@ fn calls_without_time_cost_one_look_up_in_a_second() {
     let client = client(&world);
     world.run(async {
         client.call(ECHO, b"", policy(100)).await.unwrap();
-        for _ in 0..3_000 {
+        for _ in 0..1_500 {
             client.call(ECHO, b"", policy(0)).await.unwrap_err();
             world.client.timers().sleep(Duration::from_millis(1)).await;
         }
     });
-    assert!((2..=4).contains(&world.look_ups.get()), "{} look-ups", world.look_ups.get());
+    assert!((2..=3).contains(&world.look_ups.get()), "{} look-ups", world.look_ups.get());
 }
 
 /// A client of a cluster that does not know it yet lets one of its operations find out, for example.
@@ -626,7 +626,7 @@ fn a_look_up_that_no_call_waits_for_ends_once() {
             0 => std::future::pending().await,
             1 => {
                 timers.sleep(Duration::from_millis(60)).await;
-                return Err("of an hour ago".to_owned());
+                Err("of an hour ago".to_owned())
             }
             2 => {
                 timers.sleep(Duration::from_millis(60)).await;
@@ -635,9 +635,9 @@ fn a_look_up_that_no_call_waits_for_ends_once() {
             _ => Ok(Found { epoch: 3, channel: channel.clone() }),
         }
     });
-    for look_ups in 1..=3 {
+    for (look_ups, millis) in [(1, 1_100), (2, 100), (3, 100)] {
         world.run(client.call(ECHO, b"", policy(20))).unwrap_err();
-        world.run(world.client.timers().sleep(Duration::from_millis(1_100)));
+        world.run(world.client.timers().sleep(Duration::from_millis(millis)));
         assert_eq!((world.look_ups.get(), Rc::strong_count(&alive)), (look_ups, 2), "it has ended, and none began");
     }
     assert_eq!(world.client.stats().counters.panics_caught, 1);
