@@ -87,8 +87,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (step, caller) = (Rc::new(Cell::new(0)), user.clone());
     let (done, address) = (step.clone(), manager.local_addr());
     user.spawn(async move {
-        let coordinator = coordinator(&caller, &address);
-        let client = EpochClient::new(caller.timers(), async || look_up(&caller, &coordinator).await);
+        let (coordinator, looking) = (coordinator(&caller, &address), caller.clone());
+        let client = EpochClient::new(&caller, async move || look_up(&looking, &coordinator).await);
         while done.get() < 6 {
             match client.call(GREET, b"dunlin", CallPolicy::default().within(HEARTBEAT_EVERY)).await {
                 Ok(greeting) => {

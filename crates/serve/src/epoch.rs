@@ -24,12 +24,13 @@ use std::time::Duration;
 
 use dunlin_net::Transport;
 use dunlin_rpc::msgbuf::AllocError;
-use dunlin_rpc::{CallError, MsgBuf, Request, Timers};
+use dunlin_rpc::{CallError, Endpoint, MsgBuf, Request};
 use futures::future::LocalBoxFuture;
 
 use crate::channel::{CallPolicy, Channel, Why, ran};
 use crate::joint::Joint;
-use crate::waiting::{nanos, until, within};
+use crate::owned_task::OwnedTask;
+use crate::waiting::{nanos, until};
 
 /// Bytes before the body of a request: the epoch, little-endian.
 pub const EPOCH_BYTES: usize = 8;
@@ -42,7 +43,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(100);
 /// How long a call may take including its retries, unless its policy says otherwise.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// If a call fails without an answer of a handler, and the last look-up is older than this, the next call looks up
-/// anew. A service that fails for its own reasons costs its clients no more look-ups than that.
+/// anew. Neither a service that fails for its own reasons nor calls with too little time cost more look-ups than that.
 const DOUBT_AFTER: Duration = Duration::from_secs(1);
 /// How long a look-up may take before it begins anew, if no call that waited for it has longer. Each time it may take
 /// twice as long as before, up to [`PATIENCE`].
@@ -174,60 +175,45 @@ pub enum Cause<E> {
     NoBuffer(#[from] AllocError),
 }
 
-/// A look-up in progress.
-type LookUp<'a, T, E> = LocalBoxFuture<'a, Result<Rc<Known<T>>, E>>;
+/// What a look-up finds. `None` if it took too long, and is to begin anew.
+type Looked<T, E> = Option<Result<Rc<Known<T>>, E>>;
 
 /// A client of a service whose place depends on the epoch. It looks the service up with its first call, and again when
 /// a server refuses its epoch or cannot be reached. It also looks it up again, at most once a second, when a call fails
 /// otherwise without an answer of a handler: it times out, say, or there is no handler.
-pub struct EpochClient<'a, T: Transport, E> {
-    timers: Timers,
-    look_up: Box<dyn Fn() -> LookUp<'a, T, E> + 'a>,
+pub struct EpochClient<T: Transport, E> {
+    endpoint: Rc<Endpoint<T>>,
+    look_up: Box<dyn Fn() -> LocalBoxFuture<'static, Result<Found<T>, E>>>,
     found: Rc<RefCell<Option<Rc<Known<T>>>>>,
-    looking: Joint<'a, Result<Rc<Known<T>>, E>>,
+    looking: Joint<Looked<T, E>>,
+    /// Goes on with the look-up when no call waits for it: it may hold locks that others wait for.
+    going_on: RefCell<Option<OwnedTask>>,
     /// How long the look-up may take.
     look_up_max: Rc<Cell<Duration>>,
 }
 
-impl<'a, T: Transport + 'static, E: Clone + 'a> EpochClient<'a, T, E> {
+impl<T: Transport + 'static, E: Clone + 'static> EpochClient<T, E> {
     /// A client that finds out by `look_up` who serves, and in which epoch: both as of one moment, no earlier than when
-    /// it is called. A look-up that no call waits for any more is not polled, and goes on with the next call that needs
-    /// it. It is dropped, and begun anew, when it takes longer than 1 s and than the calls that need it may take. If it
-    /// panics, that ends one call, and the others look up again. The timers are those of the endpoint that both use.
-    pub fn new(timers: Timers, look_up: impl AsyncFn() -> Result<Found<T>, E> + 'a) -> EpochClient<'a, T, E> {
-        let found = Rc::<RefCell<Option<Rc<Known<T>>>>>::default();
-        let (note, clock, look_up) = (found.clone(), timers.clone(), Rc::new(look_up));
-        let look_up_max = Rc::new(Cell::new(LOOK_UP_MIN));
-        let max = look_up_max.clone();
-        let look_up = move || -> LookUp<'a, T, E> {
-            let (note, clock, look_up, max) = (note.clone(), clock.clone(), look_up.clone(), max.clone());
-            Box::pin(async move {
-                loop {
-                    let at = clock.now();
-                    let end = || at.saturating_add(nanos(max.get()));
-                    let mut place = pin!((*look_up)());
-                    // The time comes first: if no call polled it for long, what it waited for has failed meanwhile.
-                    let mut in_time = pin!(poll_fn(|context| match clock.now() < end() {
-                        true => place.as_mut().poll(context).map(Some),
-                        false => Poll::Ready(None),
-                    }));
-                    // Calls that join it may give it more time.
-                    let place = loop {
-                        if let Some(place) = until(&clock, end(), in_time.as_mut()).await {
-                            break place;
-                        }
-                    };
-                    if let Some(place) = place {
-                        let known = Rc::new(Known { place: place?, at });
-                        note.replace(Some(known.clone()));
-                        return Ok(known);
-                    }
-                    // One that is slower than all calls ends nevertheless.
-                    max.set(max.get().max(max.get().saturating_mul(2).min(PATIENCE)));
-                }
-            })
+    /// it is called. A look-up that no call waits for any more goes on as a task of the endpoint, and ends with the
+    /// client. It is dropped when it takes longer than 1 s and than the calls that need it may take, and begun anew if
+    /// any call waits for it. If it panics, that ends one call, and the others look up again. Both use this endpoint.
+    pub fn new(
+        endpoint: &Rc<Endpoint<T>>,
+        look_up: impl AsyncFn() -> Result<Found<T>, E> + 'static,
+    ) -> EpochClient<T, E> {
+        let look_up = Rc::new(look_up);
+        let look_up = move || -> LocalBoxFuture<'static, Result<Found<T>, E>> {
+            let look_up = look_up.clone();
+            Box::pin(async move { (*look_up)().await })
         };
-        EpochClient { timers, look_up: Box::new(look_up), found, looking: Joint::kept(), look_up_max }
+        EpochClient {
+            endpoint: endpoint.clone(),
+            look_up: Box::new(look_up),
+            found: Rc::default(),
+            looking: Joint::new(),
+            going_on: RefCell::default(),
+            look_up_max: Rc::new(Cell::new(LOOK_UP_MIN)),
+        }
     }
 
     /// The epoch that it goes by; `None` before its first call, and after a failure for which the next call looks up
@@ -243,12 +229,13 @@ impl<'a, T: Transport + 'static, E: Clone + 'a> EpochClient<'a, T, E> {
     /// # Errors
     /// [`EpochError`].
     pub async fn call(&self, req_type: u8, body: &[u8], policy: CallPolicy) -> Result<MsgBuf, EpochError<E>> {
-        let deadline = self.timers.now().saturating_add(nanos(policy.timeout.unwrap_or(PATIENCE)));
-        let left = || Duration::from_nanos(deadline.saturating_sub(self.timers.now()));
+        let (now, timers) = (|| self.endpoint.now(), self.endpoint.timers());
+        let deadline = now().saturating_add(nanos(policy.timeout.unwrap_or(PATIENCE)));
+        let left = || Duration::from_nanos(deadline.saturating_sub(now()));
         let (mut pause, mut may_have_run, mut refused) = (PAUSE_MIN, false, None);
         loop {
             let failed = |why| EpochError { why, may_have_run };
-            let found = match within(&self.timers, left(), self.find(left())).await {
+            let found = match until(&timers, deadline, self.find(left())).await {
                 Some(found) => found.map_err(|why| failed(Cause::NotFound(why)))?,
                 None => return Err(failed(refused.unwrap_or(Cause::Late))),
             };
@@ -268,7 +255,7 @@ impl<'a, T: Transport + 'static, E: Clone + 'a> EpochClient<'a, T, E> {
                 None if matches!(error.why, Why::Call(CallError::Application(_))) => Duration::MAX,
                 None => DOUBT_AFTER,
             };
-            if self.timers.now().saturating_sub(found.at) >= nanos(believed) {
+            if now().saturating_sub(found.at) >= nanos(believed) {
                 self.forget(&found);
             }
             let Some(server) = refusal else {
@@ -280,7 +267,7 @@ impl<'a, T: Transport + 'static, E: Clone + 'a> EpochClient<'a, T, E> {
             }
             // After the first refusal of an older epoch, the next look-up most likely finds the later one.
             if server < *epoch || refused.replace(apart).is_some() {
-                self.timers.sleep(pause).await;
+                timers.sleep(pause).await;
                 pause = (2 * pause).min(PAUSE_MAX);
             }
         }
@@ -289,19 +276,53 @@ impl<'a, T: Transport + 'static, E: Clone + 'a> EpochClient<'a, T, E> {
     /// What is known, or else what a look-up finds: one for all calls that wait for it. If none is in progress, one
     /// begins. It may take as long as this call has.
     async fn find(&self, time: Duration) -> Result<Rc<Known<T>>, E> {
-        if let Some(found) = &*self.found.borrow() {
-            return Ok(found.clone());
-        }
-        self.look_up_max.set(self.look_up_max.get().max(time));
         let begin = || {
-            self.look_up_max.set(time.max(LOOK_UP_MIN));
-            (self.look_up)()
+            let (found, max) = (self.found.clone(), self.look_up_max.clone());
+            look_for(self.endpoint.clone(), (self.look_up)(), found, max)
         };
-        self.looking.get(begin).await
+        let begun = |look_up| drop(self.going_on.replace(Some(OwnedTask::spawn(&self.endpoint, look_up))));
+        loop {
+            if let Some(found) = &*self.found.borrow() {
+                return Ok(found.clone());
+            }
+            self.look_up_max.set(self.look_up_max.get().max(time));
+            if let Some(found) = self.looking.get(begin, begun).await {
+                return found;
+            }
+        }
     }
 
     /// Drops the result of a look-up, unless another call has looked up again since.
     fn forget(&self, over: &Rc<Known<T>>) {
         self.found.borrow_mut().take_if(|found| Rc::ptr_eq(found, over));
     }
+}
+
+/// Looks up who serves, and notes it in `found`.
+async fn look_for<T: Transport, E>(
+    endpoint: Rc<Endpoint<T>>,
+    mut look_up: LocalBoxFuture<'static, Result<Found<T>, E>>,
+    found: Rc<RefCell<Option<Rc<Known<T>>>>>,
+    max: Rc<Cell<Duration>>,
+) -> Looked<T, E> {
+    let at = endpoint.now();
+    let end = || at.saturating_add(nanos(max.get()));
+    // The time comes first: if nobody turned the endpoint for long, what it waited for has failed meanwhile.
+    let mut in_time = pin!(poll_fn(|context| match endpoint.now() < end() {
+        true => look_up.as_mut().poll(context).map(Some),
+        false => Poll::Ready(None),
+    }));
+    // Calls that join it may give it more time.
+    let place = loop {
+        if let Some(place) = until(&endpoint.timers(), end(), in_time.as_mut()).await {
+            break place;
+        }
+    };
+    // One that is slower than all calls ends nevertheless.
+    max.set(if place.is_some() { LOOK_UP_MIN } else { max.get().max(max.get().saturating_mul(2).min(PATIENCE)) });
+    Some(place?.map(|place| {
+        let known = Rc::new(Known { place, at });
+        found.replace(Some(known.clone()));
+        known
+    }))
 }

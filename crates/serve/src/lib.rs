@@ -26,7 +26,7 @@
 //! | [`channel`], [`handle`] | how a client reaches a service, on one thread and from many; `blocking` is how a thread waits for its call |
 //! | [`epoch`] | requests that carry the epoch of the cluster in which they were sent |
 //! | [`port`], [`metrics`] | metrics and health over HTTP |
-//! | `joint` | work that several calls wait for |
+//! | `joint`, `owned_task` | work that several calls wait for; tasks that end with their owner |
 //! | [`side`], `long_work` | threads for blocking work; long work that holds an event loop without being a fault |
 //!
 //! Start reading at [`service`], then `core.rs`: `attend` is the whole life of a core.
@@ -50,6 +50,7 @@ mod long_work;
 pub mod mailbox;
 pub mod metrics;
 pub mod notify;
+mod owned_task;
 mod panics;
 pub mod port;
 pub mod server;

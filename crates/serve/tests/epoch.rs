@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use dunlin_net::Addr;
@@ -41,7 +42,11 @@ fn endpoint(network: &LoopbackNetwork, node: u32) -> End {
 
 impl World {
     fn new(serves: u64, cluster: u64) -> World {
-        let network = LoopbackNetwork::new(LoopbackConfig::default());
+        World::with(LoopbackConfig::default(), serves, cluster)
+    }
+
+    fn with(config: LoopbackConfig, serves: u64, cluster: u64) -> World {
+        let network = LoopbackNetwork::new(config);
         let (server, client) = (RefCell::new(endpoint(&network, 1)), endpoint(&network, 100));
         let (serves, cluster) = (Rc::new(Cell::new(serves)), Rc::new(Cell::new(cluster)));
         let (ran, look_ups, kept) = (Rc::default(), Rc::default(), Rc::default());
@@ -113,9 +118,9 @@ impl World {
 }
 
 /// A client that looks up what the world says.
-fn client(world: &World) -> EpochClient<'static, LoopbackTransport, String> {
+fn client(world: &World) -> EpochClient<LoopbackTransport, String> {
     let (channel, cluster, look_ups) = (world.channel(), world.cluster.clone(), world.look_ups.clone());
-    EpochClient::new(world.client.timers(), async move || {
+    EpochClient::new(&world.client, async move || {
         look_ups.set(look_ups.get() + 1);
         match cluster.get() {
             0 => Err("nobody is there".to_owned()),
@@ -217,7 +222,7 @@ fn the_time_of_a_call_counts_all_attempts() {
 #[test]
 fn a_look_up_that_does_not_end_is_given_up_with_the_call() {
     let world = World::new(3, 3);
-    let client = EpochClient::new(world.client.timers(), async || {
+    let client = EpochClient::new(&world.client, async || {
         std::future::pending::<()>().await;
         Err::<Found<LoopbackTransport>, String>("never".into())
     });
@@ -295,7 +300,7 @@ fn other_errors_cost_no_look_up_or_one_in_a_second() {
 fn reaches_the_successor(req_type: u8, fault: impl Fn(&World)) {
     let world = World::new(3, 3);
     let (cluster, look_ups, endpoint) = (world.cluster.clone(), world.look_ups.clone(), world.client.clone());
-    let client = EpochClient::new(world.client.timers(), async || {
+    let client = EpochClient::new(&world.client, async move || {
         look_ups.set(look_ups.get() + 1);
         let at = Addr::Node(if cluster.get() == 3 { 1 } else { 2 });
         let config = ChannelConfig { seed: Some(1), ..ChannelConfig::default() };
@@ -386,12 +391,13 @@ fn calls_that_are_refused_together_share_a_look_up() {
 #[test]
 fn an_older_look_up_that_comes_late_does_not_undo_a_later_one() {
     let world = World::new(6, 5);
-    let channel = world.channel();
-    let client = EpochClient::new(world.client.timers(), async || {
-        let epoch = world.cluster.get();
+    let (channel, timers) = (world.channel(), world.client.timers());
+    let (cluster, look_ups) = (world.cluster.clone(), world.look_ups.clone());
+    let client = EpochClient::new(&world.client, async move || {
+        let epoch = cluster.get();
         // The first one is slow.
-        if world.look_ups.replace(world.look_ups.get() + 1) == 0 {
-            world.client.timers().sleep(Duration::from_millis(20)).await;
+        if look_ups.replace(look_ups.get() + 1) == 0 {
+            timers.sleep(Duration::from_millis(20)).await;
         }
         Ok::<_, String>(Found { epoch, channel: channel.clone() })
     });
@@ -410,9 +416,9 @@ fn an_older_look_up_that_comes_late_does_not_undo_a_later_one() {
 #[test]
 fn a_client_whose_calls_are_far_apart_finds_its_service() {
     let world = World::new(3, 3);
-    let channel = world.channel();
-    let client = EpochClient::new(world.client.timers(), async || {
-        world.client.timers().sleep(Duration::from_millis(1)).await;
+    let (channel, timers) = (world.channel(), world.client.timers());
+    let client = EpochClient::new(&world.client, async move || {
+        timers.sleep(Duration::from_millis(1)).await;
         Ok::<_, String>(Found { epoch: 3, channel: channel.clone() })
     });
     for _ in 0..3 {
@@ -431,7 +437,7 @@ fn a_look_up_that_takes_longer_than_its_calls_serves_the_next_ones() {
     for (first, failures_max) in [(60, 60), (u64::MAX, 1100)] {
         let world = World::new(3, 3);
         let (channel, look_ups, timers) = (world.channel(), world.look_ups.clone(), world.client.timers());
-        let client = Rc::new(EpochClient::new(timers.clone(), async move || {
+        let client = Rc::new(EpochClient::new(&world.client, async move || {
             let is_first = look_ups.replace(look_ups.get() + 1) == 0;
             timers.sleep(Duration::from_millis(if is_first { first } else { 5 })).await;
             Ok::<_, String>(Found { epoch: 3, channel: channel.clone() })
@@ -464,7 +470,7 @@ fn a_look_up_goes_on_with_the_next_call_of_a_sequence() {
     let (channel, look_ups, timers) = (world.channel(), world.look_ups.clone(), world.client.timers());
     let alive = Rc::new(());
     let held = alive.clone();
-    let client = EpochClient::new(timers.clone(), async move || {
+    let client = EpochClient::new(&world.client, async move || {
         let (_held, is_first) = (held.clone(), look_ups.replace(look_ups.get() + 1) == 0);
         timers.sleep(Duration::from_millis(60)).await;
         Ok::<_, String>(Found { epoch: if is_first { 3 } else { 4 }, channel: channel.clone() })
@@ -486,7 +492,7 @@ fn a_look_up_has_the_time_of_the_most_patient_call_that_waits_for_it() {
     for (short, long) in [(100, Some(5_000)), (100, None)] {
         let world = World::new(3, 3);
         let (channel, look_ups, timers) = (world.channel(), world.look_ups.clone(), world.client.timers());
-        let client = EpochClient::new(timers.clone(), async move || {
+        let client = EpochClient::new(&world.client, async move || {
             look_ups.set(look_ups.get() + 1);
             timers.sleep(Duration::from_millis(1_500)).await;
             Ok::<_, String>(Found { epoch: 3, channel: channel.clone() })
@@ -516,7 +522,7 @@ fn a_look_up_has_the_time_of_the_most_patient_call_that_waits_for_it() {
 fn a_look_up_that_stood_still_for_long_begins_anew() {
     let world = World::new(3, 3);
     let (channel, look_ups, timers) = (world.channel(), world.look_ups.clone(), world.client.timers());
-    let client = EpochClient::new(timers.clone(), async move || {
+    let client = EpochClient::new(&world.client, async move || {
         look_ups.set(look_ups.get() + 1);
         let begun = timers.now();
         timers.sleep(Duration::from_millis(60)).await;
@@ -536,7 +542,7 @@ fn a_look_up_that_stood_still_for_long_begins_anew() {
 fn a_look_up_that_panics_leaves_the_other_calls_alone() {
     let world = World::new(3, 3);
     let (channel, look_ups, timers) = (world.channel(), world.look_ups.clone(), world.client.timers());
-    let client = Rc::new(EpochClient::new(timers.clone(), async move || {
+    let client = Rc::new(EpochClient::new(&world.client, async move || {
         let is_first = look_ups.replace(look_ups.get() + 1) == 0;
         timers.sleep(Duration::from_millis(5)).await;
         assert!(!is_first, "the first look-up fails");
@@ -554,4 +560,123 @@ fn a_look_up_that_panics_leaves_the_other_calls_alone() {
     assert_eq!((succeeded.get(), world.client.stats().counters.panics_caught), (2, 1));
     world.run(client.call(ECHO, b"", policy(100))).unwrap();
     assert_eq!(world.look_ups.get(), 2);
+}
+
+/// A look-up and a handshake take longer together than a call may.
+#[test]
+fn a_call_that_ends_while_it_connects_does_not_cost_the_next_one_a_look_up() {
+    let world = World::with(LoopbackConfig { delay: Duration::from_millis(10), ..LoopbackConfig::default() }, 3, 3);
+    let (channel, look_ups, timers) = (world.channel(), world.look_ups.clone(), world.client.timers());
+    let client = EpochClient::new(&world.client, async move || {
+        look_ups.set(look_ups.get() + 1);
+        timers.sleep(Duration::from_millis(30)).await;
+        Ok::<_, String>(Found { epoch: 3, channel: channel.clone() })
+    });
+    let succeeded: Vec<_> = (0..5).map(|_| world.run(client.call(ECHO, b"", policy(65))).is_ok()).collect();
+    assert_eq!((succeeded, world.look_ups.get()), (vec![false, true, true, true, true], 1));
+}
+
+/// A handler passes on the time that it has left, and its caller has given up already.
+#[test]
+fn calls_without_time_cost_one_look_up_in_a_second() {
+    let world = World::new(3, 3);
+    let client = client(&world);
+    world.run(async {
+        client.call(ECHO, b"", policy(100)).await.unwrap();
+        for _ in 0..1_500 {
+            client.call(ECHO, b"", policy(0)).await.unwrap_err();
+            world.client.timers().sleep(Duration::from_millis(1)).await;
+        }
+    });
+    assert!((2..=3).contains(&world.look_ups.get()), "{} look-ups", world.look_ups.get());
+}
+
+/// A client of a cluster that does not know it yet lets one of its operations find out, for example.
+#[test]
+fn a_look_up_that_no_call_waits_for_keeps_no_lock() {
+    let world = World::new(3, 3);
+    let (channel, look_ups, timers) = (world.channel(), world.look_ups.clone(), world.client.timers());
+    let lock = Rc::<tokio::sync::Mutex<()>>::default();
+    let looking = lock.clone();
+    let client = EpochClient::new(&world.client, async move || {
+        look_ups.set(look_ups.get() + 1);
+        let _locked = looking.lock().await;
+        timers.sleep(Duration::from_millis(60)).await;
+        Ok::<_, String>(Found { epoch: 3, channel: channel.clone() })
+    });
+    world.run(client.call(ECHO, b"", policy(20))).unwrap_err();
+    let begun = world.client.now();
+    drop(world.run(lock.lock()));
+    let took = Duration::from_nanos(world.client.now() - begun);
+    assert!(took < Duration::from_millis(45), "{took:?}");
+    // The next call has what it found.
+    world.run(client.call(ECHO, b"", policy(20))).unwrap();
+    assert_eq!(world.look_ups.get(), 1);
+}
+
+#[test]
+fn a_look_up_that_no_call_waits_for_ends_once() {
+    let world = World::new(3, 3);
+    let (channel, look_ups, timers) = (world.channel(), world.look_ups.clone(), world.client.timers());
+    let alive = Rc::new(());
+    let held = alive.clone();
+    let client = EpochClient::new(&world.client, async move || {
+        let _held = held.clone();
+        match look_ups.replace(look_ups.get() + 1) {
+            0 => std::future::pending().await,
+            1 => {
+                timers.sleep(Duration::from_millis(60)).await;
+                Err("of an hour ago".to_owned())
+            }
+            2 => {
+                timers.sleep(Duration::from_millis(60)).await;
+                panic!("the third look-up fails");
+            }
+            _ => Ok(Found { epoch: 3, channel: channel.clone() }),
+        }
+    });
+    for (look_ups, millis) in [(1, 1_100), (2, 100), (3, 100)] {
+        world.run(client.call(ECHO, b"", policy(20))).unwrap_err();
+        world.run(world.client.timers().sleep(Duration::from_millis(millis)));
+        assert_eq!((world.look_ups.get(), Rc::strong_count(&alive)), (look_ups, 2), "it has ended, and none began");
+    }
+    assert_eq!(world.client.stats().counters.panics_caught, 1);
+    world.run(client.call(ECHO, b"", policy(20))).unwrap();
+    // The channel notes for a while that it is in use.
+    world.run(world.client.timers().sleep(Duration::from_millis(300)));
+    assert_eq!((world.look_ups.get(), world.client.stats().tasks), (4, 0));
+}
+
+/// Not even if nobody turns the endpoint any more.
+#[test]
+fn a_look_up_keeps_nothing_of_a_client_that_is_gone() {
+    let world = World::new(3, 3);
+    let (channel, tasks) = (world.channel(), || world.client.stats().tasks);
+    let (alive, before) = (Rc::strong_count(&world.client), tasks());
+    let client = EpochClient::new(&world.client, async move || {
+        let _held = &channel;
+        std::future::pending::<Result<Found<LoopbackTransport>, String>>().await
+    });
+    world.run(client.call(ECHO, b"", policy(20))).unwrap_err();
+    assert!(tasks() > before, "it goes on");
+    drop(client);
+    assert_eq!(Rc::strong_count(&world.client), alive - 1, "it holds the endpoint");
+    world.client.run_once();
+    assert_eq!(tasks(), before);
+}
+
+/// A task of a foreign event loop begins calls while the endpoint sleeps.
+#[test]
+fn a_call_that_begins_outside_of_a_turn_has_its_whole_time() {
+    let world = World::new(3, 3);
+    let (channel, timers) = (world.channel(), world.client.timers());
+    let client = EpochClient::new(&world.client, async move || {
+        timers.sleep(Duration::from_millis(1)).await;
+        Ok::<_, String>(Found { epoch: 3, channel: channel.clone() })
+    });
+    world.run(world.client.timers().sleep(Duration::from_millis(1)));
+    world.network.advance(Duration::from_secs(10));
+    let mut call = pin!(client.call(ECHO, b"here", policy(50)));
+    assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    assert_eq!(world.run(call).unwrap()[..], *b"here");
 }

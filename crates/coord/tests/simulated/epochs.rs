@@ -87,6 +87,11 @@ async fn look_up(user: &User) -> Result<Found<SimTransport>, CoordError> {
     Ok(Found { epoch: members.epoch, channel: channel(user, serves.id) })
 }
 
+fn client(user: &User) -> EpochClient<SimTransport, CoordError> {
+    let looking = user.clone();
+    EpochClient::new(&user.endpoint, async move || look_up(&looking).await)
+}
+
 #[test]
 fn a_server_that_was_taken_for_failed_executes_nothing_after_its_successor() {
     let executed = Rc::<Executed>::default();
@@ -112,7 +117,7 @@ fn a_server_that_was_taken_for_failed_executes_nothing_after_its_successor() {
     // Another looks up before each call, so it learns of a new epoch before the other server does.
     cluster.servant(move |user| async move {
         loop {
-            let client = EpochClient::new(user.timers.clone(), async || look_up(&user).await);
+            let client = client(&user);
             let _ = client.call(ADD, b"", policy).await;
             user.timers.sleep(Duration::from_millis(1)).await;
         }
@@ -120,7 +125,7 @@ fn a_server_that_was_taken_for_failed_executes_nothing_after_its_successor() {
     let done = Rc::new(Cell::new(0));
     let calls = done.clone();
     cluster.user(move |user| async move {
-        let client = EpochClient::new(user.timers.clone(), async || look_up(&user).await);
+        let client = client(&user);
         while calls.get() < CALLS {
             if client.call(ADD, b"", policy).await.is_ok() {
                 calls.set(calls.get() + 1);
@@ -150,7 +155,7 @@ fn a_server_learns_of_a_later_epoch_from_who_asks_it() {
         cluster.servant(move |user| serve(user, id, EVERY, executed));
     }
     cluster.user(move |user| async move {
-        let client = EpochClient::new(user.timers.clone(), async || look_up(&user).await);
+        let client = client(&user);
         user.timers.sleep(3 * EVERY).await;
         client.call(ADD, b"", CallPolicy::default().within(EVERY)).await.unwrap();
         let other = channel(&user, 2);
@@ -164,6 +169,27 @@ fn a_server_learns_of_a_later_epoch_from_who_asks_it() {
             let took = Duration::from_nanos(user.timers.now() - begun);
             assert!(took < EVERY / 2, "{took:?} after member {id} came and went");
             user.timers.sleep(EVERY / 4).await;
+        }
+    });
+    cluster.run(60, 0);
+}
+
+/// What a look-up waits for when its call is over, others wait for too: who the cluster is, or a session with its
+/// leader.
+#[test]
+fn a_call_that_ends_during_its_look_up_leaves_the_coordinator_to_others() {
+    let mut cluster = Cluster::new(36, REPLICAS as usize);
+    cluster.user(|user| async move {
+        for micros in [1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000] {
+            let (coordinator, channel) = (Rc::new(user.coordinator()), channel(&user, 1));
+            let looking = coordinator.clone();
+            let client = EpochClient::new(&user.endpoint, async move || {
+                let epoch = looking.members().await?.epoch;
+                Ok::<_, CoordError>(Found { epoch, channel: channel.clone() })
+            });
+            let policy = CallPolicy::default().within(Duration::from_micros(micros));
+            client.call(ADD, b"", policy).await.unwrap_err();
+            coordinator.members().await.unwrap();
         }
     });
     cluster.run(60, 0);

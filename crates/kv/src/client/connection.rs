@@ -29,7 +29,7 @@ pub(super) struct Connection<T: Transport> {
     config: ClientConfig,
     links: Shared<Links, KvError>,
     /// The attempt to open them, polled by every operation that waits for it.
-    opening: Joint<'static, Result<Rc<Links>, KvError>>,
+    opening: Joint<Result<Rc<Links>, KvError>>,
     /// The source of random pauses.
     random: RefCell<Random>,
 }
@@ -61,7 +61,7 @@ impl<T: Transport + 'static> Connection<T> {
         match self.current(self.endpoint.now()) {
             Some(links) => Ok(links),
             // Boxed, so that the future of an operation is small: most operations find sessions.
-            None => Box::pin(self.opening.get(|| self.clone().open())).await,
+            None => Box::pin(self.opening.get(|| self.clone().open(), drop)).await,
         }
     }
 

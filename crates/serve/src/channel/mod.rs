@@ -189,7 +189,7 @@ struct Inner<T: Transport> {
     first: Cell<usize>,
     connection: Connection<Pool, ConnectError>,
     /// The attempt to connect, with the time of the call that began it: it goes on for those that have longer.
-    connecting: Joint<'static, Result<Rc<Pool>, ConnectError>>,
+    connecting: Joint<Result<Rc<Pool>, ConnectError>>,
     config: ChannelConfig,
     budget: Budget,
     /// Whether a task is noting the use of sessions.
@@ -361,7 +361,7 @@ impl<T: Transport + 'static> Inner<T> {
         if self.addresses.is_empty() {
             return Err(Why::NoAddress);
         }
-        let connecting = self.connecting.get(|| self.clone().reconnect(deadline));
+        let connecting = self.connecting.get(|| self.clone().reconnect(deadline), drop);
         let Some(deadline) = deadline else { return Ok(connecting.await?) };
         let connected = until(&self.endpoint.timers(), deadline, connecting).await;
         connected.ok_or(Why::Late)?.map_err(Why::from)
@@ -426,11 +426,13 @@ impl Why {
         }
     }
 
-    /// Whether the server was not reached, or is shutting down: another may serve by now.
+    /// Whether the server was not reached, or is shutting down: another may serve by now. If the time was up, the call
+    /// may just have had too little.
     pub(crate) fn is_unreached(&self) -> bool {
         match self {
             Why::Call(error) => is_session_over(error) || matches!(error, CallError::ShuttingDown),
-            Why::Connect(_) | Why::Lost | Why::Late | Why::NoAddress => true,
+            Why::Connect(_) | Why::Lost | Why::NoAddress => true,
+            Why::Late => false,
         }
     }
 
