@@ -2,10 +2,16 @@
 
 use std::time::Duration;
 
+use dunlin_rpc::EndpointConfig;
+
 use crate::error::CoordError;
+use crate::model::PAGE_BYTES_MAX;
+use crate::path::PATH_BYTES_MAX;
 
 /// Shortest time of a lease.
 pub const LEASE_TTL_MIN: Duration = Duration::from_millis(10);
+/// The most bytes of an event, a member or an entry in an answer, besides its names and values.
+pub(crate) const ITEM_BYTES: usize = 64;
 /// Longest time of a lease: a resource may be unusable for this long after its holder dies.
 pub const LEASE_TTL_MAX: Duration = Duration::from_secs(3600);
 
@@ -49,6 +55,31 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// Checks that each answer fits into a message of an endpoint with default settings. A step is never divided, and
+    /// one step may end all leases: watchers could not pass a step that is longer than a message.
+    ///
+    /// # Errors
+    /// [`CoordError::Backend`] with the limits to lower.
+    pub fn check(&self) -> Result<(), CoordError> {
+        let message = EndpointConfig::default().message_bytes_max;
+        let members = self.members_max.saturating_mul(ITEM_BYTES.saturating_add(self.about_bytes_max));
+        let leases = self.leases_max.saturating_mul(ITEM_BYTES + PATH_BYTES_MAX);
+        let value = self.value_bytes_max.saturating_add(ITEM_BYTES + PATH_BYTES_MAX);
+        let failures = self.members_max.saturating_mul(ITEM_BYTES);
+        // A page may end with the longest step.
+        let step = leases.saturating_add(failures).saturating_add(PAGE_BYTES_MAX);
+        for (limits, bytes) in
+            [("members_max or about_bytes_max", members), ("leases_max", step), ("value_bytes_max", value)]
+        {
+            if bytes.saturating_add(ITEM_BYTES) > message {
+                let why =
+                    format!("an answer may have {bytes} B, and a message has {message} B at most: lower {limits}");
+                return Err(CoordError::Backend { why, may_have_run: false });
+            }
+        }
+        Ok(())
+    }
+
     pub(crate) fn check_about(&self, about: &[u8]) -> Result<(), CoordError> {
         check_bytes("what a member says about itself", about, self.about_bytes_max)
     }

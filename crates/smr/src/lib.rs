@@ -35,7 +35,7 @@ mod state;
 pub mod wal;
 pub mod wire;
 
-pub use client::{Client, ClientConfig, ClientError, ReadFrom};
+pub use client::{Client, ClientConfig, ClientError, ReadFrom, Waited};
 pub use cluster_id::{ClusterId, NoClusterId};
 pub use config::{Batching, NodeConfig, NodeError, Reads};
 pub use log::{DurableLog, LogStore, MemoryLog, Room};

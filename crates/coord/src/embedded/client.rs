@@ -5,7 +5,7 @@ use std::time::Duration;
 use dunlin_net::Transport;
 use dunlin_net::random::Random;
 use dunlin_rpc::Timers;
-use dunlin_smr::{Client, ClientError, ReadFrom};
+use dunlin_smr::{Client, ClientError, ReadFrom, Waited};
 
 use crate::coordinator::{Coordinator, sleep_until};
 use crate::either::until;
@@ -240,16 +240,20 @@ impl<T: Transport> Coordinator for Embedded<T> {
     async fn changes(&self, scope: &Scope, after: Revision) -> Result<Changes, CoordError> {
         loop {
             let watch = Query::Watch { scope: scope.clone(), after };
-            if let Some(told) = self.client.wait_for(&watch.to_bytes()).await? {
+            let waited = self.client.wait_for(&watch.to_bytes()).await?;
+            if let Waited::Answered(told) = waited {
                 return answer_of!(parse(&told)?, Answer::Changes { changes } => changes);
             }
-            // No leader took the watcher in, or the leader has changed: this query finds it, or fails.
+            // No leader took the watcher in, the leader has changed, or nothing came: this query finds the leader, or
+            // fails.
             let page = Query::Changes { scope: scope.clone(), after };
             let changes = answer_of!(query(&self.client, page).await?, Answer::Changes { changes } => changes)?;
             if !changes.events.is_empty() {
                 return Ok(changes);
             }
-            self.timers.sleep(self.watch_every).await;
+            if matches!(waited, Waited::Refused) {
+                self.timers.sleep(self.watch_every).await;
+            }
             // Nothing happened in the scope up to here. The caller continues from it, even if the next query gets no
             // answer.
             if changes.up_to > after {

@@ -115,7 +115,11 @@ pub struct Machine {
 impl Machine {
     /// An empty machine. All replicas have the same limits. Each has its own hearing, shared with the watchman beside
     /// it.
+    ///
+    /// # Panics
+    /// If [`Limits::check`] fails.
     pub fn new(limits: Limits, hearing: Hearing) -> Machine {
+        limits.check().unwrap_or_else(|error| panic!("{error}"));
         Machine { state: State::default(), limits, hearing, watchers: Watchers::default(), restoring: None }
     }
 

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::PAGE_BYTES_MAX;
 use crate::error::CoordError;
-use crate::limits::Limits;
+use crate::limits::{ITEM_BYTES, Limits};
 use crate::mutation::{Mutation, is_planted};
 use crate::types::{Changes, EpochChange, Event, Happening, Health, Incarnation, MemberId, Revision, Scope, Token};
 use crate::wire::wire_struct;
 
 /// Bytes that an event counts, beyond its names and values.
-const EVENT_BYTES: u64 = 64;
+const EVENT_BYTES: u64 = ITEM_BYTES as u64;
 
 /// The stored state of a member.
 #[derive(Debug, Clone, PartialEq, Eq)]

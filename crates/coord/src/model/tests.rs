@@ -665,3 +665,35 @@ fn an_epoch_is_settled_when_all_live_members_have_acknowledged_it() {
     assert_eq!(settled(&machine, 1, first, 5), (5, false));
     assert_eq!(settled(&machine, 3, third.incarnation, 5), (5, true));
 }
+
+/// A step is never divided: if it did not fit into a message, no watcher could pass it.
+#[test]
+fn limits_are_refused_if_the_end_of_all_leases_fits_into_no_message() {
+    let message_bytes_max = dunlin_rpc::EndpointConfig::default().message_bytes_max;
+    let is_allowed = |leases_max| Limits { leases_max, ..Limits::default() }.check().is_ok();
+    assert!(!is_allowed(10_000) && !is_allowed(usize::MAX));
+    let leases_max = (4096..10_000).rfind(|leases_max| is_allowed(*leases_max)).unwrap();
+    let limits = Limits { leases_max, history_events_max: 3 * leases_max, ..Limits::default() };
+    let mut machine = with_limits(limits);
+    let Answer::Joined { joined } = apply(&mut machine, &Command::Join { member: 1, about: Vec::new() }) else {
+        panic!("it does not join")
+    };
+    let incarnation = joined.incarnation;
+    for number in 0..leases_max {
+        let name = format!("/{number:0>width$}", width = crate::path::PATH_BYTES_MAX - 1);
+        let granted = apply(&mut machine, &Command::Acquire { name, member: 1, incarnation, ttl_ms: 1000 });
+        assert!(matches!(granted, Answer::Granted { .. }), "{granted:?}");
+    }
+    // A page full of other events, and then the step.
+    let after = machine.state.revision;
+    for _ in 0..3 {
+        apply(&mut machine, &set("/a", vec![0; 60 << 10]));
+    }
+    apply(&mut machine, &Command::Leave { member: 1, incarnation });
+    let mut answer = Vec::new();
+    machine.query(&Query::Changes { scope: Scope::All, after }.to_bytes(), &mut answer);
+    let Ok(Answer::Changes { changes }) = Answer::from_bytes(&answer) else { panic!("it has no answer") };
+    assert_eq!((changes.events.len(), changes.up_to), (3 + leases_max + 1, machine.state.revision));
+    assert!(answer.len() < message_bytes_max, "{} B", answer.len());
+    assert!(answer.len() > message_bytes_max * 9 / 10, "the limits are far too low: {} B", answer.len());
+}

@@ -50,6 +50,35 @@ fn watchers_are_told_within_a_round_trip() {
     cluster.run(20, 0);
 }
 
+/// A watcher whose question ran out of time at the client asks again at once. It does not poll.
+#[test]
+fn a_quiet_watcher_is_told_within_a_round_trip_after_its_question_was_asked_again() {
+    // Questions are asked again every 10 s.
+    const QUIET: [Duration; 3] = [Duration::from_secs(11), Duration::from_millis(9_500), Duration::from_secs(21)];
+    let mut cluster = Cluster::with(25, 1, Setup { is_unwatched: true, ..Setup::default() });
+    cluster.user(|user| async move {
+        let (coordinator, other) = (user.coordinator().watch_every(SLOW), user.coordinator());
+        let after = coordinator.members().await.unwrap().revision;
+        let mut watch = Watch::new(&coordinator, tree("/a"), after);
+        for quiet in QUIET {
+            let changed = async {
+                user.timers.sleep(quiet).await;
+                let begun = user.timers.now();
+                other.set("/a", b"", Condition::Always).await.unwrap();
+                begun
+            };
+            let told = async {
+                watch.next().await.unwrap();
+                user.timers.now()
+            };
+            let (begun, told) = futures::join!(changed, told);
+            let took = Duration::from_nanos(told.saturating_sub(begun));
+            assert!(took < Duration::from_micros(100), "told {took:?} after {quiet:?} without an event");
+        }
+    });
+    cluster.run(60, 0);
+}
+
 /// On five hosts. While nothing happens, none of them sends anything; then all are told at once.
 #[test]
 fn thousands_of_watchers_of_one_node_cost_memory_and_are_told_together() {

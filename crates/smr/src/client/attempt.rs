@@ -9,7 +9,7 @@ use dunlin_net::{Addr, Transport};
 use dunlin_rpc::{CallError, CallOptions, MsgBuf};
 
 use super::lines::{Place, Switchboard};
-use super::{Client, ClientError, ReadFrom};
+use super::{Client, ClientError, ReadFrom, Reply, Waited};
 use crate::cluster_id::ClusterId;
 use crate::wire::CLIENT;
 use crate::wire::members::MEMBERS_MAX;
@@ -175,12 +175,8 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Asks the presumed leader, follows its redirects, and waits without limit. Returns `None` if there is no answer.
-    pub(super) async fn wait_at_leader(
-        &self,
-        request: &Request<'_>,
-        deadline: u64,
-    ) -> Result<Option<MsgBuf>, ClientError> {
+    /// Asks the presumed leader, follows its redirects, and waits for at most [`WAIT_MAX`].
+    pub(super) async fn wait_at_leader(&self, request: &Request<'_>, deadline: u64) -> Result<Waited, ClientError> {
         self.meet(deadline).await?;
         let (mut redirects, mut search) = (0, Search::default());
         loop {
@@ -192,7 +188,7 @@ impl<T: Transport> Client<T> {
                     if !self.reaches(target) {
                         self.turn_from_silent(target, at.as_ref(), &mut search);
                     }
-                    return Ok(None);
+                    return Ok(Waited::Refused);
                 }
             };
             let buffer = self.encoded(request, self.config.group)?;
@@ -205,16 +201,15 @@ impl<T: Transport> Client<T> {
             }
             let reply = match call.await {
                 Ok(reply) => reply.response,
-                Err(failure) => {
-                    // A query that ran out of time may simply have had no answer yet: its replica may well lead.
-                    if failure.error != CallError::DeadlineExceeded {
-                        self.turn_from_silent(target, None, &mut search);
-                    }
-                    return Ok(None);
+                // The query may simply have no answer yet: its replica may well lead.
+                Err(failure) if failure.error == CallError::DeadlineExceeded => return Ok(Waited::NotYet),
+                Err(_) => {
+                    self.turn_from_silent(target, None, &mut search);
+                    return Ok(Waited::Refused);
                 }
             };
             let was_named = match Response::parse(&reply) {
-                Ok(Response::Ok(_)) => return Ok(Some(reply)),
+                Ok(Response::Ok(_)) => return Ok(Waited::Answered(Reply(reply))),
                 Ok(Response::NotLeader { leader }) => self.turn_to(target, leader, &mut search),
                 Ok(Response::OtherCluster { ours }) => {
                     self.is_stranger(target, ours);
@@ -225,7 +220,7 @@ impl<T: Transport> Client<T> {
             };
             redirects += 1;
             if !was_named || redirects > REDIRECTS_MAX {
-                return Ok(None);
+                return Ok(Waited::Refused);
             }
         }
     }

@@ -95,6 +95,18 @@ impl Deref for Reply {
     }
 }
 
+/// The result of [`Client::wait_for`].
+#[derive(Debug)]
+pub enum Waited {
+    /// The answer.
+    Answered(Reply),
+    /// The replica has not answered in time; it may have kept the query. Ask again at once.
+    NotYet,
+    /// The presumed leader did not take the query, no longer leads, or was lost. A [query](Client::query) to the leader
+    /// finds the leader. Pause before asking again.
+    Refused,
+}
+
 /// A client of a cluster. Its operations may run concurrently; concurrent commands may be executed in any order. At
 /// most [`crate::COMMANDS_PER_SESSION_MAX`] commands are in progress at once, others wait for them; a program that
 /// needs more uses a second client. Dropping the future of an operation abandons it: the cluster may still execute the
@@ -224,15 +236,13 @@ impl<T: Transport> Client<T> {
         self.reply_to(&request).await.map_err(ClientError::without_doubt)
     }
 
-    /// Sends a query that the state machine may keep until there is an answer ([`crate::StateMachine::ask`]), for any
-    /// time. `None` if the presumed leader did not take it, no longer leads, or was lost: a [query](Client::query) then
-    /// finds the leader.
+    /// Sends a query that the state machine may keep until there is an answer ([`crate::StateMachine::ask`]). Returns
+    /// without an answer after 10 seconds at the latest: the caller then asks again.
     ///
     /// # Errors
     /// [`ClientError`], if waiting cannot help, or the cluster is still unknown when the time of an operation is over.
-    pub async fn wait_for(&self, query: &[u8]) -> Result<Option<Reply>, ClientError> {
-        let waited = self.wait_at_leader(&Request::Read(query), self.deadline()).await;
-        Ok(waited.map_err(ClientError::without_doubt)?.map(Reply))
+    pub async fn wait_for(&self, query: &[u8]) -> Result<Waited, ClientError> {
+        self.wait_at_leader(&Request::Read(query), self.deadline()).await.map_err(ClientError::without_doubt)
     }
 
     /// Changes the membership of the cluster. Returns when the change is in effect. A change that was in doubt is sent

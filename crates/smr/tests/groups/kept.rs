@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use dunlin_net::Addr;
 use dunlin_rpc::MsgBuf;
-use dunlin_smr::NodeConfig;
 use dunlin_smr::wire::CLIENT;
 use dunlin_smr::wire::request::{Request, set_cluster};
 use dunlin_smr::wire::response::Response;
+use dunlin_smr::{NodeConfig, Waited};
 use futures::future::join_all;
 
 use super::world::{InMemory, World, config};
@@ -27,7 +27,7 @@ fn watched() -> (World<InMemory>, Rc<Cell<usize>>) {
     for _ in 0..WATCHERS {
         let (client, told) = (client.clone(), told.clone());
         world.endpoint.spawn(async move {
-            while !matches!(client.wait_for(&1000_u64.to_le_bytes()).await, Ok(Some(_))) {
+            while !matches!(client.wait_for(&1000_u64.to_le_bytes()).await, Ok(Waited::Answered(_))) {
                 client.timers().sleep(Duration::from_micros(300)).await;
             }
             told.set(told.get() + 1);
@@ -74,7 +74,7 @@ fn as_many_questions_are_kept_as_are_asked_however_few_credits_a_session_has() {
     for _ in 0..WATCHERS {
         let (client, told) = (client.clone(), told.clone());
         world.endpoint.spawn(async move {
-            while !matches!(client.wait_for(&1000_u64.to_le_bytes()).await, Ok(Some(_))) {}
+            while !matches!(client.wait_for(&1000_u64.to_le_bytes()).await, Ok(Waited::Answered(_))) {}
             told.set(told.get() + 1);
         });
     }
@@ -100,7 +100,7 @@ fn questions_that_come_again_open_no_more_sessions() {
     for round in 0..8 {
         let asked = (sum + 1).to_le_bytes();
         for is_recalled in [true, false] {
-            let ask = async || while !matches!(client.wait_for(&asked).await, Ok(Some(_))) {};
+            let ask = async || while !matches!(client.wait_for(&asked).await, Ok(Waited::Answered(_))) {};
             let mut all = Box::pin(join_all((0..AT_ONCE).map(|_| ask())));
             let turns = if is_recalled { 20 } else { 2000 };
             for _ in 0..turns {
