@@ -11,7 +11,7 @@ use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_smr::wire::CLIENT;
 use dunlin_smr::wire::request::Request;
 use dunlin_smr::wire::response::Response;
-use dunlin_smr::{Client, ClientConfig, ClusterId};
+use dunlin_smr::{Client, ClientConfig, ClusterId, Waited};
 
 const TURN: Duration = Duration::from_micros(50);
 const WATCHERS: u64 = 4096;
@@ -62,7 +62,7 @@ fn thousands_of_questions_wait_again_soon_after_their_leader_has_failed() {
         let (client, polls) = (client.clone(), polls.clone());
         let mut watching = Box::pin(async move {
             loop {
-                assert!(!matches!(client.wait_for(b"wait").await, Ok(Some(_))), "nobody answers");
+                assert!(!matches!(client.wait_for(b"wait").await, Ok(Waited::Answered(_))), "nobody answers");
                 client.query(b"").await.unwrap();
             }
         });

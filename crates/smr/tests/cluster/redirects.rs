@@ -10,7 +10,7 @@ use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_smr::wire::CLIENT;
 use dunlin_smr::wire::request::Request;
 use dunlin_smr::wire::response::{Response, Role, Status};
-use dunlin_smr::{Client, ClientConfig, ClientError, ClusterId, ReadFrom};
+use dunlin_smr::{Client, ClientConfig, ClientError, ClusterId, ReadFrom, Waited};
 use futures::future::join_all;
 
 const TURN: Duration = Duration::from_micros(50);
@@ -441,6 +441,6 @@ fn a_question_that_waits_does_not_come_back_to_a_replica_of_another_cluster() {
     let other = || Response::OtherCluster { ours: ClusterId::from_bits(8).unwrap() };
     let replicas = [replica(&network, 1, other(), other()), leader(&network, 2, 100)];
     let lab = Lab::new(&network, &replicas, &[1, 2]);
-    assert!(matches!(lab.drive(lab.client.wait_for(b"wait")), Ok(None)));
+    assert!(matches!(lab.drive(lab.client.wait_for(b"wait")), Ok(Waited::Refused)));
     assert_eq!(lab.wait(1).get(), 0, "it waits at the other");
 }
