@@ -11,7 +11,6 @@ pub mod datacenter;
 pub mod echo;
 mod error;
 pub mod experiments;
-pub mod hunt;
 pub mod lab;
 pub mod measure;
 pub mod peer;
