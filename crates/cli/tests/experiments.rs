@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use dunlin_bench::experiments::{ALL, Experiment};
-use dunlin_bench::lab::Settings;
-use dunlin_bench::peer::Launcher;
+use dunlin_lab::Settings;
+use dunlin_lab::peer::Launcher;
 use dunlin_serve::Interrupt;
 
 /// Items of key-value experiments: enough for every case, and quick without optimization.

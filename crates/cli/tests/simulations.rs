@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use dunlin_bench::experiments::{ALL, Experiment};
-use dunlin_bench::lab::{Settings, Simulations};
-use dunlin_bench::peer::Launcher;
+use dunlin_lab::peer::Launcher;
+use dunlin_lab::{Settings, Simulations};
 use dunlin_serve::Interrupt;
 
 fn rows(experiment: &Experiment, seed: u64, seeds: u32) -> serde_json::Value {

@@ -2,11 +2,12 @@
 //! time until a change reaches the last of many watchers. One node, with its log in memory, over UDP: heartbeats are
 //! not in the log, so more replicas would not cost it more.
 
-use crate::BenchError;
-use crate::lab::{Lab, spread};
-use crate::measure::Percentiles;
-use crate::report::{Metric, RowBuilder, Target};
+use dunlin_lab::measure::Percentiles;
+use dunlin_lab::report::{Metric, RowBuilder, Target};
+use dunlin_lab::spread;
+
 use crate::roles::{CoordMembers, CoordNode, CoordWatchers, MembersFigures};
+use crate::{BenchError, Lab};
 
 /// Members, each with one heartbeat per second.
 const MEMBERS: [u64; 2] = [100, 1_000];

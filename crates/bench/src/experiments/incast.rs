@@ -11,9 +11,8 @@ use dunlin_sim::trace::Series;
 use dunlin_sim::{CostModel, Port, Topology};
 
 use super::paper::Incast as Outcome;
-use crate::BenchError;
 use crate::datacenter::{Cluster, Member, SINK};
-use crate::lab::Trial;
+use crate::{BenchError, Trial};
 
 /// Bytes of a request.
 const REQUEST_BYTES: usize = 8_000_000;
@@ -117,7 +116,7 @@ pub(super) struct Running {
 impl Incast {
     /// Runs it from the beginning.
     pub fn run(self, trial: Trial<'_>) -> Result<Seen, BenchError> {
-        let mut cluster = trial.cluster(&self.control.topology(), CostModel::default())?;
+        let mut cluster = Cluster::of_trial(trial, &self.control.topology(), CostModel::default())?;
         cluster.datacenter().watch(SAMPLE_INTERVAL, [Port::HostDown { host: VICTIM }])?;
         let running = self.start(&mut cluster, trial)?;
         let watched = WATCHED.min(self.settling());
@@ -193,7 +192,7 @@ impl Running {
         let rtt = after.rtt.since(&before.rtt);
         let at = |percent| rtt.percentile(percent).as_nanos() as f64;
         if rtt.samples() == 0 {
-            return Err(BenchError::NoSamples { what: "an incast" });
+            return Err(BenchError::no_samples("an incast"));
         }
         let bandwidth = (after.bytes - before.bytes) as f64 * 8e9 / time as f64;
         Ok(Outcome { bandwidth, rtt_p50: at(50.0), rtt_p99: at(99.0) })

@@ -4,13 +4,13 @@
 //! HERD's 5 us is at 26 million operations per second of six server cores and 51 clients. No row here has that load, so
 //! the figure is not shown.
 
+use dunlin_lab::measure::Measured;
+use dunlin_lab::report::{Metric, Target};
+
 use super::kv_runs::{self, Ask, HERD_GETS, ITEMS, KvRun};
-use crate::BenchError;
-use crate::lab::Lab;
-use crate::measure::Measured;
-use crate::report::{Metric, Target};
 use crate::roles::{Carrier, LatencyFloor};
 use crate::workload::{Mix, Popularity};
+use crate::{BenchError, Lab};
 
 /// Operations in flight.
 const IN_FLIGHT: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];

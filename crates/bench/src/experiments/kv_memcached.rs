@@ -4,16 +4,17 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::BenchError;
-use crate::lab::{Lab, spread};
-use crate::measure::{BesideFloor, Measured, Spread, resident_bytes_of};
-use crate::peer::Role;
-use crate::report::{Metric, RowBuilder, Target};
+use dunlin_lab::measure::{BesideFloor, Measured, Spread, resident_bytes_of};
+use dunlin_lab::peer::Role;
+use dunlin_lab::report::{Metric, RowBuilder, Target};
+use dunlin_lab::spread;
+
 use crate::roles::{
     BareServer, Carrier, KvMemcachedServer, KvServer, MemcachedFigures, MemcachedLoad, MemcachedProcess, Serving,
     TextOperation, installed_version,
 };
 use crate::workload::item::{KEY_BYTES, VALUE_BYTES};
+use crate::{BenchError, Lab};
 
 /// Items to store.
 const ITEMS: u64 = 1_000_000;

@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use crate::BenchError;
-use crate::lab::Lab;
-use crate::measure::{Spread, available_bytes};
-use crate::report::{Metric, RowBuilder};
+use dunlin_lab::measure::{Spread, available_bytes};
+use dunlin_lab::report::{Metric, RowBuilder};
+
 use crate::roles::{CacheFill, Kind, StoreOps, System};
 use crate::workload::item::{KEY_BYTES, VALUE_BYTES};
+use crate::{BenchError, Lab};
 
 const SIZES: [u64; 2] = [10_000_000, 50_000_000];
 /// Maximum average time of storing one item, and of reading it.

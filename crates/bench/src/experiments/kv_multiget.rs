@@ -1,11 +1,12 @@
 //! `kv-multiget`: keys per second if one request reads many.
 
+use dunlin_lab::report::{Metric, RowBuilder};
+use dunlin_lab::spread;
+
 use super::kv_runs::{self, Ask, ITEMS};
-use crate::BenchError;
-use crate::lab::{Lab, spread};
-use crate::report::{Metric, RowBuilder};
 use crate::roles::{Carrier, MultiGetFigures, MultiGetLoad, Setup};
 use crate::workload::{Mix, Popularity};
+use crate::{BenchError, Lab};
 
 /// Keys of one multi-get.
 const KEYS: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];

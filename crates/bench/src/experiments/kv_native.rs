@@ -5,14 +5,15 @@
 //! nothing else; most client libraries send one request at a time, which is measured too. Both sides have the same
 //! number of operations in flight.
 
+use dunlin_lab::report::{Metric, RowBuilder, Target};
+use dunlin_lab::spread;
+
 use super::kv_memcached::{self, Answers, Case};
 use super::kv_runs::{self, Ask, ITEMS};
-use crate::BenchError;
-use crate::lab::{Lab, spread};
-use crate::report::{Metric, RowBuilder, Target};
 use crate::roles::{Carrier, MemcachedProcess, TextOperation, installed_version};
 use crate::workload::item::VALUE_BYTES;
 use crate::workload::{Mix, Popularity};
+use crate::{BenchError, Lab};
 
 /// Required advantage of Dunlin.
 const ADVANTAGE: f64 = 10.0;

@@ -4,13 +4,13 @@
 //! The paper's figure is shown only with the rows that have its 8 million items. HERD under Zipf (Figure 4.13) is a
 //! sixth of a saturated NIC, not a saturated core, so it is not shown.
 
+use dunlin_lab::report::{Metric, Target};
+
 use super::kv_runs::{self, Ask, HERD_GETS, ITEMS};
 use super::paper;
-use crate::BenchError;
-use crate::lab::Lab;
-use crate::report::{Metric, Target};
 use crate::roles::Carrier;
 use crate::workload::{Mix, Popularity};
+use crate::{BenchError, Lab};
 
 /// Items of a server thread in the paper: more than any cache holds.
 const HERD_ITEMS: u64 = 8_000_000;

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use crate::BenchError;
-use crate::lab::Lab;
-use crate::measure::{BesideFloor, Measured};
-use crate::report::{Metric, RowBuilder};
+use dunlin_lab::measure::{BesideFloor, Measured};
+use dunlin_lab::report::{Metric, RowBuilder};
+
 use crate::roles::{Carrier, Fill, KvFigures, KvLoad, KvServer, KvServing, RateFloor, Setup};
 use crate::workload::Mix;
 use crate::workload::item::VALUE_BYTES;
+use crate::{BenchError, Lab};
 
 /// Items of most measurements: they fit the caches of a large processor.
 pub(super) const ITEMS: u64 = 1_000_000;
@@ -94,7 +94,7 @@ pub(super) fn filled(lab: &Lab, ask: &Ask) -> Result<KvRun, BenchError> {
     let figures = with_server(lab, ask.server(), fill_time(ask.items) + lab.run_length() * 2, |server| {
         let load = ask.load(&server.address, Fill::All, lab.run_length());
         let figures = lab.client(load, fill_time(ask.items) + lab.run_length())?.result()?;
-        figures.ok_or(BenchError::NoSamples { what: "a load" })
+        figures.ok_or(BenchError::no_samples("a load"))
     })?;
     Ok(figures.into())
 }
@@ -116,7 +116,7 @@ pub(super) fn fill(lab: &Lab, server: &KvServing, ask: &Ask) -> Result<(), Bench
 /// Runs the load on a server that has its items.
 pub(super) fn load(lab: &Lab, server: &KvServing, ask: &Ask) -> Result<KvFigures, BenchError> {
     let load = ask.load(&server.address, Fill::None, lab.run_length());
-    lab.client(load, lab.run_length())?.result()?.ok_or(BenchError::NoSamples { what: "a load" })
+    lab.client(load, lab.run_length())?.result()?.ok_or(BenchError::no_samples("a load"))
 }
 
 /// Runs `client` with a server for about `time`.

@@ -1,12 +1,12 @@
 //! `kv-values`: Figure 4.9 of Kalia's thesis (HERD): values of 4 B to 1000 B, the maximum for its slots. The paper's
 //! figures are of six cores with a saturated NIC, so they are not shown.
 
+use dunlin_lab::report::Metric;
+
 use super::kv_runs::{self, Ask, HERD_GETS, ITEMS};
-use crate::BenchError;
-use crate::lab::Lab;
-use crate::report::Metric;
 use crate::roles::Carrier;
 use crate::workload::{Mix, Popularity};
+use crate::{BenchError, Lab};
 
 /// Bytes of a value.
 const VALUE_BYTES: [usize; 8] = [4, 16, 32, 64, 128, 256, 512, 1000];

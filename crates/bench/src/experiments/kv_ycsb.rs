@@ -1,14 +1,14 @@
 //! `kv-ycsb`: the workloads of YCSB without scans, on ten million records of 16 B + 32 B: with memory for all, and as a
 //! cache with memory for some.
 
+use dunlin_lab::measure::{BesideFloor, Measured};
+use dunlin_lab::report::Metric;
+
 use super::kv_runs::{self, Ask, KvRun};
-use crate::BenchError;
-use crate::lab::Lab;
-use crate::measure::{BesideFloor, Measured};
-use crate::report::Metric;
 use crate::roles::{Carrier, KvServer};
 use crate::workload::Mix;
 use crate::workload::item::{KEY_BYTES, VALUE_BYTES};
+use crate::{BenchError, Lab};
 
 const RECORDS: u64 = 10_000_000;
 /// Maximum number of records that one run inserts; there is memory for them, too.

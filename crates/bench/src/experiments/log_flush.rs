@@ -1,12 +1,12 @@
 //! `log-flush`: beyond the paper, whose replicas keep their logs in memory. The share of the disk's flush rate that
 //! remains for entries appended to a log that is flushed for many at a time.
 
+use dunlin_lab::measure::Measured;
+use dunlin_lab::report::{Metric, Target};
+
 use super::runs;
-use crate::BenchError;
-use crate::lab::Lab;
-use crate::measure::Measured;
-use crate::report::{Metric, Target};
 use crate::roles::{LOG_ENTRY_BYTES, LogFlush};
+use crate::{BenchError, Lab};
 
 /// Entries that share one flush.
 const WINDOWS: [usize; 5] = [1, 4, 16, 64, 256];

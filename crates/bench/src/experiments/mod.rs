@@ -56,14 +56,15 @@ mod transfer;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use dunlin_lab::Settings;
+use dunlin_lab::measure::BusyNeighbour;
+use dunlin_lab::peer::{self, Entry, Launcher};
+use dunlin_lab::report::Report;
+
 pub use demo::check_data as check_demo_data;
 
-use crate::BenchError;
-use crate::lab::{Lab, Settings};
-use crate::measure::BusyNeighbour;
-use crate::peer::{self, Entry, Launcher};
-use crate::report::Report;
 use crate::roles;
+use crate::{BenchError, Lab};
 
 /// One experiment.
 #[derive(Debug, Clone, Copy)]

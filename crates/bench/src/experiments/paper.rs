@@ -2,7 +2,7 @@
 //! unless stated otherwise. A figure is included only if an experiment measures the same quantity; remaining
 //! differences are noted at the experiment.
 
-use crate::report::{Metric, PaperFigure};
+use dunlin_lab::report::{Metric, PaperFigure};
 
 /// Table 2: median latency of 32 B RPCs between two nodes at one switch, on the fastest Ethernet of the paper.
 pub(super) const LATENCY: PaperFigure = PaperFigure { value: 2_300.0, setup: "CX5 40 GbE" };

@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use dunlin_lab::LabError;
+use dunlin_lab::peer::Peer;
+use dunlin_lab::report::{Line, Places, Plot};
 use dunlin_net::{Addr, AnyTransport};
 use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_serve::Interrupt;
@@ -16,11 +19,8 @@ use dunlin_smr::kv::{Answer, Command, Condition, Query};
 use dunlin_smr::wire::response::{Role, Status};
 use dunlin_smr::{Client, ClientConfig, ClientError};
 
-use crate::BenchError;
-use crate::lab::Lab;
-use crate::peer::Peer;
-use crate::report::{Line, Places, Plot};
 use crate::roles::{Carrier, KvReplica};
+use crate::{BenchError, Lab};
 
 /// Replicas.
 const REPLICAS: u64 = 3;
@@ -239,7 +239,7 @@ impl Writers {
         });
         match self.told.failure.take() {
             Some(why) => Err(stuck(doing, why)),
-            None if self.interrupt.is_set() => Err(BenchError::Interrupted),
+            None if self.interrupt.is_set() => Err(LabError::Interrupted.into()),
             None if is_done => Ok(()),
             None => Err(stuck(doing, format!("not within {PATIENCE:?}"))),
         }

@@ -1,10 +1,10 @@
 //! `rpc-bandwidth`: Figure 6. One outstanding request of 512 B to 8 MiB, with a 32 B response and 32 credits.
 
+use dunlin_lab::report::{Metric, Target};
+
 use super::{paper, runs};
-use crate::BenchError;
-use crate::lab::Lab;
-use crate::report::{Metric, Target};
 use crate::roles::{Carrier, Setup};
+use crate::{BenchError, Lab};
 
 /// Bytes of a request. The paper's maximum is 8 MB.
 const SIZES: [(usize, &str); 8] = [

@@ -2,13 +2,14 @@
 //! latency should degrade only as much as those of bare echoes with the same neighbour, and packets that are only
 //! delayed should not be considered lost.
 
+use dunlin_lab::measure::{BusyNeighbour, Measured};
+use dunlin_lab::peer::Peer;
+use dunlin_lab::report::{Metric, RowBuilder, Target};
+use dunlin_lab::spread;
+
 use super::runs;
-use crate::BenchError;
-use crate::lab::{Lab, spread};
-use crate::measure::{BusyNeighbour, Measured};
-use crate::peer::Peer;
-use crate::report::{Metric, RowBuilder, Target};
 use crate::roles::{Carrier, RateFigures, Setup};
+use crate::{BenchError, Lab};
 
 /// Requests in a batch.
 const BATCH: usize = 3;
@@ -55,7 +56,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     Ok(())
 }
 
-type Percentile = fn(&crate::measure::Percentiles) -> f64;
+type Percentile = fn(&dunlin_lab::measure::Percentiles) -> f64;
 const LATENCIES: [(Metric, Percentile); 2] = [(Metric::LatencyP50, |p| p.p50), (Metric::LatencyP99, |p| p.p99)];
 
 fn rates(lab: &Lab, setup: &Setup) -> Result<Seen, BenchError> {

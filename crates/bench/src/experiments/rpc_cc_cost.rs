@@ -3,11 +3,12 @@
 //! paper's share is shown with ours; its rates are of threads that are client and server at once (`rpc-rate` has
 //! those). The paper's row without bypasses also reads the clock for each packet, which ours does not.
 
+use dunlin_lab::report::{Metric, PaperFigure, RowBuilder, Target};
+use dunlin_lab::spread;
+
 use super::{paper, runs};
-use crate::BenchError;
-use crate::lab::{Lab, spread};
-use crate::report::{Metric, PaperFigure, RowBuilder, Target};
 use crate::roles::{Carrier, Congestion, Factor, RatesInTurn, Setup};
+use crate::{BenchError, Lab};
 
 /// Requests in a batch, as in the paper's section.
 const BATCH: usize = 3;

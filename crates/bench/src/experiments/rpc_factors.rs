@@ -3,11 +3,12 @@
 //! cumulatively, one more in each row, then each alone. As in the paper, congestion control is on: the default across a
 //! network, since within one host there is none.
 
+use dunlin_lab::report::{Metric, PaperFigure, RowBuilder};
+use dunlin_lab::spread;
+
 use super::{paper, runs};
-use crate::BenchError;
-use crate::lab::{Lab, spread};
-use crate::report::{Metric, PaperFigure, RowBuilder};
 use crate::roles::{Carrier, Congestion, Factor, Setup};
+use crate::{BenchError, Lab};
 
 /// Requests in a batch, as in the paper's table.
 const BATCH: usize = 3;

@@ -1,11 +1,11 @@
 //! `rpc-latency`: Table 2. A 32 B echo, one outstanding, server and client each on its own core.
 
+use dunlin_lab::measure::Percentiles;
+use dunlin_lab::report::{Metric, Target};
+
 use super::{paper, runs};
-use crate::BenchError;
-use crate::lab::Lab;
-use crate::measure::Percentiles;
-use crate::report::{Metric, Target};
 use crate::roles::{Carrier, Setup};
+use crate::{BenchError, Lab};
 
 type Figure = fn(&Percentiles) -> f64;
 

@@ -4,11 +4,12 @@
 //! The loss rates are those of Table 4. Timeouts, packets and credit returns differ from the paper, so its figures are
 //! not shown here but in `sim-loss`, which has the paper's.
 
+use dunlin_lab::report::{Metric, RowBuilder, Target};
+use dunlin_lab::spread;
+
 use super::{paper, runs};
-use crate::BenchError;
-use crate::lab::{Lab, spread};
-use crate::report::{Metric, RowBuilder, Target};
 use crate::roles::{Carrier, LossRecovery, Setup};
+use crate::{BenchError, Lab};
 
 const SIZE: usize = 8 << 20;
 /// Nothing is lost in any run, but packets pass through the fault injector, like those of the other rows.

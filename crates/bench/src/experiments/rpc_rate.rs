@@ -1,11 +1,12 @@
 //! `rpc-rate`: Figure 4. 32 B echoes in batches, up to 60 in flight: two threads that are client and server to each
 //! other, as in the paper, and one client thread with one server thread, for which the paper has no figure.
 
+use dunlin_lab::report::{Metric, PaperFigure, RowBuilder, Target};
+use dunlin_lab::spread;
+
 use super::{paper, runs};
-use crate::BenchError;
-use crate::lab::{Lab, spread};
-use crate::report::{Metric, PaperFigure, RowBuilder, Target};
 use crate::roles::{Carrier, Congestion, Factor, Setup, Symmetric};
+use crate::{BenchError, Lab};
 
 /// Requests in a batch, as in the paper.
 const BATCHES: [usize; 3] = [1, 3, 11];

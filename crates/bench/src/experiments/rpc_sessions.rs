@@ -3,11 +3,12 @@
 //! sessions, and the memory of an idle session after use. Then 500 sessions in use with 10,000 idle ones, against 20
 //! alone, on the sockets of an unprivileged user.
 
+use dunlin_lab::report::{Metric, RowBuilder, Target};
+use dunlin_lab::spread;
+
 use super::runs;
-use crate::BenchError;
-use crate::lab::{Lab, spread};
-use crate::report::{Metric, RowBuilder, Target};
 use crate::roles::{Carrier, Hints, Load, SessionFigures, SessionsClient, Setup};
+use crate::{BenchError, Lab};
 
 /// Sessions of a node in the paper.
 const MANY: usize = 20_000;

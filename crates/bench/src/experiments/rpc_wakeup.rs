@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
+use dunlin_lab::measure::{Gaps, Measured, Percentiles};
+use dunlin_lab::peer::Peer;
+use dunlin_lab::report::{Metric, RowBuilder, Target};
+use dunlin_lab::spread;
+
 use super::runs;
-use crate::BenchError;
-use crate::lab::{Lab, spread};
-use crate::measure::{Gaps, Measured, Percentiles};
-use crate::peer::Peer;
-use crate::report::{Metric, RowBuilder, Target};
 use crate::roles::{Alarm, Carrier, IdleWatcher, Setup, Sleeper, WakeFloor};
+use crate::{BenchError, Lab};
 
 /// Pauses between packets: longer than an endpoint polls before it sleeps.
 const GAPS: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(2)];
@@ -60,7 +61,7 @@ fn wake_up(lab: &Lab, carrier: Carrier) -> Result<Measured<Percentiles>, BenchEr
     let waits = sleeper.stop()?;
     // Its transport confirms this: before each call that found it asleep, it had gone to sleep.
     if waits < ours.count {
-        return Err(BenchError::NoSamples { what: "a sleeping endpoint: it was awake" });
+        return Err(BenchError::no_samples("a sleeping endpoint: it was awake"));
     }
     Ok(Measured { ours, floor })
 }

@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use crate::BenchError;
-use crate::lab::{Lab, spread};
-use crate::report::{Metric, RowBuilder, Target};
+use dunlin_lab::report::{Metric, RowBuilder, Target};
+use dunlin_lab::spread;
+
 use crate::roles::{Carrier, FULL_POOL, Mode, Setup, SlowServer, Work, WorkersClient, WorkersFigures};
+use crate::{BenchError, Lab};
 
 /// Limit of the loaded latency, in unloaded latencies.
 const FACTOR: f64 = 2.0;

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use crate::BenchError;
-use crate::lab::Lab;
-use crate::measure::{BesideFloor, Measured, Percentiles};
-use crate::report::{Metric, RowBuilder};
+use dunlin_lab::measure::{BesideFloor, Measured, Percentiles};
+use dunlin_lab::report::{Metric, RowBuilder};
+
 use crate::roles::{
     BandwidthClient, BandwidthFloor, Carrier, EchoServer, LatencyClient, LatencyFloor, Load, RateClient, RateFigures,
     RateFloor, Setup,
 };
+use crate::{BenchError, Lab};
 
 /// Bytes of a small request, and of its response, as in the paper.
 pub(super) const SMALL_BYTES: usize = 32;

@@ -2,12 +2,13 @@
 //! one, from one in flight to 128, and by RPC with one caller. In the paper answers in bursts take up to 1 us longer.
 //! Here a burst of one is sent like a single answer, so with one in flight both should be equal.
 
+use dunlin_lab::measure::{Measured, Percentiles};
+use dunlin_lab::report::{Metric, RowBuilder};
+use dunlin_lab::spread;
+
 use super::{runs, seq_runs};
-use crate::BenchError;
-use crate::lab::{Lab, spread};
-use crate::measure::{Measured, Percentiles};
-use crate::report::{Metric, RowBuilder};
 use crate::roles::{Answers, Carrier, LatencyFloor, NumberFigures, SeqCallers, SeqServing, Setup};
+use crate::{BenchError, Lab};
 
 /// Bytes of a request and of an answer of Spec-S0.
 const BYTES: usize = dunlin_seq::direct::packet::SHORT_BYTES;
@@ -64,7 +65,7 @@ fn direct(lab: &Lab, setup: &Setup, answers: Answers, in_flight: usize) -> Resul
 }
 
 fn latency(figures: &NumberFigures) -> Result<Percentiles, BenchError> {
-    figures.latency.ok_or(BenchError::NoSamples { what: "a latency measurement" })
+    figures.latency.ok_or(BenchError::no_samples("a latency measurement"))
 }
 
 /// A case beside the bare ping-pong.

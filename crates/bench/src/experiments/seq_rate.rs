@@ -5,12 +5,12 @@
 //! The paper's rates are of 70 clients over InfiniBand, so only its gain by batching stands beside ours. Ours is a
 //! lower bound of the server's gain: one client core sends all requests, and may be busy before the server core is.
 
+use dunlin_lab::measure::Measured;
+use dunlin_lab::report::{Metric, RowBuilder, Target};
+
 use super::{paper, runs, seq_runs};
-use crate::BenchError;
-use crate::lab::Lab;
-use crate::measure::Measured;
-use crate::report::{Metric, RowBuilder, Target};
 use crate::roles::{Answers, Carrier, Factor, Load, RateClient, RateFloor, SeqCallers, SeqServing, Setup};
+use crate::{BenchError, Lab};
 
 /// Requests in flight.
 const IN_FLIGHT: usize = 128;

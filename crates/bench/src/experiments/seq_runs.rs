@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use crate::BenchError;
-use crate::lab::Lab;
 use crate::roles::{NumberFigures, SeqDirectClients, SeqServer, SeqServing, Setup};
+use crate::{BenchError, Lab};
 
 /// Additional time limit of a server, for starting and ending its clients.
 const CLIENT_SLACK: Duration = Duration::from_secs(20);

@@ -7,11 +7,12 @@
 
 use std::time::Duration;
 
+use dunlin_lab::report::{Metric, RowBuilder, Target};
+use dunlin_lab::spread;
+
 use super::{paper, seq_runs};
-use crate::BenchError;
-use crate::lab::{Lab, spread};
-use crate::report::{Metric, RowBuilder, Target};
 use crate::roles::{Answers, Carrier, SeqServing, Setup};
+use crate::{BenchError, Lab};
 
 const CLIENTS: usize = 8;
 /// Calls in flight of each client: one, as the paper's bound has it, and several.

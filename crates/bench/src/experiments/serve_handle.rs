@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
+use dunlin_lab::measure::{Gaps, Measured, Percentiles};
+use dunlin_lab::report::{Metric, RowBuilder, Target};
+use dunlin_lab::spread;
+
 use super::runs;
-use crate::BenchError;
-use crate::lab::{Lab, spread};
-use crate::measure::{Gaps, Measured, Percentiles};
-use crate::report::{Metric, RowBuilder, Target};
 use crate::roles::{Carrier, Crossing, CrossingCalls};
+use crate::{BenchError, Lab};
 
 /// Pauses between calls: longer than an endpoint polls before it sleeps.
 const PAUSES: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(2)];
@@ -51,7 +52,7 @@ fn beside(
     carrier: Carrier,
     (ours, floor): (Crossing, Crossing),
     gaps: Option<Gaps>,
-) -> Result<crate::measure::BesideFloor<Percentiles>, BenchError> {
+) -> Result<dunlin_lab::measure::BesideFloor<Percentiles>, BenchError> {
     lab.case_beside_floor(
         case,
         |floor: &Percentiles| floor.p50,

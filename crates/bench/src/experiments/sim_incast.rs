@@ -4,13 +4,12 @@
 
 use std::time::Duration;
 
+use dunlin_lab::report::{Line, Metric, PaperFigure, Places, Plot, RowBuilder, Target};
 use dunlin_sim::trace::{Sample, Series};
 
 use super::incast::{Control, Incast, Seen};
 use super::paper;
-use crate::BenchError;
-use crate::lab::Lab;
-use crate::report::{Line, Metric, PaperFigure, Places, Plot, RowBuilder, Target};
+use crate::{BenchError, Lab};
 
 /// Measured virtual time for each second of the run length, and its minimum.
 const TIME: Duration = Duration::from_millis(60);

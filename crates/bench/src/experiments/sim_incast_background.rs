@@ -6,17 +6,16 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use dunlin_lab::measure::{Latencies, Percentiles};
+use dunlin_lab::report::{Metric, RowBuilder, Target};
 use dunlin_net::random::Random;
 use dunlin_rpc::MsgBuf;
 use dunlin_sim::CostModel;
 
 use super::incast::{Control, Incast};
 use super::paper;
-use crate::BenchError;
-use crate::datacenter::{Member, SINK};
-use crate::lab::{Lab, Trial};
-use crate::measure::{Latencies, Percentiles};
-use crate::report::{Metric, RowBuilder, Target};
+use crate::datacenter::{Cluster, Member, SINK};
+use crate::{BenchError, Lab, Trial};
 
 /// Measured virtual time for each second of the run length, and its minimum.
 const TIME: Duration = Duration::from_millis(5);
@@ -51,7 +50,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
 
 fn measure(trial: Trial<'_>, incast: Incast) -> Result<Percentiles, BenchError> {
     let topology = incast.control.topology();
-    let mut cluster = trial.cluster(&topology, CostModel::default())?;
+    let mut cluster = Cluster::of_trial(trial, &topology, CostModel::default())?;
     let mut members = Vec::new();
     for number in 0..incast.clients {
         let host = Incast::host(number, incast.clients, topology.hosts());

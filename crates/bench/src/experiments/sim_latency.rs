@@ -8,15 +8,14 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use dunlin_lab::measure::{Latencies, Percentiles};
+use dunlin_lab::report::{Metric, RowBuilder};
 use dunlin_rpc::{EndpointConfig, MsgBuf};
 use dunlin_sim::{CostModel, Topology};
 
 use super::paper;
-use crate::BenchError;
-use crate::datacenter::SINK;
-use crate::lab::{Lab, Trial};
-use crate::measure::{Latencies, Percentiles};
-use crate::report::{Metric, RowBuilder};
+use crate::datacenter::{Cluster, SINK};
+use crate::{BenchError, Lab, Trial};
 
 const BYTES: usize = 32;
 /// Virtual time for each second of the run length, and its minimum: a few calls.
@@ -41,7 +40,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
 }
 
 fn measure(trial: Trial<'_>, topology: &Topology, time: u64) -> Result<Percentiles, BenchError> {
-    let mut cluster = trial.cluster(topology, CostModel::default())?;
+    let mut cluster = Cluster::of_trial(trial, topology, CostModel::default())?;
     let server = cluster.join(0, 0, EndpointConfig::default())?;
     server.serve(BYTES, 0)?;
     let client = cluster.join(1, 0, EndpointConfig::default())?;

@@ -8,14 +8,14 @@
 
 use std::time::Duration;
 
+use dunlin_lab::report::{Metric, RowBuilder, Target};
+use dunlin_lab::spread;
 use dunlin_rpc::config::Recovery;
 use dunlin_sim::fault::PacketFaults;
 
 use super::paper;
 use super::transfer::{LINK_RATE, RECOVERIES, Transfer, Transferred};
-use crate::BenchError;
-use crate::lab::{Lab, spread};
-use crate::report::{Metric, RowBuilder, Target};
+use crate::{BenchError, Lab};
 
 /// Virtual time for each second of the run length, and its minimum.
 const TIME: Duration = Duration::from_millis(300);

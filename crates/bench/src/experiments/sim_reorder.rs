@@ -3,12 +3,11 @@
 
 use std::time::Duration;
 
+use dunlin_lab::report::{Metric, RowBuilder};
 use dunlin_sim::fault::PacketFaults;
 
 use super::transfer::{RECOVERIES, Transfer};
-use crate::BenchError;
-use crate::lab::Lab;
-use crate::report::{Metric, RowBuilder};
+use crate::{BenchError, Lab};
 
 /// Virtual time for each second of the run length, and its minimum.
 const TIME: Duration = Duration::from_millis(300);

@@ -9,14 +9,13 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use dunlin_lab::report::{Metric, RowBuilder};
 use dunlin_rpc::{EndpointConfig, Session};
 use dunlin_sim::{CostModel, Topology};
 
 use super::paper;
-use crate::BenchError;
 use crate::datacenter::{BatchLoad, BatchTally, Cluster, Member};
-use crate::lab::{Lab, Trial};
-use crate::report::{Metric, RowBuilder};
+use crate::{BenchError, Lab, Trial};
 
 /// Measured virtual time for each second of the run length, its minimum and its maximum.
 const TIME: Duration = Duration::from_millis(1);
@@ -90,7 +89,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
 fn measure(trial: Trial<'_>, hosts: u32, threads: u16, time: u64) -> Result<Seen, BenchError> {
     let mut topology = Topology::cx4();
     topology.nic.rx_descriptors = RX_DESCRIPTORS;
-    let mut cluster = trial.cluster(&topology, CostModel::default())?;
+    let mut cluster = Cluster::of_trial(trial, &topology, CostModel::default())?;
     let mut members = Vec::new();
     for thread in 0..threads {
         for host in (0..hosts).map(|host| host % RACKS * RACK_PLACES + host / RACKS) {

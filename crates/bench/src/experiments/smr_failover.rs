@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
+use dunlin_lab::measure::Spread;
+use dunlin_lab::report::{Metric, RowBuilder, Target};
+
 use super::replicas::{AFTER, ATTEMPT_TIMEOUT, Gap, Replicas, Writers, plot};
-use crate::BenchError;
-use crate::lab::Lab;
-use crate::measure::Spread;
-use crate::report::{Metric, RowBuilder, Target};
+use crate::{BenchError, Lab};
 
 /// Kills, with runs of a second or longer; proportionally fewer with shorter ones, down to a minimum.
 const KILLS: f64 = 50.0;

@@ -2,11 +2,12 @@
 //! random, 64 at a time. The replicas of all groups share endpoints, links and logs. With logs in memory, all replicas
 //! share one core, and the client has the other.
 
+use dunlin_lab::report::{Metric, RowBuilder};
+use dunlin_lab::spread;
+
 use super::smr_runs::{self, Ask};
-use crate::BenchError;
-use crate::lab::{Lab, spread};
-use crate::report::{Metric, RowBuilder};
 use crate::roles::{Carrier, PutFigures, ReplicaFigures, Storage, Watch};
+use crate::{BenchError, Lab};
 
 /// Number of groups. Each machine of each replica takes at least 2 MiB: with 1,000 groups, a process with all three
 /// replicas would take 6 GiB.

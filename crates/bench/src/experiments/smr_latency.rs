@@ -1,16 +1,16 @@
 //! `smr-latency`: Table 6, over shared memory. Writes of one client, one at a time, to three replicas that keep
 //! everything in memory. The replicas share one core, and the client has the other.
 
+use dunlin_lab::measure::{Measured, Percentiles};
+use dunlin_lab::report::{Metric, RowBuilder, Target};
+use dunlin_lab::spread;
 use dunlin_smr::Stage;
 
 use super::paper;
 use super::smr_runs::{self, Ask};
-use crate::BenchError;
-use crate::lab::{Lab, spread};
-use crate::measure::{Measured, Percentiles};
 use crate::replication::KEYS;
-use crate::report::{Metric, RowBuilder, Target};
 use crate::roles::{Carrier, LatencyFloor, PutFigures, ReplicaFigures, Storage, Watch};
+use crate::{BenchError, Lab};
 
 /// Required median of a write, in nanoseconds.
 const CLIENT_MAX: f64 = 12_000.0;

@@ -8,6 +8,8 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use dunlin_lab::measure::Percentiles;
+use dunlin_lab::report::{Metric, RowBuilder, Target};
 use dunlin_net::Addr;
 use dunlin_rpc::EndpointConfig;
 use dunlin_sim::{CostModel, Datacenter, Topology};
@@ -15,12 +17,10 @@ use dunlin_smr::{MemoryLog, Probe, Stage};
 
 use super::paper;
 use super::smr_runs::{self, Ask};
-use crate::BenchError;
-use crate::lab::{Lab, Trial};
-use crate::measure::Percentiles;
+use crate::datacenter::Cluster;
 use crate::replication::{Both, Charges, Group, KEYS, LeaderCommits, Puts, Replica, StageTimes};
-use crate::report::{Metric, RowBuilder, Target};
 use crate::roles::{Carrier, Storage, Watch};
+use crate::{BenchError, Lab, Trial};
 
 const REPLICAS: u32 = 3;
 /// Required medians, in nanoseconds.
@@ -89,7 +89,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
 }
 
 fn measure(trial: Trial<'_>, costs: Option<&Costs>, keys: u64, time: u64) -> Result<Seen, BenchError> {
-    let mut cluster = trial.cluster(&Topology::cx5(), CostModel::default())?;
+    let mut cluster = Cluster::of_trial(trial, &Topology::cx5(), CostModel::default())?;
     let members: Vec<(u64, Addr)> =
         (0..REPLICAS).map(|host| (u64::from(host) + 1, Datacenter::addr(host, 0))).collect();
     let group = Group::new(members, keys);
@@ -129,8 +129,7 @@ fn measure(trial: Trial<'_>, costs: Option<&Costs>, keys: u64, time: u64) -> Res
     puts.stop();
     puts.check()?;
     replicas.iter().try_for_each(|(replica, ..)| replica.check())?;
-    let leader =
-        replicas.iter().find(|(replica, ..)| replica.leads()).ok_or(BenchError::NoSamples { what: "a leader" })?;
+    let leader = replicas.iter().find(|(replica, ..)| replica.leads()).ok_or(BenchError::no_samples("a leader"))?;
     let seen = Seen { client: puts.take().latencies.percentiles()?, leader: leader.2.take().percentiles()? };
     trial.run_until(&mut cluster, (LOOK, ELECTION_MAX), "writes did not end", || puts.has_ended())?;
     Ok(seen)

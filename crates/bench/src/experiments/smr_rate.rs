@@ -1,12 +1,12 @@
 //! `smr-rate`: beyond the paper, which measures one client. Concurrent writes to three replicas. With logs in memory,
 //! the replicas share one core and the client has the other; with logs on disk, where threads flush, nothing is pinned.
 
+use dunlin_lab::measure::Measured;
+use dunlin_lab::report::{Metric, RowBuilder, Target};
+
 use super::smr_runs::{self, Ask};
-use crate::BenchError;
-use crate::lab::Lab;
-use crate::measure::Measured;
-use crate::report::{Metric, RowBuilder, Target};
 use crate::roles::{BareFlushes, Carrier, PutFigures, RateFloor, ReplicaFigures, Storage, Watch};
+use crate::{BenchError, Lab};
 
 /// Concurrent writes.
 const WINDOWS: [usize; 5] = [1, 4, 16, 64, 256];
@@ -78,7 +78,7 @@ fn cost(floor: &Rate) -> f64 {
     1.0 / floor.rate
 }
 
-fn rows(case: &str, runs: &crate::measure::BesideFloor<Rate>) -> Result<[RowBuilder; 3], BenchError> {
+fn rows(case: &str, runs: &dunlin_lab::measure::BesideFloor<Rate>) -> Result<[RowBuilder; 3], BenchError> {
     let spread = |figure: fn(&Rate) -> f64| Ok::<_, BenchError>(runs.spread(figure)?.ours);
     Ok([
         super::runs::row(case, Metric::Operations, runs, |run| run.rate)?,

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use crate::BenchError;
-use crate::lab::Lab;
 use crate::roles::{Carrier, Poll, PutFigures, PutLoad, ReplicaFigures, ReplicaGroup, Storage, Watch};
+use crate::{BenchError, Lab};
 
 /// Additional time limit of replicas, for storing all keys, electing a leader, and starting and ending their client.
 const SLACK: Duration = Duration::from_secs(40);

@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
-use crate::BenchError;
-use crate::lab::{Lab, spread};
-use crate::measure::{BesideFloor, available_bytes};
-use crate::report::{Metric, RowBuilder, Target};
+use dunlin_lab::measure::{BesideFloor, available_bytes};
+use dunlin_lab::report::{Metric, RowBuilder, Target};
+use dunlin_lab::{LabError, spread};
+
 use crate::roles::{CacheFigures, CacheFill, Kind, StoreCase, StoreFigures, StoreOps, System};
 use crate::workload::Popularity;
+use crate::{BenchError, Lab};
 
 /// Number of items, and the required rate of GETs of uniform keys in bursts of [`BURST`]: two sizes that fit the caches
 /// of a large processor, one that fits none.
@@ -120,7 +121,7 @@ fn measure(lab: &mut Lab, system: System, items: u64, target: f64) -> Result<(),
     let measured = lab.run_length() * (2 * ops.cases.len() * runs) as u32 + load_max;
     match lab.server(ops, measured)?.result() {
         // If one is too slow for this machine, the figures of the others are kept.
-        Err(BenchError::TimedOut { limit, .. }) if !is_ours => {
+        Err(BenchError::Lab(LabError::TimedOut { limit, .. })) if !is_ours => {
             lab.note(format!("{} with {items} items was given up: it was not done within {limit:?}.", system.name()));
             Ok(())
         }

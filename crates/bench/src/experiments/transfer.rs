@@ -10,9 +10,8 @@ use dunlin_rpc::{CongestionControl, EndpointConfig, MsgBuf};
 use dunlin_sim::fault::{PacketFaults, Place};
 use dunlin_sim::{CostModel, Fault, Port, Topology};
 
-use crate::BenchError;
 use crate::datacenter::{Cluster, SINK};
-use crate::lab::Trial;
+use crate::{BenchError, Trial};
 
 /// Bytes of a request, as in the paper.
 pub(super) const REQUEST_BYTES: usize = 8_000_000;
@@ -63,7 +62,7 @@ struct Progress {
 impl Transfer {
     /// Runs it, and continues until `losses_min` packets are lost or `packets_max` are sent.
     pub fn run(&self, trial: Trial<'_>, losses_min: u64, packets_max: u64) -> Result<Transferred, BenchError> {
-        let mut cluster = trial.cluster(&Topology::cx5_100g(), CostModel::default())?;
+        let mut cluster = Cluster::of_trial(trial, &Topology::cx5_100g(), CostModel::default())?;
         let server = cluster.join(SERVER, 0, self.config())?;
         server.serve(RESPONSE_BYTES, 0)?;
         let client = cluster.join(CLIENT, 0, self.config())?;

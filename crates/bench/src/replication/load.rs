@@ -6,6 +6,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
+use dunlin_lab::measure::Latencies;
 use dunlin_net::Transport;
 use dunlin_net::random::Random;
 use dunlin_rpc::Endpoint;
@@ -14,7 +15,6 @@ use dunlin_smr::{COMMANDS_PER_SESSION_MAX, Client, ClientConfig, Probe, Stage};
 
 use super::group::{Group, put};
 use crate::BenchError;
-use crate::measure::Latencies;
 
 /// The result of writes.
 #[derive(Debug, Default)]

@@ -3,12 +3,11 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use dunlin_lab::measure::Latencies;
 use dunlin_net::Clock;
 use dunlin_sim::ThreadClock;
 use dunlin_smr::{Probe, Stage};
 use serde::{Deserialize, Serialize};
-
-use crate::measure::Latencies;
 
 /// Readings of the clock from which its own cost is measured.
 const CLOCK_READINGS: u32 = 10_000;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use dunlin_lab::peer::{Control, Role};
+use dunlin_lab::report::Metric;
 use dunlin_net::{Addr, Clock, Transport};
 use dunlin_rpc::{Endpoint, MsgBuf};
 use serde::{Deserialize, Serialize};
@@ -10,8 +12,6 @@ use super::latency::check;
 use super::setup::{OnTransport, Setup, Side};
 use super::{SINK, SINK_RESPONSE_BYTES, WARM_UP_SHARE};
 use crate::BenchError;
-use crate::peer::{Control, Role};
-use crate::report::Metric;
 
 /// Interval of figures for the progress bar.
 const LIVE_INTERVAL_NANOS: u64 = 200_000_000;
@@ -34,6 +34,7 @@ impl Role for BandwidthClient {
     type Ready = ();
     /// Bits of requests per second.
     type Output = f64;
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<f64, BenchError> {
         self.setup.on_lossy_transport(Side::Client, Call { client: &self, control })

@@ -7,6 +7,8 @@ use std::time::Duration;
 use dunlin_coord::embedded::{Embedded, Watchman};
 use dunlin_coord::model::{Hearing, Machine};
 use dunlin_coord::{Condition, Coordinator, HEARTBEAT_EVERY, Limits, Scope, Watch, WatchmanConfig, attend};
+use dunlin_lab::measure::{Latencies, Percentiles, cpu_nanos, shared_nanos};
+use dunlin_lab::peer::{Control, Role};
 use dunlin_net::{Addr, AnyTransport};
 use dunlin_rpc::config::PeerLimits;
 use dunlin_rpc::{Endpoint, EndpointConfig, MsgBuf, Session};
@@ -15,8 +17,6 @@ use serde::{Deserialize, Serialize};
 
 use super::IDLE_TIMES;
 use crate::BenchError;
-use crate::measure::{Latencies, Percentiles, cpu_nanos, shared_nanos};
-use crate::peer::{Control, Role};
 
 /// Watchers of one client: fewer than a client can have at one node.
 const WATCHERS_OF_CLIENT: usize = 5_000;
@@ -62,6 +62,7 @@ impl Role for CoordNode {
     /// Its address.
     type Ready = String;
     type Output = ();
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<(), BenchError> {
         let endpoint = endpoint(self.watchers_max as u32 + OTHERS)?;
@@ -107,6 +108,7 @@ impl Role for CoordMembers {
     const NAME: &'static str = "members of a cluster";
     type Ready = ();
     type Output = MembersFigures;
+    type Error = BenchError;
 
     fn run(self, _: &Control<Self>) -> Result<MembersFigures, BenchError> {
         let endpoint = endpoint(OTHERS)?;
@@ -166,6 +168,7 @@ impl Role for CoordWatchers {
     type Ready = ();
     /// From before the write until the last watcher was told.
     type Output = Percentiles;
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<Percentiles, BenchError> {
         let endpoint = endpoint(OTHERS)?;

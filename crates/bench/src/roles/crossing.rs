@@ -10,6 +10,8 @@ use std::task::{Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
+use dunlin_lab::measure::{Cores, Gaps, Latencies, Percentiles, pin};
+use dunlin_lab::peer::{Control, Role};
 use dunlin_net::{Addr, AnyTransport, Clock};
 use dunlin_rpc::{Endpoint, EndpointConfig, MsgBuf, Session};
 use dunlin_serve::{CallPolicy, Handle, HandleConfig};
@@ -18,8 +20,6 @@ use serde::{Deserialize, Serialize};
 use super::setup::Carrier;
 use super::{ECHO, WARM_UP_SHARE};
 use crate::BenchError;
-use crate::measure::{Cores, Gaps, Latencies, Percentiles, pin};
-use crate::peer::{Control, Role};
 
 /// Bytes of request and response.
 const BYTES: usize = 32;
@@ -62,6 +62,7 @@ impl Role for CrossingCalls {
     type Ready = ();
     /// From before the call until its response arrives.
     type Output = Percentiles;
+    type Error = BenchError;
 
     fn run(self, _: &Control<Self>) -> Result<Percentiles, BenchError> {
         match self.crossing {
@@ -71,7 +72,7 @@ impl Role for CrossingCalls {
                 check(&handle.call_blocking(ECHO, request()?, CallPolicy::default())?)
             }),
             Crossing::Channels => self.beside(own_channels, |(ask, answered): &Channels| {
-                let ended = |_| BenchError::NoSamples { what: "a thread that answers over channels" };
+                let ended = |_| BenchError::no_samples("a thread that answers over channels");
                 ask.send(request()?).map_err(|_| ended(mpsc::RecvError))?;
                 check(&answered.recv().map_err(ended)??)
             }),
@@ -92,7 +93,7 @@ impl CrossingCalls {
         own: impl FnOnce(&Owned, Session, mpsc::Sender<H>, &AtomicBool) -> Result<(), BenchError> + Send,
         call: impl Fn(&H) -> Result<(), BenchError>,
     ) -> Result<Percentiles, BenchError> {
-        let ended = || BenchError::NoSamples { what: "the owner of an endpoint" };
+        let ended = || BenchError::no_samples("the owner of an endpoint");
         let stop = &AtomicBool::new(false);
         thread::scope(|scope| {
             let (tell, told) = mpsc::channel();

@@ -4,14 +4,14 @@ use std::hint::black_box;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use dunlin_lab::measure::{Cores, Gaps, Latencies, Percentiles, pin};
+use dunlin_lab::peer::{Control, Role};
 use dunlin_net::shm;
 use dunlin_net::udp::raw::{self as udp, Half, Method};
 use serde::{Deserialize, Serialize};
 
 use super::setup::Carrier;
 use crate::BenchError;
-use crate::measure::{Cores, Gaps, Latencies, Percentiles, pin};
-use crate::peer::{Control, Role};
 
 /// Bytes of a small datagram: header and payload of a small call.
 const SMALL_BYTES: usize = 64;
@@ -39,6 +39,7 @@ impl Role for LatencyFloor {
     const NAME: &'static str = "bare ping-pong";
     type Ready = ();
     type Output = Percentiles;
+    type Error = BenchError;
 
     fn run(self, _: &Control<Self>) -> Result<Percentiles, BenchError> {
         let Cores { client, server } = self.cores;
@@ -74,6 +75,7 @@ impl Role for RateFloor {
     type Ready = ();
     /// Echoes per second.
     type Output = f64;
+    type Error = BenchError;
 
     fn run(self, _: &Control<Self>) -> Result<f64, BenchError> {
         let Cores { client, server } = self.cores;
@@ -107,6 +109,7 @@ impl Role for WakeFloor {
     type Ready = ();
     /// From the write or send until the sleeper runs.
     type Output = Percentiles;
+    type Error = BenchError;
 
     fn run(mut self, _: &Control<Self>) -> Result<Percentiles, BenchError> {
         let Cores { client, server } = self.cores;
@@ -139,6 +142,7 @@ impl Role for BandwidthFloor {
     type Ready = ();
     /// Bits per second.
     type Output = f64;
+    type Error = BenchError;
 
     fn run(self, _: &Control<Self>) -> Result<f64, BenchError> {
         match self.carrier {

@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use dunlin_lab::measure::{Latencies, Scratch};
+use dunlin_lab::peer::{Control, Role};
 use dunlin_smr::wal::{Directory, Disk, DiskFile};
 use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
-use crate::measure::{Latencies, Scratch};
-use crate::peer::{Control, Role};
 
 /// Bytes that the log adds to the payload of an entry, and to a batch, to within a few bytes.
 const ENTRY_MORE: usize = 24;
@@ -67,6 +67,7 @@ impl Role for BareFlushes {
     type Ready = ();
     /// Flushes per second of the slowest file.
     type Output = f64;
+    type Error = BenchError;
 
     fn run(self, _control: &Control<Self>) -> Result<f64, BenchError> {
         let place = Scratch::make("flushes")?;
@@ -82,7 +83,7 @@ impl Role for BareFlushes {
             let ended = threads.into_iter().map(|thread| thread.join().expect("flushing does not panic"));
             ended.collect::<Result<_, BenchError>>()
         })?;
-        rates.into_iter().reduce(f64::min).ok_or(BenchError::NoSamples { what: "flushing no files" })
+        rates.into_iter().reduce(f64::min).ok_or(BenchError::no_samples("flushing no files"))
     }
 }
 
@@ -126,6 +127,7 @@ impl Role for MajorityFlushes {
     type Ready = ();
     /// Median time until a majority of the files is durable, in nanoseconds.
     type Output = f64;
+    type Error = BenchError;
 
     fn run(self, _control: &Control<Self>) -> Result<f64, BenchError> {
         let place = Scratch::make("majority-flushes")?;

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use dunlin_lab::measure::{Latencies, Percentiles};
+use dunlin_lab::peer::{Control, Role};
+use dunlin_lab::report::Metric;
 use dunlin_net::{Addr, Clock, Transport};
 use dunlin_rpc::{Endpoint, MsgBuf};
 use serde::{Deserialize, Serialize};
@@ -9,9 +12,6 @@ use serde::{Deserialize, Serialize};
 use super::setup::{OnTransport, Setup, Side};
 use super::{ECHO, WARM_UP_SHARE};
 use crate::BenchError;
-use crate::measure::{Latencies, Percentiles};
-use crate::peer::{Control, Role};
-use crate::report::Metric;
 
 /// Calls between two figures for the progress bar.
 const LIVE_INTERVAL: u64 = 100_000;
@@ -33,6 +33,7 @@ impl Role for LatencyClient {
     const NAME: &'static str = "latency client";
     type Ready = ();
     type Output = Percentiles;
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<Percentiles, BenchError> {
         self.setup.on_transport(Side::Client, Call { client: &self, control })

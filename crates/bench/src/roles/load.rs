@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use dunlin_lab::LabError;
 use dunlin_net::{Clock, Transport};
 use dunlin_rpc::{CallError, Completion, ContinuationId, Endpoint, MsgBuf, Payload, Session};
 use dunlin_seq::wire::{NEXT, encode_next};
@@ -98,7 +99,7 @@ impl Load {
     /// whether to continue; if not, the rate so far is returned.
     ///
     /// # Errors
-    /// The first error of a call, and [`BenchError::NoSamples`] if no call ended.
+    /// The first error of a call, and [`LabError::NoSamples`] if no call ended.
     pub(crate) fn run<T: Transport>(
         &self,
         endpoint: &Endpoint<T>,
@@ -142,7 +143,7 @@ impl Load {
             return Err(error.into());
         }
         // Without any answer there is no rate, not even zero.
-        let from = from.filter(|from| last.1 > from.1).ok_or(BenchError::NoSamples { what: "a rate measurement" })?;
+        let from = from.filter(|from| last.1 > from.1).ok_or(BenchError::no_samples("a rate measurement"))?;
         Ok((last.1 - from.1) as f64 * 1e9 / (last.0 - from.0).max(1) as f64)
     }
 

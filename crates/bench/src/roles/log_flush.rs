@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use dunlin_lab::measure::{Measured, Scratch};
+use dunlin_lab::peer::{Control, Role};
 use dunlin_smr::wal::{Directory, Entry, WalConfig, open};
 use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
-use crate::measure::{Measured, Scratch};
-use crate::peer::{Control, Role};
 use crate::roles::flushes::{bare_flushes, batch_bytes, wrong};
 
 /// Payload of an entry.
@@ -29,6 +29,7 @@ impl Role for LogFlush {
     type Ready = ();
     /// Entries per second; the floor is the rate that bare flushes of as many bytes would allow.
     type Output = (f64, f64);
+    type Error = BenchError;
 
     fn run(self, _control: &Control<Self>) -> Result<(f64, f64), BenchError> {
         let Measured { ours, floor } = self.measure()?;

@@ -1,5 +1,7 @@
 //! Many calls in flight.
 
+use dunlin_lab::peer::{Control, Role};
+use dunlin_lab::report::Metric;
 use dunlin_net::{Addr, Transport};
 use dunlin_rpc::{Endpoint, Session};
 use serde::{Deserialize, Serialize};
@@ -7,8 +9,6 @@ use serde::{Deserialize, Serialize};
 use super::load::Load;
 use super::setup::{OnTransport, Setup, Side};
 use crate::BenchError;
-use crate::peer::{Control, Role};
-use crate::report::Metric;
 
 /// Sessions opened concurrently.
 const OPENING_MAX: usize = 64;
@@ -39,6 +39,7 @@ impl Role for RateClient {
     const NAME: &'static str = "rate client";
     type Ready = ();
     type Output = RateFigures;
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<RateFigures, BenchError> {
         self.setup.on_transport(Side::Client, Call { client: &self, control })

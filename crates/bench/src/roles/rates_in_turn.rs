@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use dunlin_lab::peer::{Control, Role};
 use dunlin_net::{Addr, Transport};
 use dunlin_rpc::Endpoint;
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,6 @@ use super::load::Load;
 use super::rate::open_sessions;
 use super::setup::{OnTransport, Setup, Side};
 use crate::BenchError;
-use crate::peer::{Control, Role};
 
 /// Maximum length of a turn.
 const TURN_MAX: Duration = Duration::from_millis(25);
@@ -34,6 +34,7 @@ impl Role for RatesInTurn {
     type Ready = ();
     /// Calls per second: for each round, of each setting.
     type Output = Vec<Vec<f64>>;
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<Vec<Vec<f64>>, BenchError> {
         let turn = self.load.run.min(TURN_MAX);

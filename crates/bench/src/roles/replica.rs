@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
+use dunlin_lab::peer::{Control, Role};
 use dunlin_net::{Addr, AnyTransport, PollPolicy};
 use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_smr::kv::KvMachine;
@@ -12,7 +13,6 @@ use dunlin_smr::{Beginning, DurableLog, Node, NodeConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
-use crate::peer::{Control, Role};
 
 /// Maximum size of keys and values, in bytes.
 const LIMIT: u64 = 256 << 20;
@@ -41,6 +41,7 @@ impl Role for KvReplica {
     const NAME: &'static str = "replica";
     type Ready = ();
     type Output = ();
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<(), BenchError> {
         let members = self.members.iter().map(|(id, address)| Ok((*id, address.parse()?)));

@@ -1,5 +1,7 @@
 //! The server of most experiments.
 
+use dunlin_lab::measure::resident_bytes;
+use dunlin_lab::peer::{Control, Role};
 use dunlin_net::Transport;
 use dunlin_rpc::Endpoint;
 use serde::{Deserialize, Serialize};
@@ -7,8 +9,6 @@ use serde::{Deserialize, Serialize};
 use super::setup::{OnTransport, Setup, Side};
 use super::{ECHO, MEMORY, SINK, SINK_RESPONSE_BYTES};
 use crate::BenchError;
-use crate::measure::resident_bytes;
-use crate::peer::{Control, Role};
 
 /// Serves [`ECHO`], [`SINK`] and [`MEMORY`] until it is stopped.
 #[derive(Debug, Serialize, Deserialize)]
@@ -22,6 +22,7 @@ impl Role for EchoServer {
     /// Its address.
     type Ready = String;
     type Output = ();
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<(), BenchError> {
         self.setup.on_lossy_transport(Side::Server, Serve { setup: &self.setup, control })

@@ -1,5 +1,8 @@
 //! A very large number of sessions between two endpoints.
 
+use dunlin_lab::measure::resident_bytes;
+use dunlin_lab::peer::{Control, Role};
+use dunlin_lab::report::Metric;
 use dunlin_net::{Addr, Transport};
 use dunlin_rpc::{Endpoint, MsgBuf, Session};
 use serde::{Deserialize, Serialize};
@@ -9,9 +12,6 @@ use super::rate::open_sessions;
 use super::setup::{OnTransport, Setup, Side};
 use super::{ECHO, MEMORY};
 use crate::BenchError;
-use crate::measure::resident_bytes;
-use crate::peer::{Control, Role};
-use crate::report::Metric;
 
 /// Concurrent calls while each session is used once.
 const USED_AT_A_TIME: usize = 32;
@@ -46,6 +46,7 @@ impl Role for SessionsClient {
     const NAME: &'static str = "client with many sessions";
     type Ready = ();
     type Output = SessionFigures;
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<SessionFigures, BenchError> {
         self.setup.on_transport(Side::Client, Call { client: &self, control })

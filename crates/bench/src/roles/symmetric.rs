@@ -3,6 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use dunlin_lab::peer::{Control, Role};
+use dunlin_lab::report::Metric;
 use dunlin_net::{Addr, Transport};
 use dunlin_rpc::{Endpoint, MsgBuf};
 use serde::{Deserialize, Serialize};
@@ -12,8 +14,6 @@ use super::rate::open_sessions;
 use super::setup::{OnTransport, Setup, Side};
 use super::{ECHO, MEET, PART};
 use crate::BenchError;
-use crate::peer::{Control, Role};
-use crate::report::Metric;
 
 /// One of two threads that send each other echoes, like each thread of eRPC's Figure 4: it issues requests, and serves
 /// as many. Each serves until the other's load has ended; the first one until it is stopped.
@@ -35,6 +35,7 @@ impl Role for Symmetric {
     type Ready = String;
     /// Rate of the calls that it issued.
     type Output = f64;
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<f64, BenchError> {
         self.setup.on_transport(Side::Server, Both { thread: &self, control })
@@ -80,7 +81,7 @@ impl OnTransport for Both<'_> {
             }
             None => {
                 endpoint.run_until(|| met.borrow().is_some() || control.stopping());
-                let Some(second) = met.take() else { return Err(BenchError::NoSamples { what: "the other thread" }) };
+                let Some(second) = met.take() else { return Err(BenchError::no_samples("the other thread")) };
                 second.parse()?
             }
         };

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use dunlin_lab::measure::{Gaps, Latencies, Percentiles, SleepWatch, cpu_nanos, shared_nanos};
+use dunlin_lab::peer::{Control, Role};
 use dunlin_net::{Addr, PollPolicy, Transport};
 use dunlin_rpc::{Endpoint, EndpointConfig, MsgBuf, Session};
 use serde::{Deserialize, Serialize};
@@ -9,8 +11,6 @@ use serde::{Deserialize, Serialize};
 use super::setup::{OnTransport, Setup, Side};
 use super::{IDLE_TIMES, WAKE, WARM_UP_SHARE};
 use crate::BenchError;
-use crate::measure::{Gaps, Latencies, Percentiles, SleepWatch, cpu_nanos, shared_nanos};
-use crate::peer::{Control, Role};
 
 /// An endpoint that sleeps when idle. Serves [`WAKE`] and [`IDLE_TIMES`] until it is stopped.
 #[derive(Debug, Serialize, Deserialize)]
@@ -25,6 +25,7 @@ impl Role for Sleeper {
     type Ready = String;
     /// How often its transport slept.
     type Output = u64;
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<u64, BenchError> {
         self.setup.on_transport(Side::Server, Sleep { setup: &self.setup, control })
@@ -73,6 +74,7 @@ impl Role for IdleWatcher {
     type Ready = ();
     /// Share of a core that the sleeper used meanwhile, in percent.
     type Output = f64;
+    type Error = BenchError;
 
     fn run(self, _: &Control<Self>) -> Result<f64, BenchError> {
         self.setup.on_transport(Side::Client, Watch(&self))
@@ -121,6 +123,7 @@ impl Role for Alarm {
     type Ready = ();
     /// From the call until the handler runs; only calls that found the sleeper asleep.
     type Output = Percentiles;
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<Percentiles, BenchError> {
         self.setup.on_transport(Side::Client, Ring { alarm: &self, control })

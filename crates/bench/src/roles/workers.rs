@@ -4,6 +4,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use dunlin_lab::measure::{Latencies, Percentiles, pin};
+use dunlin_lab::peer::{Control, Role};
 use dunlin_net::{Addr, Clock, Transport};
 use dunlin_rpc::{CallError, Endpoint, EndpointConfig, MsgBuf, Session, WorkerPool};
 use serde::{Deserialize, Serialize};
@@ -11,8 +13,6 @@ use serde::{Deserialize, Serialize};
 use super::setup::{OnTransport, Setup, Side};
 use super::{ECHO, SLOW, WARM_UP_SHARE};
 use crate::BenchError;
-use crate::measure::{Latencies, Percentiles, pin};
-use crate::peer::{Control, Role};
 
 /// Duration of the slow handler.
 const SLOW_TIME: Duration = Duration::from_millis(1);
@@ -73,6 +73,7 @@ impl Role for SlowServer {
     /// Its address.
     type Ready = String;
     type Output = ();
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<(), BenchError> {
         // Its threads inherit the affinity of this one, so it is made before pinning.
@@ -145,6 +146,7 @@ impl Role for WorkersClient {
     const NAME: &'static str = "client of slow and quick calls";
     type Ready = ();
     type Output = WorkersFigures;
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<WorkersFigures, BenchError> {
         self.setup.on_transport(Side::Client, Call { client: &self, control })

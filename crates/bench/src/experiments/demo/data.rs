@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 
+use dunlin_lab::LabError;
 use dunlin_records::{Columns, Format, Input, Reader, Record};
 use dunlin_store::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use serde::{Deserialize, Serialize};
@@ -41,7 +42,7 @@ impl Source {
     /// Reads the records.
     ///
     /// # Errors
-    /// [`BenchError::Io`] if the file cannot be read, [`BenchError::Demo`] if it has no records.
+    /// [`LabError::Io`] if the file cannot be read, [`BenchError::Demo`] if it has no records.
     pub fn read(&self) -> Result<Data, BenchError> {
         let mut records = Vec::new();
         let mut bytes = 0;

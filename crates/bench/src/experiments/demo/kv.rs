@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 
 use dunlin_kv::client::{ClientConfig, KvClient};
 use dunlin_kv::transfer::{self, Loading, Skipped};
+use dunlin_lab::LabError;
+use dunlin_lab::measure::Spread;
+use dunlin_lab::peer::Peer;
+use dunlin_lab::report::{Metric, RowBuilder};
 use dunlin_net::{Addr, AnyTransport};
 use dunlin_records::{Numbered, Record, RecordError};
 use dunlin_rpc::{Endpoint, EndpointConfig};
 
 use super::data::{Data, Source};
 use super::roles::{Client, DemoDriver, DemoServer, Driven, Serving, memcached_client, memcached_record};
-use crate::BenchError;
-use crate::lab::Lab;
-use crate::measure::Spread;
-use crate::peer::Peer;
-use crate::report::{Metric, RowBuilder};
+use crate::{BenchError, Lab};
 
 /// Steps in the progress bar.
 pub(super) const STEPS: usize = 8;
@@ -118,7 +118,7 @@ fn verify(lab: &mut Lab, serving: &Serving, data: &Data) -> Result<(), BenchErro
     let mut verified = 0;
     for some in data.records.chunks(KEYS_PER_CHECK) {
         if lab.interrupt().is_set() {
-            return Err(BenchError::Interrupted);
+            return Err(LabError::Interrupted.into());
         }
         remote.compare(some)?;
         verified += some.len();

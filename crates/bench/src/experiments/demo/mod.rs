@@ -10,11 +10,12 @@ pub(super) use roles::{DemoDriver, DemoServer};
 
 use std::path::Path;
 
+use dunlin_lab::LabError;
+use dunlin_lab::report::{Metric, PaperFigure};
+
 use super::{paper, runs};
-use crate::BenchError;
-use crate::lab::Lab;
-use crate::report::{Metric, PaperFigure};
 use crate::roles::{Carrier, Load, Setup};
+use crate::{BenchError, Lab};
 
 /// Requests in a batch, as in most of the paper.
 const BATCH: usize = 3;
@@ -29,7 +30,7 @@ pub const MEASUREMENTS: usize = 4;
 /// Checks that the demo can serve the records of a file, before minutes of measuring.
 ///
 /// # Errors
-/// [`BenchError::Io`] if it cannot be read, [`BenchError::Demo`] if it has no records.
+/// [`LabError::Io`] if it cannot be read, [`BenchError::Demo`] if it has no records.
 pub fn check_data(file: &Path) -> Result<(), BenchError> {
     data::Source { file: Some(file.to_owned()) }.read().map(drop)
 }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use dunlin_lab::measure::Spread;
+use dunlin_lab::report::{Metric, RowBuilder};
+
 use super::super::replicas::{AFTER, Replicas, Writers, plot};
-use crate::BenchError;
-use crate::lab::Lab;
-use crate::measure::Spread;
-use crate::report::{Metric, RowBuilder};
+use crate::{BenchError, Lab};
 
 /// Steps in the progress bar.
 pub(super) const STEPS: usize = 3;

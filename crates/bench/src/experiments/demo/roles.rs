@@ -9,6 +9,8 @@ use dunlin_kv::client::{ClientConfig, KvClient, Pipeline};
 use dunlin_kv::memcached::Listen;
 use dunlin_kv::server::{Server, ServerConfig};
 use dunlin_kv::wire::{Operation, ValueAnswer};
+use dunlin_lab::peer::{Control, Role};
+use dunlin_lab::report::Metric;
 use dunlin_net::{Addr, AnyTransport};
 use dunlin_records::Record;
 use dunlin_rpc::{Endpoint, EndpointConfig};
@@ -17,8 +19,6 @@ use serde::{Deserialize, Serialize};
 
 use super::data::{Random, Source};
 use crate::BenchError;
-use crate::peer::{Control, Role};
-use crate::report::Metric;
 
 /// Memory of the server, in bytes.
 const MEMORY_BYTES: usize = 512 << 20;
@@ -61,6 +61,7 @@ impl Role for DemoServer {
     const NAME: &'static str = "key-value server";
     type Ready = Serving;
     type Output = ();
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<(), BenchError> {
         let begun = Instant::now();
@@ -125,6 +126,7 @@ impl Role for DemoDriver {
     const NAME: &'static str = "key-value client";
     type Ready = ();
     type Output = Driven;
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<Driven, BenchError> {
         let records = self.source.read()?.records;
@@ -134,7 +136,7 @@ impl Role for DemoDriver {
             Client::Memcache => drive_memcached(&self.server, &records, &mut pace)?,
         }
         match pace.end() {
-            Driven { operations: 0, .. } => Err(BenchError::NoSamples { what: "a key-value client" }),
+            Driven { operations: 0, .. } => Err(BenchError::no_samples("a key-value client")),
             driven => Ok(driven),
         }
     }

@@ -1,13 +1,13 @@
 //! A memcached port, and connections that make it hold memory for unfinished commands and unread answers.
 
 use dunlin_kv::server::ServerConfig;
+use dunlin_lab::report::{Metric, RowBuilder, Target};
+use dunlin_lab::spread;
 
 use super::{Cost, Growth, Order, Seen, Work, load_length, push, push_seen, sharing, with_threads};
-use crate::BenchError;
 use crate::experiments::kv_memcached::{self, Answers, Case, Filled};
-use crate::lab::{Lab, spread};
-use crate::report::{Metric, RowBuilder, Target};
 use crate::roles::{Carrier, Connections, Holding, KvMemcachedServer, KvServer, TextOperation, UNREAD_BYTES};
+use crate::{BenchError, Lab};
 
 /// Memory for items, in bytes: little, so that other memory is visible.
 const MEMORY: u64 = 64 << 20;

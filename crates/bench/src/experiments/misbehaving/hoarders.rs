@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
+use dunlin_lab::peer::{Peer, Role};
+use dunlin_lab::report::{Metric, RowBuilder, Target};
+use dunlin_lab::spread;
+
 use super::{Cost, Growth, Order, Seen, Work, load_length, push, push_seen, sharing, with_threads};
-use crate::BenchError;
 use crate::experiments::runs::SMALL_BYTES;
-use crate::lab::{Lab, spread};
-use crate::peer::{Peer, Role};
-use crate::report::{Metric, RowBuilder, Target};
 use crate::roles::{
     AskCounted, BULK, BULK_BYTES, BULK_IN_BUFFERS, Carrier, Claims, ConnectBursts, Counted, ForgedGuesses,
     ForgedUnreachables, Guesses, Hoarder, LatencyClient, LimitedServer, RpcServing, Setup,
 };
+use crate::{BenchError, Lab};
 
 /// Limit of the server's message buffers, in bytes.
 const BUFFER_BYTES_MAX: u64 = 64 << 20;

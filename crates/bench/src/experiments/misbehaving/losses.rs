@@ -1,13 +1,13 @@
 //! Lost packets: those of eight concurrent small calls, and all that are too long for a path.
 
+use dunlin_lab::report::{Metric, RowBuilder, Target};
+use dunlin_lab::spread;
 use dunlin_rpc::EndpointConfig;
 
 use super::hoarders::{BESIDE_BUDGET, SESSIONS_PLANNED, SMALL, rounds, seen, server};
 use super::{load_length, push, push_seen, with_threads};
-use crate::BenchError;
-use crate::lab::{Lab, spread};
-use crate::report::{Metric, RowBuilder, Target};
 use crate::roles::{Carrier, LostCalls, RpcServing, Setup, ShortPath, ShortPathCalls};
+use crate::{BenchError, Lab};
 
 /// Maximum delay of the last answer after the first, in retransmission timeouts.
 const TIMEOUTS_MAX: f64 = 2.0;

@@ -13,10 +13,11 @@ mod stopped;
 
 use std::time::{Duration, Instant};
 
-use crate::BenchError;
-use crate::lab::{Lab, spread};
-use crate::measure::{Spread, main_thread_cpu_nanos_of, peak_resident_bytes_of, resident_bytes_of};
-use crate::report::{Metric, RowBuilder, Target};
+use dunlin_lab::measure::{Spread, main_thread_cpu_nanos_of, peak_resident_bytes_of, resident_bytes_of};
+use dunlin_lab::report::{Metric, RowBuilder, Target};
+use dunlin_lab::spread;
+
+use crate::{BenchError, Lab};
 
 /// Required share of its rate that a working client keeps.
 const RATE_KEPT_MIN: f64 = 0.95;

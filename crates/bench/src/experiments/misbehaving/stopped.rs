@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use dunlin_lab::peer::Peer;
+use dunlin_lab::report::Metric;
+
 use super::hoarders::{SESSIONS_PLANNED, SMALL, echoes, server};
 use super::{Cost, Growth, Order, Seen, load_length, push, push_seen, sharing, with_threads};
-use crate::BenchError;
-use crate::lab::Lab;
-use crate::peer::Peer;
-use crate::report::Metric;
 use crate::roles::{Carrier, RpcServing, Sender, Setup, Stopped, Stopper};
+use crate::{BenchError, Lab};
 
 /// Senders, and how they are stopped.
 struct Stops {

@@ -5,8 +5,7 @@ use dunlin_schedule::simulator::{Contender, Costs, Law, ReplicaChoice, Scheduled
 use dunlin_schedule::{Levels, Order, Policy};
 
 use super::{idle, outcomes, push_all};
-use crate::BenchError;
-use crate::lab::Lab;
+use crate::{BenchError, Lab};
 
 const LAWS: [(&str, Law); 5] = [
     ("exponential", Law::Exponential),

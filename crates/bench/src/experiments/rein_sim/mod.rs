@@ -18,11 +18,10 @@ pub(super) use slack::run as slack;
 pub(super) use synthetic::run as synthetic;
 pub(super) use trace::run as trace;
 
+use dunlin_lab::report::{Metric, PaperFigure, RowBuilder, Target};
 use dunlin_schedule::simulator::{Contender, Outcome, Setting, simulate};
 
-use crate::BenchError;
-use crate::lab::Lab;
-use crate::report::{Metric, PaperFigure, RowBuilder, Target};
+use crate::{BenchError, Lab};
 
 /// Minimum number of requests in a run.
 const REQUESTS_MIN: f64 = 1_000.0;
@@ -133,9 +132,9 @@ mod tests {
     use dunlin_serve::Interrupt;
 
     use super::*;
-    use crate::lab::Settings;
-    use crate::peer::Launcher;
-    use crate::report::Row;
+    use dunlin_lab::Settings;
+    use dunlin_lab::peer::Launcher;
+    use dunlin_lab::report::Row;
 
     /// The rows of the shortest possible experiment, with two seeds.
     fn rows(run: fn(&mut Lab) -> Result<(), BenchError>) -> Vec<Row> {

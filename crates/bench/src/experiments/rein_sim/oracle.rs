@@ -1,13 +1,12 @@
 //! `rein-sim-oracle`: Figure 3.14. Every policy over FIFO on 128 servers, with clairvoyant ones and the floor, which is
 //! FIFO on idle servers: no scheduler can gain more.
 
+use dunlin_lab::report::{Metric, RowBuilder, Target};
 use dunlin_schedule::simulator::{Contender, Keys, Outcome, ReplicaChoice, Setting};
 use dunlin_schedule::{Ageing, Levels, Order, Overflow, Policy, SlackReading};
 
 use super::{Percentile, gain, idle, laws, outcomes, paper, push_all, push_gains, requests, row_name};
-use crate::BenchError;
-use crate::lab::Lab;
-use crate::report::{Metric, RowBuilder, Target};
+use crate::{BenchError, Lab};
 
 const REQUESTS: f64 = 200_000.0;
 /// Required share of the exact order's gain for the shipped queue, with the same replicas.

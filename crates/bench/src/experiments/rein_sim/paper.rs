@@ -1,7 +1,8 @@
 //! The thesis' figures (Reda, "Accelerating Distributed Storage in Heterogeneous Settings", 2022, chapter 3).
 
+use dunlin_lab::report::PaperFigure;
+
 use super::Percentile;
-use crate::report::PaperFigure;
 
 const TRACE: &str = "trace of SoundCloud";
 const SIMULATED: &str = "simulated, trace of SoundCloud";

@@ -1,13 +1,12 @@
 //! `rein-sim-sensitivity`: Figure 3.8. The p99 of Rein with other numbers of queues (K) and range factors (R), as the
 //! share of the best setting that it keeps, and the same for learnt levels, which have no range factor.
 
+use dunlin_lab::report::{Metric, PaperFigure, RowBuilder, Target};
 use dunlin_schedule::simulator::{Contender, Outcome, Setting};
 use dunlin_schedule::{Levels, Order, Policy};
 
 use super::{Percentile, outcomes, paper, requests};
-use crate::BenchError;
-use crate::lab::Lab;
-use crate::report::{Metric, PaperFigure, RowBuilder, Target};
+use crate::{BenchError, Lab};
 
 const REQUESTS: f64 = 200_000.0;
 /// The thesis' defaults, and the values tried around them.

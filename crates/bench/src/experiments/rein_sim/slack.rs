@@ -1,11 +1,10 @@
 //! `rein-sim-slack`: Figure 3.5. How much latency operations with slack could give to others, by load.
 
+use dunlin_lab::report::{Metric, RowBuilder};
 use dunlin_schedule::simulator::{Setting, SlackBounds, slack_bounds};
 
 use super::{paper, requests};
-use crate::BenchError;
-use crate::lab::Lab;
-use crate::report::{Metric, RowBuilder};
+use crate::{BenchError, Lab};
 
 const REQUESTS: f64 = 100_000.0;
 const LOADS: [f64; 5] = [0.1, 0.3, 0.5, 0.7, 0.9];

@@ -1,13 +1,12 @@
 //! `rein-sim-synthetic`: Figure 3.11, which the thesis measures on its testbed of 16 servers. The load is 75 % of the
 //! one at which the busiest server is saturated, as a closed loop would find it.
 
+use dunlin_lab::report::PaperFigure;
 use dunlin_schedule::simulator::{Contender, Keys, ReplicaChoice, Setting, Sizes, simulate};
 use dunlin_schedule::{Levels, Policy};
 
 use super::{Percentile, outcomes, paper, push_gains, requests};
-use crate::BenchError;
-use crate::lab::Lab;
-use crate::report::PaperFigure;
+use crate::{BenchError, Lab};
 
 const REQUESTS: f64 = 30_000.0;
 /// Nodes of the testbed, each of which also coordinates requests.

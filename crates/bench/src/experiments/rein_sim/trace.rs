@@ -1,11 +1,10 @@
 //! `rein-sim-trace`: Figure 3.3. The trace of SoundCloud is not public; these are the statistics of its stand-in.
 
+use dunlin_lab::report::{Metric, PaperFigure, RowBuilder};
 use dunlin_schedule::simulator::{Keys, LoadFacts, Setting, load_facts};
 
 use super::{paper, requests};
-use crate::BenchError;
-use crate::lab::Lab;
-use crate::report::{Metric, PaperFigure, RowBuilder};
+use crate::{BenchError, Lab};
 
 /// Default number of requests of a simulation, in which the hottest key is requested about 1000 times.
 const REQUESTS: f64 = 400_000.0;

@@ -3,10 +3,10 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use dunlin_lab::measure::{Latencies, Percentiles};
 use tokio::task::LocalSet;
 
 use crate::BenchError;
-use crate::measure::{Latencies, Percentiles};
 
 /// Length of the warm-up, which is not counted, as a share of the run.
 const WARM_UP_SHARE: f64 = 0.2;

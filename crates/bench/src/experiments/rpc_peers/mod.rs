@@ -8,11 +8,11 @@ mod tarpc_echo;
 pub(crate) use roles::{OtherClient, OtherServer};
 
 use super::runs;
-use crate::BenchError;
-use crate::lab::{Lab, spread};
-use crate::measure::{BesideFloor, Measured, Percentiles};
-use crate::report::{Metric, RowBuilder, Target};
 use crate::roles::{Carrier, Setup};
+use crate::{BenchError, Lab};
+use dunlin_lab::measure::{BesideFloor, Measured, Percentiles};
+use dunlin_lab::report::{Metric, RowBuilder, Target};
+use dunlin_lab::spread;
 use roles::{OtherFigures, System};
 
 /// Batch size of our client: single calls, like those of the other clients.

@@ -4,6 +4,8 @@ use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use dunlin_lab::measure::Percentiles;
+use dunlin_lab::peer::{Control, Role};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio::runtime;
@@ -12,8 +14,6 @@ use tokio::task::LocalSet;
 use super::load::{self, Caller};
 use super::{grpc, tarpc_echo};
 use crate::BenchError;
-use crate::measure::Percentiles;
-use crate::peer::{Control, Role};
 
 /// Interval at which a server checks whether to stop.
 const LOOK_AROUND: Duration = Duration::from_millis(20);
@@ -48,6 +48,7 @@ impl Role for OtherServer {
     const NAME: &'static str = "server of another RPC system";
     type Ready = SocketAddr;
     type Output = ();
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<(), BenchError> {
         block_on(async {
@@ -95,6 +96,7 @@ impl Role for OtherClient {
     const NAME: &'static str = "client of another RPC system";
     type Ready = ();
     type Output = OtherFigures;
+    type Error = BenchError;
 
     fn run(self, _: &Control<Self>) -> Result<OtherFigures, BenchError> {
         block_on(async {

@@ -5,13 +5,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dunlin_coord::etcd::local::{LocalEtcd, PROGRAM};
+use dunlin_lab::peer::{Control, Role};
 use etcd_client::{Client, KvClient};
 use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
 
 use super::load::{FILL_WINDOW, Figures, KEYS, Load, Operation, Request, Tally, VALUE_BYTES};
 use crate::BenchError;
-use crate::peer::{Control, Role};
 
 /// Members.
 const MEMBERS: usize = 3;
@@ -34,6 +34,7 @@ impl Role for EtcdServers {
     const NAME: &'static str = "etcd";
     type Ready = Vec<String>;
     type Output = ();
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<(), BenchError> {
         let etcd =
@@ -57,6 +58,7 @@ impl Role for EtcdLoad {
     const NAME: &'static str = "load of an etcd";
     type Ready = ();
     type Output = Figures;
+    type Error = BenchError;
 
     fn run(self, _: &Control<Self>) -> Result<Figures, BenchError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -5,11 +5,12 @@ use std::future::Future;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use dunlin_lab::LabError;
+use dunlin_lab::measure::{Latencies, Percentiles};
 use dunlin_net::random::Random;
 use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
-use crate::measure::{Latencies, Percentiles};
 
 /// Bytes of a key, and of a value, as in the paper.
 pub(super) const KEY_BYTES: usize = 16;
@@ -118,7 +119,7 @@ impl Tally {
     /// The figures, when all clients have ended.
     ///
     /// # Errors
-    /// [`BenchError::NoSamples`] if there was no answer in the measured time.
+    /// [`LabError::NoSamples`] if there was no answer in the measured time.
     pub fn figures(self) -> Result<Figures, BenchError> {
         let latencies = self.latencies.borrow();
         let rate = self.answered.get() as f64 / self.load.run.as_secs_f64();

@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use dunlin_coord::etcd::local::{self, Scratch};
+use dunlin_lab::report::{Metric, RowBuilder, Target};
+use dunlin_lab::spread;
 
 use self::load::{Figures, Load, Operation};
 use super::replicas::{Placing, Replicas};
-use crate::BenchError;
-use crate::lab::{Lab, spread};
-use crate::report::{Metric, RowBuilder, Target};
 use crate::roles::{Carrier, MajorityFlushes};
+use crate::{BenchError, Lab};
 
 /// Number of concurrent clients.
 const CLIENTS: [usize; 2] = [1, 64];

@@ -4,6 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
+use dunlin_lab::LabError;
+use dunlin_lab::peer::{Control, Role};
 use dunlin_net::{Addr, AnyTransport, PollPolicy};
 use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_smr::kv::{Answer, Command, Condition, Query};
@@ -12,7 +14,6 @@ use serde::{Deserialize, Serialize};
 
 use super::load::{FILL_WINDOW, Figures, KEYS, Load, Operation, Request, Tally, VALUE_BYTES};
 use crate::BenchError;
-use crate::peer::{Control, Role};
 
 /// Far more than any disk operation takes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -32,6 +33,7 @@ impl Role for ReplicaLoad {
     const NAME: &'static str = "load of replicas";
     type Ready = ();
     type Output = Figures;
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<Figures, BenchError> {
         let members = self.members.iter().map(|(id, address)| Ok((*id, address.parse()?)));
@@ -80,7 +82,7 @@ fn all<F: Future<Output = Result<(), BenchError>> + 'static>(
     endpoint.run_until(|| running.get() == 0 || failure.borrow().is_some() || control.stopping());
     match failure.take() {
         Some(error) => Err(error),
-        None if running.get() > 0 => Err(BenchError::Interrupted),
+        None if running.get() > 0 => Err(LabError::Interrupted.into()),
         None => Ok(()),
     }
 }

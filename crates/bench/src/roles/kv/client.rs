@@ -4,15 +4,15 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dunlin_kv::client::{ClientConfig, KvClient};
+use dunlin_lab::measure::Percentiles;
+use dunlin_lab::peer::{Control, Role};
+use dunlin_lab::report::Metric;
 use dunlin_net::{Clock, Transport};
 use dunlin_rpc::Endpoint;
 use serde::{Deserialize, Serialize};
 
 use super::driver::{Driver, Next, Unstored};
 use crate::BenchError;
-use crate::measure::Percentiles;
-use crate::peer::{Control, Role};
-use crate::report::Metric;
 use crate::roles::WARM_UP_SHARE;
 use crate::roles::setup::{OnTransport, Setup, Side};
 use crate::workload::{Mix, Operations};
@@ -76,6 +76,7 @@ impl Role for KvLoad {
     type Ready = ();
     /// None if nothing was measured.
     type Output = Option<KvFigures>;
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<Option<KvFigures>, BenchError> {
         self.setup.on_transport(Side::Client, Drive { load: &self, control })

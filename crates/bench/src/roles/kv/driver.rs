@@ -5,13 +5,13 @@ use std::rc::{Rc, Weak};
 
 use dunlin_kv::client::{Finished, KvClient, KvError, Pipeline};
 use dunlin_kv::wire::{Operation as Request, Status, ValueAnswer};
+use dunlin_lab::measure::Latencies;
 use dunlin_net::{Clock, Transport};
 use dunlin_rpc::{Endpoint, MsgBuf};
 use dunlin_store::Put;
 
 use super::client::KvFigures;
 use crate::BenchError;
-use crate::measure::Latencies;
 use crate::workload::item::{fill_value, is_value, key};
 use crate::workload::{Operation, Operations};
 

@@ -5,14 +5,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dunlin_kv::client::{KvClient, KvError};
+use dunlin_lab::measure::{Latencies, Percentiles};
+use dunlin_lab::peer::{Control, Role};
 use dunlin_net::{Clock, Transport};
 use dunlin_rpc::Endpoint;
 use serde::{Deserialize, Serialize};
 
 use super::client::connect;
 use crate::BenchError;
-use crate::measure::{Latencies, Percentiles};
-use crate::peer::{Control, Role};
 use crate::roles::WARM_UP_SHARE;
 use crate::roles::setup::{OnTransport, Setup, Side};
 use crate::workload::item::{KEY_BYTES, is_value, key};
@@ -51,6 +51,7 @@ impl Role for MultiGetLoad {
     const NAME: &'static str = "load of multi-gets";
     type Ready = ();
     type Output = MultiGetFigures;
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<MultiGetFigures, BenchError> {
         self.setup.on_transport(Side::Client, Drive { load: &self, control })

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use dunlin_kv::memcached::Listen;
 use dunlin_kv::server::{Server, ServerConfig};
+use dunlin_lab::peer::{Control, Role};
 use dunlin_net::Addr;
 use dunlin_store::Mode;
 use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
-use crate::peer::{Control, Role};
 use crate::roles::memcached::Serving;
 use crate::roles::setup::Carrier;
 
@@ -85,6 +85,7 @@ impl Role for KvServer {
     const NAME: &'static str = "key-value server with one core";
     type Ready = KvServing;
     type Output = ();
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<(), BenchError> {
         // Its thread inherits the CPU affinity of this process.
@@ -106,6 +107,7 @@ impl Role for KvMemcachedServer {
     const NAME: &'static str = "key-value server with one core and a memcached port";
     type Ready = Serving;
     type Output = ();
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<(), BenchError> {
         let listen = Listen::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));

@@ -4,6 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::Duration;
 
+use dunlin_lab::peer::{Control, Role};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +12,6 @@ use super::connection::hit_bytes;
 use super::load::TextOperation;
 use super::process::Serving;
 use crate::BenchError;
-use crate::peer::{Control, Role};
 use crate::workload::item::KEY_BYTES;
 
 /// Bytes read at a time.
@@ -32,6 +32,7 @@ impl Role for BareServer {
     const NAME: &'static str = "bare TCP server";
     type Ready = Serving;
     type Output = ();
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<(), BenchError> {
         let doing = || BenchError::io("listen on loopback");

@@ -3,14 +3,14 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use dunlin_lab::measure::{Latencies, Percentiles, cpu_nanos};
+use dunlin_lab::peer::{Control, Role};
+use dunlin_lab::report::Metric;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
 use super::connection::{Check, Connection};
 use crate::BenchError;
-use crate::measure::{Latencies, Percentiles, cpu_nanos};
-use crate::peer::{Control, Role};
-use crate::report::Metric;
 use crate::roles::WARM_UP_SHARE;
 use crate::workload::{Numbers, Popularity};
 
@@ -82,6 +82,7 @@ impl Role for MemcachedLoad {
     const NAME: &'static str = "load of a memcached server";
     type Ready = ();
     type Output = MemcachedFigures;
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<MemcachedFigures, BenchError> {
         match self {

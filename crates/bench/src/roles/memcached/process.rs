@@ -5,10 +5,10 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use dunlin_lab::peer::{Control, Role};
 use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
-use crate::peer::{Control, Role};
 
 /// The program, as Debian's package installs it.
 const PROGRAM: &str = "memcached";
@@ -43,6 +43,7 @@ impl Role for MemcachedProcess {
     const NAME: &'static str = "memcached";
     type Ready = Serving;
     type Output = ();
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<(), BenchError> {
         let address = free_address()?;

@@ -6,6 +6,7 @@ use std::net::{SocketAddr, SocketAddrV4, TcpStream};
 use std::thread;
 use std::time::Duration;
 
+use dunlin_lab::peer::{Control, Role};
 use rustix::io::ioctl_fionread;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
@@ -13,7 +14,6 @@ use socket2::{Domain, Socket, Type};
 
 use super::raw::HOST;
 use crate::BenchError;
-use crate::peer::{Control, Role};
 
 /// Bytes of a value that is announced but sent only in part.
 pub const UNREAD_BYTES: usize = 1 << 20;
@@ -60,6 +60,7 @@ impl Role for Connections {
     const NAME: &'static str = "connections that hold memory of a memcached server";
     type Ready = ();
     type Output = Holding;
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<Holding, BenchError> {
         allow_files((self.unfinished + self.unread) as u64 + FILES_BESIDE)?;

@@ -3,12 +3,12 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
+use dunlin_lab::peer::{Control, Role};
 use dunlin_rpc::wire::Kind;
 use serde::{Deserialize, Serialize};
 
 use super::raw::{RawPeer, connect_packet};
 use crate::BenchError;
-use crate::peer::{Control, Role};
 
 /// Pause between two datagrams. Each costs the server real work; this rate is enough to keep all sessions it grants.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -36,6 +36,7 @@ impl Role for ConnectBursts {
     const NAME: &'static str = "datagrams of many CONNECTs";
     type Ready = ();
     type Output = Claims;
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<Claims, BenchError> {
         let mut peer = RawPeer::open(&self.server.parse()?)?;

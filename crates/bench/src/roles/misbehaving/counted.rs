@@ -1,11 +1,11 @@
 //! A server's counters of misbehaving clients.
 
+use dunlin_lab::peer::{Control, Role};
 use dunlin_net::Transport;
 use dunlin_rpc::{Endpoint, EndpointStats, MsgBuf, Session};
 use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
-use crate::peer::{Control, Role};
 use crate::roles::COUNTED;
 use crate::roles::setup::{OnTransport, Setup, Side};
 
@@ -76,6 +76,7 @@ impl Role for AskCounted {
     const NAME: &'static str = "question for what a server has counted";
     type Ready = ();
     type Output = Counted;
+    type Error = BenchError;
 
     fn run(self, _control: &Control<Self>) -> Result<Counted, BenchError> {
         self.setup.on_transport(Side::Client, Ask(&self.server))

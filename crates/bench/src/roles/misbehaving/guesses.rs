@@ -3,12 +3,12 @@
 use std::thread;
 use std::time::Duration;
 
+use dunlin_lab::peer::{Control, Role};
 use dunlin_rpc::wire::{Header, Kind, MASK_24};
 use serde::{Deserialize, Serialize};
 
 use super::raw::{RawPeer, packet};
 use crate::BenchError;
-use crate::peer::{Control, Role};
 use crate::roles::BULK;
 
 /// Packets in a datagram.
@@ -31,6 +31,7 @@ impl Role for Guesses {
     type Ready = ();
     /// Number of packets sent.
     type Output = u64;
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<u64, BenchError> {
         let mut peer = RawPeer::open(&self.server.parse()?)?;

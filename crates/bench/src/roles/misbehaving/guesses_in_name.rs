@@ -4,6 +4,8 @@ use std::net::SocketAddrV4;
 use std::thread;
 use std::time::Duration;
 
+use dunlin_lab::LabError;
+use dunlin_lab::peer::{Control, Role};
 use rustix::net::ipproto;
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +13,6 @@ use super::forged::{Forger, raw_socket};
 use super::guesses::{SESSIONS, guess};
 use super::raw::datagram;
 use crate::BenchError;
-use crate::peer::{Control, Role};
 
 /// Pause between two datagrams from each client's address.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -33,7 +34,7 @@ impl ForgedGuesses {
     /// Opens the required socket, to check whether this process may.
     ///
     /// # Errors
-    /// [`BenchError::Io`] if it may not.
+    /// [`LabError::Io`] if it may not.
     pub fn check_allowed() -> Result<(), BenchError> {
         raw_socket(ipproto::UDP).map(drop)
     }
@@ -44,6 +45,7 @@ impl Role for ForgedGuesses {
     type Ready = ();
     /// Number of packets sent.
     type Output = u64;
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<u64, BenchError> {
         let forger = Forger::open(ipproto::UDP, &self.server)?;

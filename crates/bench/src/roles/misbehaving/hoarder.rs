@@ -3,13 +3,13 @@
 use std::thread;
 use std::time::Duration;
 
+use dunlin_lab::peer::{Control, Role};
 use dunlin_rpc::wire::control::Presence;
 use dunlin_rpc::wire::{Header, Kind};
 use serde::{Deserialize, Serialize};
 
 use super::raw::{Opened, RawPeer, packet};
 use crate::BenchError;
-use crate::peer::{Control, Role};
 
 /// Slots of a session; each can keep a response.
 const SLOTS: u64 = 8;
@@ -31,6 +31,7 @@ impl Role for Hoarder {
     const NAME: &'static str = "sessions that make a server keep responses";
     type Ready = ();
     type Output = ();
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<(), BenchError> {
         let mut peer = RawPeer::open(&self.server.parse()?)?;

@@ -7,14 +7,14 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use dunlin_lab::measure::Latencies;
+use dunlin_lab::peer::{Control, Role};
 use dunlin_net::Transport;
 use dunlin_rpc::{Call, Endpoint, MsgBuf, Session};
 use serde::{Deserialize, Serialize};
 
 use super::losing::{Losing, Loss};
 use crate::BenchError;
-use crate::measure::Latencies;
-use crate::peer::{Control, Role};
 use crate::roles::ECHO;
 use crate::roles::setup::{OnTransport, Setup, Side};
 
@@ -49,6 +49,7 @@ impl Role for LostCalls {
     const NAME: &'static str = "small calls that are lost together";
     type Ready = ();
     type Output = Recovered;
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<Recovered, BenchError> {
         self.setup.on_transport(Side::Client, Rounds { role: &self, control })

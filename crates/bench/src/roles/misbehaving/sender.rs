@@ -3,11 +3,11 @@
 use std::hint;
 use std::time::{Duration, Instant};
 
+use dunlin_lab::peer::{Control, Role};
 use dunlin_net::{Transport, TxPacket};
 use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
-use crate::peer::{Control, Role};
 use crate::roles::setup::{OnTransport, Setup, Side};
 
 /// Packets in a burst: as many as reserve their places in the queue at once.
@@ -31,6 +31,7 @@ impl Role for Sender {
     const NAME: &'static str = "client that is stopped now and then";
     type Ready = ();
     type Output = ();
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<(), BenchError> {
         self.setup.on_transport(Side::Client, Send { sender: &self, control })

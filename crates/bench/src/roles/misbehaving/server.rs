@@ -3,13 +3,13 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use dunlin_lab::peer::{Control, Role};
 use dunlin_net::Transport;
 use dunlin_rpc::{Endpoint, EndpointConfig, PeerLimits, msgbuf};
 use serde::{Deserialize, Serialize};
 
 use super::counted::Counted;
 use crate::BenchError;
-use crate::peer::{Control, Role};
 use crate::roles::setup::{OnTransport, Setup, Side};
 use crate::roles::{BULK, BULK_IN_BUFFERS, COUNTED, ECHO};
 
@@ -42,6 +42,7 @@ impl Role for LimitedServer {
     const NAME: &'static str = "server with a budget";
     type Ready = RpcServing;
     type Output = ();
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<(), BenchError> {
         self.setup.on_transport(Side::Server, Serve { server: &self, control })

@@ -6,13 +6,13 @@ use std::rc::Rc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use dunlin_lab::peer::{Control, Role};
 use dunlin_net::Transport;
 use dunlin_rpc::{Endpoint, MsgBuf};
 use serde::{Deserialize, Serialize};
 
 use super::losing::{Losing, Loss};
 use crate::BenchError;
-use crate::peer::{Control, Role};
 use crate::roles::ECHO;
 use crate::roles::setup::{OnTransport, Setup, Side};
 
@@ -52,6 +52,7 @@ impl Role for ShortPath {
     const NAME: &'static str = "calls over a path that takes shorter packets";
     type Ready = ();
     type Output = ShortPathCalls;
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<ShortPathCalls, BenchError> {
         self.setup.on_transport(Side::Client, Calls { role: &self, control })

@@ -3,6 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use dunlin_lab::peer::{Control, Role};
 use dunlin_net::Transport;
 use dunlin_rpc::Endpoint;
 use rustix::process::{Pid, Signal, kill_process};
@@ -10,7 +11,6 @@ use serde::{Deserialize, Serialize};
 
 use super::counted::Counted;
 use crate::BenchError;
-use crate::peer::{Control, Role};
 use crate::roles::setup::{OnTransport, Setup, Side};
 
 /// How long senders run between two stops: some of their bursts.
@@ -51,6 +51,7 @@ impl Role for Stopper {
     /// Sent while the first caught sender is stopped.
     type Ready = ();
     type Output = Stopped;
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<Stopped, BenchError> {
         self.setup.on_transport(Side::Client, Stop { stopper: &self, control })

@@ -4,12 +4,13 @@ use std::net::SocketAddrV4;
 use std::thread;
 use std::time::Duration;
 
+use dunlin_lab::LabError;
+use dunlin_lab::peer::{Control, Role};
 use rustix::net::ipproto;
 use serde::{Deserialize, Serialize};
 
 use super::forged::{Forger, raw_socket};
 use crate::BenchError;
-use crate::peer::{Control, Role};
 
 /// Time between two rounds.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -29,7 +30,7 @@ impl ForgedUnreachables {
     /// Opens the required socket, to check whether this process may.
     ///
     /// # Errors
-    /// [`BenchError::Io`] if it may not.
+    /// [`LabError::Io`] if it may not.
     pub fn check_allowed() -> Result<(), BenchError> {
         raw_socket(ipproto::ICMP).map(drop)
     }
@@ -40,6 +41,7 @@ impl Role for ForgedUnreachables {
     type Ready = ();
     /// Number of messages sent.
     type Output = u64;
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<u64, BenchError> {
         let forger = Forger::open(ipproto::ICMP, &self.server)?;

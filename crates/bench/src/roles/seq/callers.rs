@@ -4,6 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
+use dunlin_lab::measure::Latencies;
+use dunlin_lab::peer::{Control, Role};
+use dunlin_lab::report::Metric;
 use dunlin_net::{Addr, Transport};
 use dunlin_rpc::Endpoint;
 use dunlin_seq::{Client, ClientConfig, SeqError};
@@ -13,9 +16,6 @@ use super::super::setup::{OnTransport, Setup, Side};
 use super::window::Window;
 use super::{NumberFigures, TIMEOUT};
 use crate::BenchError;
-use crate::measure::Latencies;
-use crate::peer::{Control, Role};
-use crate::report::Metric;
 
 /// Event-loop iterations between two readings of the clock.
 const ITERATIONS_PER_LOOK: u32 = 16;
@@ -40,6 +40,7 @@ impl Role for SeqCallers {
     const NAME: &'static str = "callers of a sequencer";
     type Ready = ();
     type Output = NumberFigures;
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<NumberFigures, BenchError> {
         self.setup.on_transport(Side::Client, Call { callers: &self, control })

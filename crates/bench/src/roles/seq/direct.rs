@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use dunlin_lab::measure::Latencies;
+use dunlin_lab::peer::{Control, Role};
+use dunlin_lab::report::Metric;
 use dunlin_net::{Addr, Transport};
 use dunlin_seq::direct::{DirectClient, DirectConfig};
 use serde::{Deserialize, Serialize};
@@ -10,9 +13,6 @@ use super::super::setup::{OnTransports, Setup, Side};
 use super::window::Window;
 use super::{NumberFigures, TIMEOUT};
 use crate::BenchError;
-use crate::measure::Latencies;
-use crate::peer::{Control, Role};
-use crate::report::Metric;
 
 /// Turns of all clients between two looks at the clock.
 const TURNS_PER_LOOK: u32 = 64;
@@ -40,6 +40,7 @@ impl Role for SeqDirectClients {
     const NAME: &'static str = "clients of Spec-S0";
     type Ready = ();
     type Output = NumberFigures;
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<NumberFigures, BenchError> {
         self.setup.on_transports(Side::Client, self.clients, Ask { clients: &self, control })

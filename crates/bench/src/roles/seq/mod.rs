@@ -7,13 +7,12 @@ mod window;
 
 use std::time::Duration;
 
+use dunlin_lab::measure::Percentiles;
 use serde::{Deserialize, Serialize};
 
 pub use callers::SeqCallers;
 pub use direct::SeqDirectClients;
 pub use server::{Answers, SeqServer, SeqServing};
-
-use crate::measure::Percentiles;
 
 /// Timeout of a call. On a busy machine the server may wait for a processor for a while; a run that gets no number for
 /// longer fails.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use dunlin_lab::peer::{Control, Role};
 use dunlin_net::Transport;
 use dunlin_rpc::Endpoint;
 use dunlin_seq::direct::{DirectServer, DirectServerConfig};
@@ -10,7 +11,6 @@ use serde::{Deserialize, Serialize};
 
 use super::super::setup::{OnTransport, OnTransports, Setup, Side};
 use crate::BenchError;
-use crate::peer::{Control, Role};
 
 /// How requests that arrive together are answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,6 +61,7 @@ impl Role for SeqServer {
     /// Its address; with several queues, the first one's.
     type Ready = String;
     type Output = ();
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<(), BenchError> {
         let counter = Arc::new(Counter::starting_at(self.start)?);

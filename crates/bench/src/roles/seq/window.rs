@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use dunlin_lab::LabError;
 use dunlin_net::Clock;
 
 use super::super::WARM_UP_SHARE;
@@ -67,11 +68,11 @@ impl Window {
     /// The count per second of the measured run so far.
     ///
     /// # Errors
-    /// [`BenchError::NoSamples`] if nothing was counted in it.
+    /// [`LabError::NoSamples`] if nothing was counted in it.
     pub fn rate(&self) -> Result<f64, BenchError> {
         let (now, count) = self.last;
         let from = self.from.filter(|(_, before)| count > *before);
-        let (start, before) = from.ok_or(BenchError::NoSamples { what: "a rate measurement" })?;
+        let (start, before) = from.ok_or(BenchError::no_samples("a rate measurement"))?;
         Ok((count - before) as f64 * 1e9 / (now - start).max(1) as f64)
     }
 }

@@ -2,6 +2,8 @@
 
 use std::rc::Rc;
 
+use dunlin_lab::measure::Scratch;
+use dunlin_lab::peer::{Control, Role};
 use dunlin_net::{Addr, AnyTransport, Clock, PollPolicy};
 use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_smr::config::system_clock;
@@ -10,8 +12,6 @@ use dunlin_smr::{Batching, DurableLog, LogStore, MemoryLog, NodeConfig, Probe};
 use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
-use crate::measure::Scratch;
-use crate::peer::{Control, Role};
 use crate::replication::{Group, Replica, StageTimes, Stages};
 use crate::roles::setup::Carrier;
 
@@ -88,6 +88,7 @@ impl Role for ReplicaGroup {
     /// Addresses by id.
     type Ready = Vec<(u64, String)>;
     type Output = ReplicaFigures;
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<ReplicaFigures, BenchError> {
         match self.storage {

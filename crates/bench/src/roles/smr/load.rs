@@ -3,6 +3,9 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use dunlin_lab::measure::Percentiles;
+use dunlin_lab::peer::{Control, Role};
+use dunlin_lab::report::Metric;
 use dunlin_net::random::Random;
 use dunlin_net::{Addr, AnyTransport, Clock, NetError, PollPolicy};
 use dunlin_rpc::{Endpoint, EndpointConfig};
@@ -11,10 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::group::Watch;
 use crate::BenchError;
-use crate::measure::Percentiles;
-use crate::peer::{Control, Role};
 use crate::replication::{Group, Puts, StageTimes, Stages};
-use crate::report::Metric;
 use crate::roles::WARM_UP_SHARE;
 
 /// Event-loop iterations between two readings of the clock.
@@ -76,12 +76,13 @@ impl Role for PutLoad {
     const NAME: &'static str = "writes to replicas";
     type Ready = ();
     type Output = PutFigures;
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<PutFigures, BenchError> {
         let members = self.members.iter().map(|(id, address)| Ok((*id, address.parse()?)));
         let members = members.collect::<Result<Vec<(u64, Addr)>, NetError>>()?;
         let Some((_, first)) = members.first() else {
-            return Err(BenchError::NoSamples { what: "a group without members" });
+            return Err(BenchError::no_samples("a group without members"));
         };
         let config = EndpointConfig { poll: self.poll.policy(), ..EndpointConfig::default() };
         let endpoint = Rc::new(Endpoint::new(AnyTransport::for_peer(first)?, config)?);

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use dunlin_lab::measure::resident_bytes;
+use dunlin_lab::peer::{Control, Role};
 use dunlin_store::{Mode, Partition, PartitionConfig, Store};
 use serde::{Deserialize, Serialize};
 
@@ -9,8 +11,6 @@ use super::BURST_MAX;
 use super::partitions::Cache;
 use super::table::{Outcome, Table};
 use crate::BenchError;
-use crate::measure::resident_bytes;
-use crate::peer::{Control, Role};
 
 /// Stores this many items from 0 on, then reads all of them.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -40,6 +40,7 @@ impl Role for CacheFill {
     const NAME: &'static str = "a cache that fills up";
     type Ready = ();
     type Output = CacheFigures;
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<CacheFigures, BenchError> {
         let before = resident_bytes()?;

@@ -9,14 +9,15 @@ mod table;
 use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 
+use dunlin_lab::LabError;
+use dunlin_lab::measure::{Measured, resident_bytes};
+use dunlin_lab::peer::{Control, Role};
+use dunlin_lab::report::Metric;
 use serde::{Deserialize, Serialize};
 
 use super::WARM_UP_SHARE;
 use super::random_reads::Lines;
 use crate::BenchError;
-use crate::measure::{Measured, resident_bytes};
-use crate::peer::{Control, Role};
-use crate::report::Metric;
 use crate::workload::Popularity;
 use draws::Draws;
 use table::{Outcome, Table};
@@ -134,6 +135,7 @@ impl Role for StoreOps {
     const NAME: &'static str = "operations on a table in memory";
     type Ready = ();
     type Output = StoreFigures;
+    type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<StoreFigures, BenchError> {
         let measure = Measure { ops: &self, control, bytes_before: resident_bytes()? };
@@ -162,7 +164,7 @@ impl Measure<'_> {
         let start = Instant::now();
         table::load(table, self.ops.items, |stored| {
             self.control.live(Metric::Operations, stored as f64 / start.elapsed().as_secs_f64());
-            if self.control.stopping() { Err(BenchError::Interrupted) } else { Ok(()) }
+            if self.control.stopping() { Err(LabError::Interrupted.into()) } else { Ok(()) }
         })
     }
 }
@@ -195,7 +197,7 @@ impl OnTable for Measure<'_> {
                 self.control.live(Metric::Operations, rate);
                 runs.push(StoreRun { rate, floor, lost });
                 if self.control.stopping() {
-                    return Err(BenchError::Interrupted);
+                    return Err(LabError::Interrupted.into());
                 }
             }
         }

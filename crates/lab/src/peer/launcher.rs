@@ -12,7 +12,7 @@ use indicatif::ProgressBar;
 use super::message::Assignment;
 use super::parent::Peer;
 use super::{ARGUMENT, Role};
-use crate::BenchError;
+use crate::LabError;
 
 /// Starts peers, all from one program and stopped by one interrupt.
 #[derive(Debug, Clone)]
@@ -47,9 +47,9 @@ impl Launcher {
     /// Starts a process with `role` on `core`, with time limit `limit`.
     ///
     /// # Errors
-    /// [`BenchError::Io`] if it cannot be started, [`BenchError::Interrupted`].
-    pub fn start<R: Role>(&self, role: R, core: Option<usize>, limit: Duration) -> Result<Peer<R>, BenchError> {
-        let doing = || BenchError::io(format!("start a process for {}", R::NAME));
+    /// [`LabError::Io`] if it cannot be started, [`LabError::Interrupted`].
+    pub fn start<R: Role>(&self, role: R, core: Option<usize>, limit: Duration) -> Result<Peer<R>, LabError> {
+        let doing = || LabError::io(format!("start a process for {}", R::NAME));
         let task = serde_json::to_value(role).map_err(|e| doing()(e.into()))?;
         let mut assignment =
             serde_json::to_string(&Assignment { role: R::NAME.into(), core, task }).map_err(|e| doing()(e.into()))?;
@@ -72,7 +72,7 @@ impl Launcher {
         match sent {
             Ok(()) => Ok(peer),
             // Until a process has its own group, ctrl-C reaches it.
-            Err(_) if self.interrupt.is_set() => Err(BenchError::Interrupted),
+            Err(_) if self.interrupt.is_set() => Err(LabError::Interrupted),
             Err(error) => Err(doing()(error)),
         }
     }

@@ -3,18 +3,19 @@
 mod simulate;
 
 use std::cell::Cell;
+use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use dunlin_serve::Interrupt;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::BenchError;
+use crate::LabError;
 use crate::measure::{BesideFloor, BusyNeighbour, Cores, Measured, RUNS, Spread};
 use crate::peer::{Launcher, Peer, Role};
 use crate::report::{Conditions, Plot, Report, ReportBuilder, RowBuilder};
 
-pub use simulate::{Simulations, Trial};
+pub use simulate::{Simulations, Trial, World};
 
 /// Time limit of a process beyond its measurement: to start, connect and touch its memory, on a busy machine.
 const SLACK: Duration = Duration::from_secs(20);
@@ -67,9 +68,9 @@ impl Settings {
 }
 
 /// The environment of one experiment. An experiment without processes, as in virtual time, needs only [`Lab::simulate`]
-/// and [`Lab::push`], and runs on any machine.
+/// and [`Lab::push`], and runs on any machine. `E` is the error of the experiments.
 #[derive(Debug)]
-pub struct Lab {
+pub struct Lab<E> {
     settings: Settings,
     launcher: Launcher,
     bar: ProgressBar,
@@ -78,14 +79,15 @@ pub struct Lab {
     pace: Cell<simulate::Pace>,
     /// Lives as long as the experiment.
     _neighbour: Option<Peer<BusyNeighbour>>,
+    error: PhantomData<fn() -> E>,
 }
 
-impl Lab {
+impl<E: From<LabError>> Lab<E> {
     /// Starts the neighbour, if one is requested.
     ///
     /// # Errors
     /// If it cannot be started.
-    pub fn open(experiment: &str, settings: Settings, mut launcher: Launcher) -> Result<Self, BenchError> {
+    pub fn open(experiment: &str, settings: Settings, mut launcher: Launcher) -> Result<Self, LabError> {
         // Drawn on standard error, only if that is a terminal.
         let bar = ProgressBar::no_length().with_prefix(experiment.to_owned()).with_style(style());
         launcher.show_live(bar.clone());
@@ -103,15 +105,16 @@ impl Lab {
             report: ReportBuilder::new(experiment).conditions(conditions),
             pace: Cell::default(),
             _neighbour: neighbour,
+            error: PhantomData,
         })
     }
 
     /// The cores of servers and clients.
     ///
     /// # Errors
-    /// [`BenchError::TooFewCores`].
-    pub fn cores(&self) -> Result<Cores, BenchError> {
-        Cores::choose()
+    /// [`LabError::TooFewCores`].
+    pub fn cores(&self) -> Result<Cores, E> {
+        Ok(Cores::choose()?)
     }
 
     /// Length of one measured run.
@@ -159,36 +162,32 @@ impl Lab {
     /// Starts a process that chooses its cores itself; it may run for `measured` and some slack.
     ///
     /// # Errors
-    /// [`BenchError::Io`] if it cannot be started.
-    pub fn anywhere<R: Role>(&self, role: R, measured: Duration) -> Result<Peer<R>, BenchError> {
-        self.launcher.start(role, None, measured + SLACK)
+    /// [`LabError::Io`] if it cannot be started.
+    pub fn anywhere<R: Role>(&self, role: R, measured: Duration) -> Result<Peer<R>, E> {
+        Ok(self.launcher.start(role, None, measured + SLACK)?)
     }
 
     /// Starts a process on the server core; it may run for `measured` and some slack.
     ///
     /// # Errors
-    /// [`BenchError::Io`] if it cannot be started, [`BenchError::TooFewCores`].
-    pub fn server<R: Role>(&self, role: R, measured: Duration) -> Result<Peer<R>, BenchError> {
-        self.launcher.start(role, Some(self.cores()?.server), measured + SLACK)
+    /// [`LabError::Io`] if it cannot be started, [`LabError::TooFewCores`].
+    pub fn server<R: Role>(&self, role: R, measured: Duration) -> Result<Peer<R>, E> {
+        Ok(self.launcher.start(role, Some(self.cores()?.server), measured + SLACK)?)
     }
 
     /// Starts a process on the client core; it may run for `measured` and some slack.
     ///
     /// # Errors
-    /// [`BenchError::Io`] if it cannot be started, [`BenchError::TooFewCores`].
-    pub fn client<R: Role>(&self, role: R, measured: Duration) -> Result<Peer<R>, BenchError> {
-        self.launcher.start(role, Some(self.cores()?.client), measured + SLACK)
+    /// [`LabError::Io`] if it cannot be started, [`LabError::TooFewCores`].
+    pub fn client<R: Role>(&self, role: R, measured: Duration) -> Result<Peer<R>, E> {
+        Ok(self.launcher.start(role, Some(self.cores()?.client), measured + SLACK)?)
     }
 
     /// Measures one case as often as the settings say.
     ///
     /// # Errors
     /// The first error of a run.
-    pub fn case<T>(
-        &mut self,
-        name: &str,
-        mut run: impl FnMut(&Lab) -> Result<T, BenchError>,
-    ) -> Result<Vec<T>, BenchError> {
+    pub fn case<T>(&mut self, name: &str, mut run: impl FnMut(&Lab<E>) -> Result<T, E>) -> Result<Vec<T>, E> {
         let mut outcomes = Vec::with_capacity(self.settings.runs);
         for number in 1..=self.settings.runs {
             self.bar.set_prefix(format!("{name} run {number}/{}", self.settings.runs));
@@ -202,7 +201,7 @@ impl Lab {
     ///
     /// # Errors
     /// As the run.
-    pub fn once<T>(&self, name: &str, run: impl FnOnce(&Lab) -> Result<T, BenchError>) -> Result<T, BenchError> {
+    pub fn once<T>(&self, name: &str, run: impl FnOnce(&Lab<E>) -> Result<T, E>) -> Result<T, E> {
         self.bar.set_prefix(name.to_owned());
         let outcome = run(self)?;
         self.bar.inc(1);
@@ -219,8 +218,8 @@ impl Lab {
         &mut self,
         name: &str,
         cost: impl Fn(&T) -> f64,
-        run: impl Fn(&Lab) -> Result<Measured<T>, BenchError>,
-    ) -> Result<BesideFloor<T>, BenchError> {
+        run: impl Fn(&Lab<E>) -> Result<Measured<T>, E>,
+    ) -> Result<BesideFloor<T>, E> {
         let (lab, runs) = (&*self, self.settings.runs);
         let mut number = 0;
         BesideFloor::take((runs, self.settings.repeats), cost, || {
@@ -259,10 +258,10 @@ impl Lab {
 /// The spread of one figure over several runs.
 ///
 /// # Errors
-/// [`BenchError::NoSamples`] if there were no runs.
-pub fn spread<T>(outcomes: &[T], figure: impl Fn(&T) -> f64) -> Result<Spread, BenchError> {
+/// [`LabError::NoSamples`] if there were no runs.
+pub fn spread<T>(outcomes: &[T], figure: impl Fn(&T) -> f64) -> Result<Spread, LabError> {
     let figures: Vec<f64> = outcomes.iter().map(figure).collect();
-    Spread::of(&figures).ok_or(BenchError::NoSamples { what: "a case" })
+    Spread::of(&figures).ok_or(LabError::NoSamples { what: "a case" })
 }
 
 fn style() -> ProgressStyle {

@@ -1,5 +1,6 @@
 //! The child's side: runs its role and listens for the end.
 
+use std::fmt::Display;
 use std::io::{self, BufRead, Write};
 use std::marker::PhantomData;
 use std::process::ExitCode;
@@ -13,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::message::{Assignment, Message, STOP};
-use crate::BenchError;
+use crate::LabError;
 use crate::measure::pin;
 use crate::report::Metric;
 
@@ -30,12 +31,14 @@ pub trait Role: Serialize + DeserializeOwned {
     type Ready: Serialize + DeserializeOwned;
     /// The result at the end.
     type Output: Serialize + DeserializeOwned;
+    /// Why there is no result. The parent gets the text.
+    type Error: Display + From<LabError>;
 
     /// Runs the role, in the process made for it. A server runs until [`Control::stopping`].
     ///
     /// # Errors
-    /// If there is no result; the parent gets the text.
-    fn run(self, control: &Control<Self>) -> Result<Self::Output, BenchError>;
+    /// If there is no result.
+    fn run(self, control: &Control<Self>) -> Result<Self::Output, Self::Error>;
 }
 
 /// The channel from a role to its parent.
@@ -67,7 +70,7 @@ impl<R: Role> Control<R> {
 #[derive(Debug, Clone, Copy)]
 pub struct Entry {
     name: &'static str,
-    run: fn(Value, Arc<AtomicBool>) -> Result<Value, BenchError>,
+    run: fn(Value, Arc<AtomicBool>) -> Result<Value, String>,
 }
 
 impl Entry {
@@ -86,33 +89,40 @@ impl Entry {
 pub fn serve(entries: &[Entry]) -> ExitCode {
     let (message, code) = match assigned(entries) {
         Ok(result) => (Message::Result(result), ExitCode::SUCCESS),
-        Err(error) => (Message::Error(error.to_string()), ExitCode::FAILURE),
+        Err(why) => (Message::Error(why), ExitCode::FAILURE),
     };
     send(&message);
     code
 }
 
-fn assigned(entries: &[Entry]) -> Result<Value, BenchError> {
-    let mut line = String::new();
-    io::stdin().read_line(&mut line).map_err(BenchError::io("read what to be from standard input"))?;
-    let bad = |why: String| BenchError::BadMessage { role: super::ARGUMENT.into(), why };
-    let assignment: Assignment = serde_json::from_str(&line).map_err(|e| bad(e.to_string()))?;
-    let entry = entries.iter().find(|entry| entry.name == assignment.role);
-    let entry = entry.ok_or_else(|| bad(format!("there is no role {:?}", assignment.role)))?;
+/// The result, or why there is none.
+fn assigned(entries: &[Entry]) -> Result<Value, String> {
+    let Assignment { role, core, task } = assignment().map_err(|e| e.to_string())?;
+    let Some(entry) = entries.iter().find(|entry| entry.name == role) else {
+        let why = format!("there is no role {role:?}");
+        return Err(LabError::BadMessage { role: super::ARGUMENT.into(), why }.to_string());
+    };
     let stop = Arc::new(AtomicBool::new(false));
     let listener = Arc::clone(&stop);
     // Before pinning: the listener must not wait for a core that the role keeps busy.
     thread::spawn(move || listen(&listener));
-    if let Some(core) = assignment.core {
-        pin(core)?;
+    if let Some(core) = core {
+        pin(core).map_err(|e| e.to_string())?;
     }
-    (entry.run)(assignment.task, stop)
+    (entry.run)(task, stop)
 }
 
-fn run<R: Role>(task: Value, stop: Arc<AtomicBool>) -> Result<Value, BenchError> {
-    let bad = |e: serde_json::Error| BenchError::BadMessage { role: R::NAME.into(), why: e.to_string() };
+fn assignment() -> Result<Assignment, LabError> {
+    let mut line = String::new();
+    io::stdin().read_line(&mut line).map_err(LabError::io("read what to be from standard input"))?;
+    serde_json::from_str(&line).map_err(|e| LabError::BadMessage { role: super::ARGUMENT.into(), why: e.to_string() })
+}
+
+fn run<R: Role>(task: Value, stop: Arc<AtomicBool>) -> Result<Value, String> {
+    let bad = |e: serde_json::Error| LabError::BadMessage { role: R::NAME.into(), why: e.to_string() }.to_string();
     let role: R = serde_json::from_value(task).map_err(bad)?;
-    role.run(&Control { stop, role: PhantomData }).map(|output| value(&output))
+    let output = role.run(&Control { stop, role: PhantomData }).map_err(|e| e.to_string())?;
+    Ok(value(&output))
 }
 
 /// Waits for the parent to send stop, or to die.

@@ -2,50 +2,50 @@
 
 use std::fs;
 
-use crate::BenchError;
+use crate::LabError;
 
 /// Resident memory of this process in bytes, shared pages included.
 ///
 /// # Errors
-/// [`BenchError::Io`] if the system does not report it.
-pub fn resident_bytes() -> Result<u64, BenchError> {
+/// [`LabError::Io`] if the system does not report it.
+pub fn resident_bytes() -> Result<u64, LabError> {
     read("/proc/self/status", "VmRSS:")
 }
 
 /// Peak resident memory of this process in bytes, shared pages included.
 ///
 /// # Errors
-/// [`BenchError::Io`] if the system does not report it.
-pub fn peak_resident_bytes() -> Result<u64, BenchError> {
+/// [`LabError::Io`] if the system does not report it.
+pub fn peak_resident_bytes() -> Result<u64, LabError> {
     read("/proc/self/status", "VmHWM:")
 }
 
 /// Resident memory of another process in bytes, shared pages included.
 ///
 /// # Errors
-/// [`BenchError::Io`] if the system does not report it, for example because the process has ended.
-pub fn resident_bytes_of(process: u32) -> Result<u64, BenchError> {
+/// [`LabError::Io`] if the system does not report it, for example because the process has ended.
+pub fn resident_bytes_of(process: u32) -> Result<u64, LabError> {
     read(&format!("/proc/{process}/status"), "VmRSS:")
 }
 
 /// Peak resident memory of another process in bytes, shared pages included.
 ///
 /// # Errors
-/// [`BenchError::Io`] if the system does not report it, for example because the process has ended.
-pub fn peak_resident_bytes_of(process: u32) -> Result<u64, BenchError> {
+/// [`LabError::Io`] if the system does not report it, for example because the process has ended.
+pub fn peak_resident_bytes_of(process: u32) -> Result<u64, LabError> {
     read(&format!("/proc/{process}/status"), "VmHWM:")
 }
 
 /// Memory in bytes that can be used before the machine must swap or kill a process.
 ///
 /// # Errors
-/// [`BenchError::Io`] if the system does not report it.
-pub fn available_bytes() -> Result<u64, BenchError> {
+/// [`LabError::Io`] if the system does not report it.
+pub fn available_bytes() -> Result<u64, LabError> {
     read("/proc/meminfo", "MemAvailable:")
 }
 
-fn read(file: &str, field: &str) -> Result<u64, BenchError> {
-    let doing = || BenchError::io(format!("read {field} from {file}"));
+fn read(file: &str, field: &str) -> Result<u64, LabError> {
+    let doing = || LabError::io(format!("read {field} from {file}"));
     let text = fs::read_to_string(file).map_err(doing())?;
     parse(&text, field).ok_or_else(|| doing()(std::io::ErrorKind::InvalidData.into()))
 }

@@ -4,7 +4,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use serde::{Deserialize, Serialize};
 
-use crate::BenchError;
+use crate::LabError;
 
 /// The two processors of a pair of processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,11 +19,11 @@ impl Cores {
     /// The last two processors this process may use: the first ones handle most interrupts.
     ///
     /// # Errors
-    /// [`BenchError::TooFewCores`] if there are not two.
-    pub fn choose() -> Result<Cores, BenchError> {
+    /// [`LabError::TooFewCores`] if there are not two.
+    pub fn choose() -> Result<Cores, LabError> {
         match allowed()?[..] {
             [.., client, server] => Ok(Cores { server, client }),
-            ref few => Err(BenchError::TooFewCores { needed: 2, found: few.len() }),
+            ref few => Err(LabError::TooFewCores { needed: 2, found: few.len() }),
         }
     }
 }
@@ -31,21 +31,21 @@ impl Cores {
 /// Pins the calling thread, and all threads it starts, to one processor.
 ///
 /// # Errors
-/// [`BenchError::NoSuchCore`] if this process may not use it.
-pub fn pin(core: usize) -> Result<(), BenchError> {
+/// [`LabError::NoSuchCore`] if this process may not use it.
+pub fn pin(core: usize) -> Result<(), LabError> {
     let allowed = allowed()?;
     if !allowed.contains(&core) {
         let allowed = allowed.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
-        return Err(BenchError::NoSuchCore { core, allowed });
+        return Err(LabError::NoSuchCore { core, allowed });
     }
     let mut set = CpuSet::new();
     set.set(core);
-    sched_setaffinity(None, &set).map_err(|e| BenchError::io(format!("pin to core {core}"))(e.into()))
+    sched_setaffinity(None, &set).map_err(|e| LabError::io(format!("pin to core {core}"))(e.into()))
 }
 
 /// The processors the calling thread may use, ascending.
-fn allowed() -> Result<Vec<usize>, BenchError> {
-    let set = sched_getaffinity(None).map_err(|e| BenchError::io("ask for the usable cores")(e.into()))?;
+fn allowed() -> Result<Vec<usize>, LabError> {
+    let set = sched_getaffinity(None).map_err(|e| LabError::io("ask for the usable cores")(e.into()))?;
     Ok((0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect())
 }
 
@@ -60,7 +60,7 @@ mod tests {
             let core = allowed().unwrap()[0];
             pin(core).unwrap();
             assert_eq!(allowed().unwrap(), [core]);
-            assert!(matches!(Cores::choose(), Err(BenchError::TooFewCores { found: 1, .. })));
+            assert!(matches!(Cores::choose(), Err(LabError::TooFewCores { found: 1, .. })));
             pin(CpuSet::MAX_CPU - 1).unwrap_err().to_string()
         });
         assert!(pinned.join().unwrap().contains("this process may run on"));

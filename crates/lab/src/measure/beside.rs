@@ -1,7 +1,7 @@
 //! Figures and their floors, run by run.
 
 use super::Spread;
-use crate::BenchError;
+use crate::LabError;
 
 /// If a run's floor is worse than the best of its case by more than this factor, other work disturbed the machine; the
 /// run may be repeated.
@@ -36,11 +36,11 @@ impl<T> BesideFloor<T> {
     ///
     /// # Errors
     /// The first error of a run.
-    pub fn take(
+    pub fn take<E>(
         (runs, repeats): (usize, usize),
         cost: impl Fn(&T) -> f64,
-        mut run: impl FnMut() -> Result<Measured<T>, BenchError>,
-    ) -> Result<Self, BenchError> {
+        mut run: impl FnMut() -> Result<Measured<T>, E>,
+    ) -> Result<Self, E> {
         let mut taken = Vec::with_capacity(runs);
         for _ in 0..runs {
             taken.push(run()?);
@@ -65,11 +65,11 @@ impl<T> BesideFloor<T> {
     /// The spread of a figure, and of its floor.
     ///
     /// # Errors
-    /// [`BenchError::NoSamples`] if there were no runs.
-    pub fn spread(&self, figure: impl Fn(&T) -> f64) -> Result<Measured<Spread>, BenchError> {
+    /// [`LabError::NoSamples`] if there were no runs.
+    pub fn spread(&self, figure: impl Fn(&T) -> f64) -> Result<Measured<Spread>, LabError> {
         let of = |part: fn(&Measured<T>) -> &T| {
             let figures: Vec<f64> = self.runs.iter().map(|run| figure(part(run))).collect();
-            Spread::of(&figures).ok_or(BenchError::NoSamples { what: "a case" })
+            Spread::of(&figures).ok_or(LabError::NoSamples { what: "a case" })
         };
         Ok(Measured { ours: of(|run| &run.ours)?, floor: of(|run| &run.floor)? })
     }
@@ -89,7 +89,7 @@ mod tests {
         let mut floors = floors.iter().enumerate();
         let run = || floors.next().map(|(i, floor)| Measured { ours: i as f64, floor: *floor });
         let mut run = run;
-        BesideFloor::take((runs, repeats), |floor| *floor, || Ok(run().unwrap())).unwrap()
+        BesideFloor::take((runs, repeats), |floor| *floor, || Ok::<_, LabError>(run().unwrap())).unwrap()
     }
 
     fn figures(taken: &BesideFloor<f64>) -> Vec<f64> {

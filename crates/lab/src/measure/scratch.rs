@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::BenchError;
+use crate::LabError;
 
 /// A temporary directory, which is removed with its contents when this is dropped.
 #[derive(Debug)]
@@ -12,10 +12,10 @@ impl Scratch {
     /// Makes a directory with a name that no other process uses.
     ///
     /// # Errors
-    /// [`BenchError::Io`].
-    pub fn make(what: &str) -> Result<Scratch, BenchError> {
+    /// [`LabError::Io`].
+    pub fn make(what: &str) -> Result<Scratch, LabError> {
         let path = std::env::temp_dir().join(format!("dunlin-{what}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).map_err(BenchError::io(format!("make the directory {}", path.display())))?;
+        std::fs::create_dir_all(&path).map_err(LabError::io(format!("make the directory {}", path.display())))?;
         Ok(Scratch(path))
     }
 

@@ -3,7 +3,7 @@
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::BenchError;
+use crate::LabError;
 
 /// The maximum latency that is distinguished: 60 s.
 const NS_MAX: u64 = 60_000_000_000;
@@ -53,10 +53,10 @@ impl Latencies {
     /// The percentiles.
     ///
     /// # Errors
-    /// [`BenchError::NoSamples`] if there are no calls.
-    pub fn percentiles(&self) -> Result<Percentiles, BenchError> {
+    /// [`LabError::NoSamples`] if there are no calls.
+    pub fn percentiles(&self) -> Result<Percentiles, LabError> {
         if self.0.is_empty() {
-            return Err(BenchError::NoSamples { what: "a latency measurement" });
+            return Err(LabError::NoSamples { what: "a latency measurement" });
         }
         let at = |quantile| self.0.value_at_quantile(quantile) as f64;
         Ok(Percentiles { p50: at(0.5), p99: at(0.99), p999: at(0.999), count: self.0.len() })

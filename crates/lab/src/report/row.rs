@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::metric::Metric;
 use super::target::Target;
-use crate::BenchError;
+use crate::LabError;
 use crate::measure::Spread;
 
 /// A finished row: one metric of one case. All figures are in the unit of the metric.
@@ -181,9 +181,9 @@ impl RowBuilder {
     /// A row of a case in virtual time: the median of its seeds, and their range if there are several.
     ///
     /// # Errors
-    /// [`BenchError::NoSamples`] if there was no run.
-    pub fn of_seeds(case: impl Into<String>, metric: Metric, values: &[f64]) -> Result<Self, BenchError> {
-        let spread = Spread::of(values).ok_or(BenchError::NoSamples { what: "a case" })?;
+    /// [`LabError::NoSamples`] if there was no run.
+    pub fn of_seeds(case: impl Into<String>, metric: Metric, values: &[f64]) -> Result<Self, LabError> {
+        let spread = Spread::of(values).ok_or(LabError::NoSamples { what: "a case" })?;
         let mut builder = RowBuilder::new(case, metric, spread);
         if values.len() == 1 {
             (builder.row.min, builder.row.max) = (None, None);

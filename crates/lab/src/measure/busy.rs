@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::BenchError;
+use crate::LabError;
 use crate::peer::{Control, Role};
 
 /// A process that computes until it is told to stop.
@@ -13,8 +13,9 @@ impl Role for BusyNeighbour {
     const NAME: &'static str = "busy neighbour";
     type Ready = ();
     type Output = ();
+    type Error = LabError;
 
-    fn run(self, control: &Control<Self>) -> Result<(), BenchError> {
+    fn run(self, control: &Control<Self>) -> Result<(), LabError> {
         control.ready(());
         let mut x = 1u64;
         while !control.stopping() {

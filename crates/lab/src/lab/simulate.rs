@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use dunlin_sim::{CostModel, Topology};
+use dunlin_sim::CostModel;
 
 use super::Lab;
-use crate::BenchError;
-use crate::datacenter::Cluster;
+use crate::LabError;
 use crate::measure::{cpu_nanos, peak_resident_bytes};
 use crate::report::human;
 
@@ -35,17 +34,44 @@ pub(super) struct Pace {
     cpu_nanos: u64,
 }
 
+/// What runs in virtual time: a simulated datacenter with all that runs on its hosts.
+pub trait World {
+    /// Why it cannot go on.
+    type Error;
+
+    /// Virtual time, in nanoseconds.
+    fn now(&self) -> u64;
+
+    /// Packets that were received so far.
+    fn packets(&mut self) -> u64;
+
+    /// Advances time to `time`, in nanoseconds.
+    ///
+    /// # Errors
+    /// If a part of the world failed.
+    fn run_until(&mut self, time: u64) -> Result<(), Self::Error>;
+}
+
 /// One run of a case.
-#[derive(Debug, Clone, Copy)]
-pub struct Trial<'a> {
-    lab: &'a Lab,
+#[derive(Debug)]
+pub struct Trial<'a, E> {
+    lab: &'a Lab<E>,
     seed: u64,
 }
+
+// Not derived: that would require the same of the error.
+impl<E> Clone for Trial<'_, E> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<E> Copy for Trial<'_, E> {}
 
 /// Checks of the interrupt, and updates of the progress bar, in a run.
 const LOOKS_PER_RUN: u64 = 100;
 
-impl Lab {
+impl<E: From<LabError>> Lab<E> {
     /// Sets the number of cases in virtual time, for the progress bar.
     pub fn expect_simulations(&mut self, cases: usize) {
         self.bar.set_length(cases as u64 * u64::from(self.settings.simulations.seeds));
@@ -55,11 +81,7 @@ impl Lab {
     ///
     /// # Errors
     /// The first error of a run.
-    pub fn simulate<T>(
-        &mut self,
-        name: &str,
-        mut run: impl FnMut(Trial<'_>) -> Result<T, BenchError>,
-    ) -> Result<Vec<T>, BenchError> {
+    pub fn simulate<T>(&mut self, name: &str, mut run: impl FnMut(Trial<'_, E>) -> Result<T, E>) -> Result<Vec<T>, E> {
         let Simulations { seed, seeds, .. } = self.settings.simulations;
         self.pace.take();
         let mut outcomes = Vec::new();
@@ -75,8 +97,8 @@ impl Lab {
     /// Records how fast the last case was simulated, and in how much memory.
     ///
     /// # Errors
-    /// [`BenchError::Io`] if the system does not report it.
-    pub fn note_pace(&mut self, case: &str) -> Result<(), BenchError> {
+    /// [`LabError::Io`] if the system does not report it.
+    pub fn note_pace(&mut self, case: &str) -> Result<(), E> {
         let Pace { packets, cpu_nanos } = self.pace.get();
         let (millions, seconds) = (packets as f64 / 1e6, cpu_nanos as f64 / 1e9);
         let memory = human::bytes(peak_resident_bytes()? as f64);
@@ -94,42 +116,39 @@ impl Lab {
     }
 }
 
-impl Trial<'_> {
-    /// The seed of this run, for a simulation other than a [`Cluster`].
+impl<E: From<LabError>> Trial<'_, E> {
+    /// The seed of this run.
     ///
     /// # Errors
-    /// [`BenchError::Interrupted`], since such a simulation does not check the interrupt itself.
-    pub fn seed(&self) -> Result<u64, BenchError> {
+    /// [`LabError::Interrupted`], since a simulation that is no [`World`] does not check the interrupt itself.
+    pub fn seed(&self) -> Result<u64, E> {
         self.check_interrupt()?;
         Ok(self.seed)
     }
 
-    /// A cluster with this seed, and the cost model given by the user, else `cost`.
-    ///
-    /// # Errors
-    /// As [`Cluster::new`].
-    pub fn cluster(&self, topology: &Topology, cost: CostModel) -> Result<Cluster, BenchError> {
-        Cluster::new(topology, self.lab.settings.simulations.cost.unwrap_or(cost), self.seed)
+    /// The cost model given by the user, else `cost`.
+    pub fn cost_or(&self, cost: CostModel) -> CostModel {
+        self.lab.settings.simulations.cost.unwrap_or(cost)
     }
 
-    /// Advances a cluster by `time` nanoseconds and shows the progress.
+    /// Advances a world by `time` nanoseconds and shows the progress.
     ///
     /// # Errors
-    /// The first error of a member's task; [`BenchError::Interrupted`].
-    pub fn run_for(&self, cluster: &mut Cluster, time: u64) -> Result<(), BenchError> {
-        self.watch_for(cluster, time, |_| {})
+    /// The first error of a member's task; [`LabError::Interrupted`].
+    pub fn run_for(&self, world: &mut impl World<Error = E>, time: u64) -> Result<(), E> {
+        self.watch_for(world, time, |_| {})
     }
 
     /// As [`Trial::run_for`], and calls `watch` with the virtual time a hundred times, in equal intervals.
     ///
     /// # Errors
     /// As [`Trial::run_for`].
-    pub fn watch_for(&self, cluster: &mut Cluster, time: u64, mut watch: impl FnMut(u64)) -> Result<(), BenchError> {
-        let start = cluster.now();
+    pub fn watch_for(&self, world: &mut impl World<Error = E>, time: u64, mut watch: impl FnMut(u64)) -> Result<(), E> {
+        let start = world.now();
         for look in 1..=LOOKS_PER_RUN {
-            self.advance(cluster, start + (u128::from(time) * u128::from(look) / u128::from(LOOKS_PER_RUN)) as u64)?;
-            self.look(cluster)?;
-            watch(cluster.now());
+            self.advance(world, start + (u128::from(time) * u128::from(look) / u128::from(LOOKS_PER_RUN)) as u64)?;
+            self.look(world.now())?;
+            watch(world.now());
         }
         Ok(())
     }
@@ -137,43 +156,43 @@ impl Trial<'_> {
     /// Advances time until `done`, which is checked every `step` nanoseconds.
     ///
     /// # Errors
-    /// As [`Trial::run_for`]; [`BenchError::Stuck`] if it is not done after `limit` nanoseconds.
+    /// As [`Trial::run_for`]; [`LabError::Stuck`] if it is not done after `limit` nanoseconds.
     pub fn run_until(
         &self,
-        cluster: &mut Cluster,
+        world: &mut impl World<Error = E>,
         (step, limit): (u64, u64),
         what: &'static str,
         mut done: impl FnMut() -> bool,
-    ) -> Result<(), BenchError> {
-        let end = cluster.now() + limit;
+    ) -> Result<(), E> {
+        let end = world.now() + limit;
         while !done() {
-            if cluster.now() >= end {
-                return Err(BenchError::Stuck { what, limit: Duration::from_nanos(limit) });
+            if world.now() >= end {
+                return Err(LabError::Stuck { what, limit: Duration::from_nanos(limit) }.into());
             }
-            self.advance(cluster, cluster.now() + step)?;
-            self.look(cluster)?;
+            self.advance(world, world.now() + step)?;
+            self.look(world.now())?;
         }
         Ok(())
     }
 
     /// Advances time to `time`, and adds up the cost.
-    fn advance(&self, cluster: &mut Cluster, time: u64) -> Result<(), BenchError> {
-        let (packets, cpu) = (cluster.datacenter().counters().received, cpu_nanos());
-        cluster.run_until(time)?;
+    fn advance(&self, world: &mut impl World<Error = E>, time: u64) -> Result<(), E> {
+        let (packets, cpu) = (world.packets(), cpu_nanos());
+        world.run_until(time)?;
         let Pace { packets: packets_before, cpu_nanos: cpu_before } = self.lab.pace.get();
         self.lab.pace.set(Pace {
-            packets: packets_before + cluster.datacenter().counters().received - packets,
+            packets: packets_before + world.packets() - packets,
             cpu_nanos: cpu_before + cpu_nanos() - cpu,
         });
         Ok(())
     }
 
-    fn look(&self, cluster: &Cluster) -> Result<(), BenchError> {
-        self.lab.bar.set_message(format!("{:.2} ms of virtual time", cluster.now() as f64 / 1e6));
+    fn look(&self, now: u64) -> Result<(), E> {
+        self.lab.bar.set_message(format!("{:.2} ms of virtual time", now as f64 / 1e6));
         self.check_interrupt()
     }
 
-    fn check_interrupt(&self) -> Result<(), BenchError> {
-        if self.lab.interrupt().is_set() { Err(BenchError::Interrupted) } else { Ok(()) }
+    fn check_interrupt(&self) -> Result<(), E> {
+        if self.lab.interrupt().is_set() { Err(LabError::Interrupted.into()) } else { Ok(()) }
     }
 }

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::Role;
 use super::message::{Message, STOP};
-use crate::BenchError;
+use crate::LabError;
 use crate::report::human;
 
 /// Interval at which a waiting parent checks its interrupt.
@@ -53,23 +53,23 @@ impl<R: Role> Peer<R> {
     ///
     /// # Errors
     /// As [`Peer::result`].
-    pub fn ready(&mut self) -> Result<R::Ready, BenchError> {
+    pub fn ready(&mut self) -> Result<R::Ready, R::Error> {
         match self.next()? {
-            Message::Ready(ready) => self.parse(ready),
-            other => Err(self.bad(format!("it said {other:?} before it was ready"))),
+            Message::Ready(ready) => Ok(self.parse(ready)?),
+            other => Err(self.bad(format!("it said {other:?} before it was ready")).into()),
         }
     }
 
     /// Waits until it ends by itself.
     ///
     /// # Errors
-    /// [`BenchError::PeerFailed`], [`BenchError::PeerDied`], [`BenchError::TimedOut`], [`BenchError::Interrupted`].
-    pub fn result(mut self) -> Result<R::Output, BenchError> {
+    /// [`LabError::PeerFailed`], [`LabError::PeerDied`], [`LabError::TimedOut`], [`LabError::Interrupted`].
+    pub fn result(mut self) -> Result<R::Output, R::Error> {
         loop {
             match self.next()? {
-                Message::Result(result) => return self.parse(result),
+                Message::Result(result) => return Ok(self.parse(result)?),
                 Message::Ready(_) => {}
-                other => return Err(self.bad(format!("it said {other:?} instead of a result"))),
+                other => return Err(self.bad(format!("it said {other:?} instead of a result")).into()),
             }
         }
     }
@@ -78,7 +78,7 @@ impl<R: Role> Peer<R> {
     ///
     /// # Errors
     /// As [`Peer::result`].
-    pub fn stop(mut self) -> Result<R::Output, BenchError> {
+    pub fn stop(mut self) -> Result<R::Output, R::Error> {
         // If it is already dead, waiting for the result reports how it died.
         if let Some(stdin) = &mut self.stdin {
             let _ = writeln!(stdin, "{STOP}");
@@ -89,10 +89,10 @@ impl<R: Role> Peer<R> {
     /// Kills it with SIGKILL: it cannot clean up, and loses its memory. Returns when it has ended.
     ///
     /// # Errors
-    /// [`BenchError::Io`] if the system refuses.
-    pub fn kill(mut self) -> Result<(), BenchError> {
+    /// [`LabError::Io`] if the system refuses.
+    pub fn kill(mut self) -> Result<(), LabError> {
         let killed = self.child.kill().and_then(|()| self.child.wait());
-        killed.map(drop).map_err(BenchError::io(format!("kill the process for {}", R::NAME)))
+        killed.map(drop).map_err(LabError::io(format!("kill the process for {}", R::NAME)))
     }
 
     /// Its process id, for tests that kill it.
@@ -101,19 +101,19 @@ impl<R: Role> Peer<R> {
     }
 
     /// The next message that is not for the progress bar, or the error in it.
-    fn next(&mut self) -> Result<Message, BenchError> {
+    fn next(&mut self) -> Result<Message, LabError> {
         loop {
             if self.interrupt.is_set() {
-                return Err(BenchError::Interrupted);
+                return Err(LabError::Interrupted);
             }
             let left = self.limit.saturating_sub(self.started.elapsed());
             match self.messages.recv_timeout(left.min(LOOK_AROUND)) {
                 Ok(Message::Live(metric, figure)) => self.live.set_message(human::figure(metric, figure)),
-                Ok(Message::Error(why)) => return Err(BenchError::PeerFailed { role: R::NAME, why }),
+                Ok(Message::Error(why)) => return Err(LabError::PeerFailed { role: R::NAME, why }),
                 Ok(message) => return Ok(message),
                 Err(RecvTimeoutError::Disconnected) => return Err(self.died()),
                 Err(RecvTimeoutError::Timeout) if left.is_zero() => {
-                    return Err(BenchError::TimedOut { role: R::NAME, limit: self.limit });
+                    return Err(LabError::TimedOut { role: R::NAME, limit: self.limit });
                 }
                 Err(RecvTimeoutError::Timeout) => self.live.tick(),
             }
@@ -121,21 +121,21 @@ impl<R: Role> Peer<R> {
     }
 
     /// Its output has ended: returns how the process ended.
-    fn died(&mut self) -> BenchError {
+    fn died(&mut self) -> LabError {
         match self.exited() {
             // Until a process has its own group, ctrl-C reaches it.
-            Some(_) if self.interrupt.is_set() => BenchError::Interrupted,
-            Some(status) => BenchError::PeerDied { role: R::NAME, status },
+            Some(_) if self.interrupt.is_set() => LabError::Interrupted,
+            Some(status) => LabError::PeerDied { role: R::NAME, status },
             None => self.bad("it closed its output but runs on".into()),
         }
     }
 
-    fn parse<T: DeserializeOwned>(&self, value: Value) -> Result<T, BenchError> {
+    fn parse<T: DeserializeOwned>(&self, value: Value) -> Result<T, LabError> {
         serde_json::from_value(value).map_err(|e| self.bad(e.to_string()))
     }
 
-    fn bad(&self, why: String) -> BenchError {
-        BenchError::BadMessage { role: R::NAME.into(), why }
+    fn bad(&self, why: String) -> LabError {
+        LabError::BadMessage { role: R::NAME.into(), why }
     }
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::BenchError;
+use crate::LabError;
 
 /// Nanoseconds on the clock that all processes of this machine share.
 #[inline]
@@ -22,10 +22,10 @@ pub fn cpu_nanos() -> u64 {
 /// CPU time of the main thread of another process, in nanoseconds.
 ///
 /// # Errors
-/// [`BenchError::Io`] if there is no such process, or the kernel does not account for its threads.
-pub fn main_thread_cpu_nanos_of(process: u32) -> Result<u64, BenchError> {
+/// [`LabError::Io`] if there is no such process, or the kernel does not account for its threads.
+pub fn main_thread_cpu_nanos_of(process: u32) -> Result<u64, LabError> {
     let path = format!("/proc/{process}/schedstat");
-    let doing = || BenchError::io(format!("read {path}"));
+    let doing = || LabError::io(format!("read {path}"));
     let text = std::fs::read_to_string(&path).map_err(doing())?;
     let first = text.split_whitespace().next().and_then(|first| first.parse().ok());
     first.ok_or_else(|| doing()(io::ErrorKind::InvalidData.into()))
@@ -44,20 +44,20 @@ impl SleepWatch {
     /// For the process with this id.
     ///
     /// # Errors
-    /// [`BenchError::Io`] if there is none.
-    pub fn of(process: u32) -> Result<Self, BenchError> {
+    /// [`LabError::Io`] if there is none.
+    pub fn of(process: u32) -> Result<Self, LabError> {
         let path = format!("/proc/{process}/stat");
-        let file = File::open(&path).map_err(BenchError::io(format!("open {path}")))?;
+        let file = File::open(&path).map_err(LabError::io(format!("open {path}")))?;
         Ok(SleepWatch(file))
     }
 
     /// Whether it sleeps now, as opposed to waiting for a core.
     ///
     /// # Errors
-    /// [`BenchError::Io`] if it has ended.
-    pub fn sleeps(&self) -> Result<bool, BenchError> {
+    /// [`LabError::Io`] if it has ended.
+    pub fn sleeps(&self) -> Result<bool, LabError> {
         let mut line = [0; 256];
-        let doing = || BenchError::io("read the state of a process from /proc");
+        let doing = || LabError::io("read the state of a process from /proc");
         let len = self.0.read_at(&mut line, 0).map_err(doing())?;
         state(&line[..len]).map(|state| state == b'S').ok_or_else(|| doing()(io::ErrorKind::InvalidData.into()))
     }
