@@ -8,8 +8,8 @@ use dunlin_rpc::{Endpoint, EndpointConfig, EndpointStats, SessionStats};
 use dunlin_serve::Interrupt;
 
 use crate::BenchError;
-pub use crate::roles::ECHO;
-use crate::roles::{Load, open_sessions};
+pub use crate::rpc::roles::ECHO;
+use crate::rpc::roles::{Load, open_sessions};
 
 /// The work of a client.
 #[derive(Debug, Clone)]
