@@ -6,7 +6,7 @@ use std::time::Duration;
 use dunlin_lab::Settings;
 use dunlin_lab::measure::BusyNeighbour;
 use dunlin_lab::peer::{self, Entry, Launcher};
-use dunlin_lab::report::Report;
+use dunlin_lab::report::{Papers, Report};
 
 pub use crate::demo::check_data as check_demo_data;
 
@@ -33,11 +33,13 @@ pub struct Outcome {
     pub error: Option<BenchError>,
 }
 
-/// The experiments of one subject, and the roles of their processes.
+/// The experiments of one subject, the roles of their processes, and the papers' figures.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Area {
     pub experiments: &'static [Experiment],
     pub roles: &'static [Entry],
+    /// Tables for [`Papers`].
+    pub papers: &'static str,
 }
 
 /// Every area, in the order of `bench list`.
@@ -81,6 +83,11 @@ fn roles() -> Vec<Entry> {
     of_areas.chain([Entry::of::<BusyNeighbour>()]).collect()
 }
 
+/// The papers' figures for all experiments.
+fn papers() -> Result<Papers, BenchError> {
+    Ok(Papers::read(AREAS.map(|area| area.papers))?)
+}
+
 /// Runs as a process of an experiment. The program calls this when its first argument is [`peer::ARGUMENT`].
 pub fn serve_peer() -> ExitCode {
     peer::serve(&roles())
@@ -108,7 +115,7 @@ impl Experiment {
     /// # Errors
     /// If it cannot begin.
     pub fn run(&self, settings: Settings, launcher: Launcher) -> Result<Outcome, BenchError> {
-        let mut lab = Lab::open(self.name, settings, launcher)?;
+        let mut lab = Lab::open(self.name, settings, papers()?, launcher)?;
         let error = (self.run)(&mut lab).err();
         Ok(Outcome { report: lab.finish(), error })
     }
@@ -118,6 +125,8 @@ impl Experiment {
 mod tests {
     use std::collections::HashSet;
 
+    use dunlin_lab::report::Metric;
+
     use super::*;
 
     #[test]
@@ -126,5 +135,17 @@ mod tests {
         assert_eq!(names.len(), roles().len());
         let experiments: HashSet<_> = all().map(|experiment| experiment.name).collect();
         assert_eq!(experiments.len(), all().count());
+    }
+
+    #[test]
+    fn the_papers_tables_are_of_experiments() {
+        let papers = papers().unwrap();
+        for name in papers.experiments() {
+            let is_optional = BY_FEATURE.iter().any(|(optional, _)| *optional == name);
+            assert!(is_optional || name == DEMO.name || all().any(|experiment| experiment.name == name), "{name}");
+        }
+        let figure = |case, metric| papers.figure("rpc-latency", case, metric).map(|figure| figure.value);
+        assert_eq!(figure("udp 32 B", Metric::LatencyP50), Some(2300.0));
+        assert_eq!(figure("udp 32 B", Metric::LatencyP99), None);
     }
 }

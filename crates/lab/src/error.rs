@@ -61,6 +61,9 @@ pub enum LabError {
         /// What is wrong.
         why: String,
     },
+    /// A table of the papers' figures that cannot be read.
+    #[error("a table of the papers' figures is malformed: {0}")]
+    BadPapers(String),
     /// A measurement finished without a single sample.
     #[error("{what} gave no sample: the run was too short or nothing came back")]
     NoSamples {

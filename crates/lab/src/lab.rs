@@ -1,5 +1,7 @@
 //! The tools of an experiment: processes on their cores, a time budget, a progress bar and a report.
 
+mod cases;
+mod figures;
 mod simulate;
 
 use std::cell::Cell;
@@ -13,8 +15,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::LabError;
 use crate::measure::{BesideFloor, BusyNeighbour, Cores, Measured, RUNS, Spread};
 use crate::peer::{Launcher, Peer, Role};
-use crate::report::{Conditions, Plot, Report, ReportBuilder, RowBuilder};
+use crate::report::{Conditions, Metric, Papers, Plot, Report, ReportBuilder, RowBuilder};
 
+pub use cases::{Case, Cases};
+pub use figures::{Figure, Rounds};
 pub use simulate::{Simulations, Trial, World};
 
 /// Time limit of a process beyond its measurement: to start, connect and touch its memory, on a busy machine.
@@ -75,6 +79,7 @@ pub struct Lab<E> {
     launcher: Launcher,
     bar: ProgressBar,
     report: ReportBuilder,
+    papers: Papers,
     /// For the last case in virtual time.
     pace: Cell<simulate::Pace>,
     /// Lives as long as the experiment.
@@ -83,11 +88,16 @@ pub struct Lab<E> {
 }
 
 impl<E: From<LabError>> Lab<E> {
-    /// Starts the neighbour, if one is requested.
+    /// Starts the neighbour, if one is requested. Rows are compared with the figures of `papers`.
     ///
     /// # Errors
     /// If it cannot be started.
-    pub fn open(experiment: &str, settings: Settings, mut launcher: Launcher) -> Result<Self, LabError> {
+    pub fn open(
+        experiment: &str,
+        settings: Settings,
+        papers: Papers,
+        mut launcher: Launcher,
+    ) -> Result<Self, LabError> {
         // Drawn on standard error, only if that is a terminal.
         let bar = ProgressBar::no_length().with_prefix(experiment.to_owned()).with_style(style());
         launcher.show_live(bar.clone());
@@ -103,6 +113,7 @@ impl<E: From<LabError>> Lab<E> {
             launcher,
             bar,
             report: ReportBuilder::new(experiment).conditions(conditions),
+            papers,
             pace: Cell::default(),
             _neighbour: neighbour,
             error: PhantomData,
@@ -233,9 +244,15 @@ impl<E: From<LabError>> Lab<E> {
         })
     }
 
-    /// Adds a row to the report.
+    /// Adds a row to the report, with the paper's figure if a table has one for it.
     pub fn push(&mut self, row: RowBuilder) {
-        self.report.push(row);
+        let figure = self.papers.figure(self.report.experiment(), row.case(), row.metric());
+        self.report.push(row.paper(figure));
+    }
+
+    /// The paper's figure for a case, in the unit of the metric.
+    pub fn paper(&self, case: &str, metric: Metric) -> Option<f64> {
+        self.papers.figure(self.report.experiment(), case, metric).map(|figure| figure.value)
     }
 
     /// Adds a note: what could not be measured, why, and what to do about it, or other remarks.

@@ -7,6 +7,7 @@
 //! | Module | What it holds |
 //! |---|---|
 //! | `lab` | the environment of one experiment; `lab/simulate.rs` runs cases in virtual time |
+//! | `lab/cases.rs`, `lab/figures.rs` | an experiment as data: the cases as the product of axes, and the figures of each |
 //! | [`peer`] | the processes of an experiment |
 //! | [`measure`] | cores, clocks, memory, latencies, and figures beside their floors |
 //! | [`report`] | rows with floors, papers and targets; tables, pages and plots |
@@ -22,4 +23,4 @@ pub mod peer;
 pub mod report;
 
 pub use error::LabError;
-pub use lab::{Lab, Settings, Simulations, Trial, World, spread};
+pub use lab::{Case, Cases, Figure, Lab, Rounds, Settings, Simulations, Trial, World, spread};

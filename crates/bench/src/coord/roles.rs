@@ -208,7 +208,7 @@ impl Role for CoordWatchers {
                 }
                 latencies.record(told.at.get() - begun);
             }
-            latencies.percentiles()
+            Ok(latencies.percentiles()?)
         })
     }
 }

@@ -9,15 +9,15 @@ mod roles;
 use std::path::Path;
 
 use dunlin_lab::peer::Entry;
-use dunlin_lab::report::{Metric, PaperFigure};
+use dunlin_lab::report::Metric;
 
 use crate::experiments::Area;
 use crate::rpc::roles::{Carrier, Load, Setup};
-use crate::rpc::{paper, runs};
+use crate::rpc::runs;
 use crate::{BenchError, Lab};
 use roles::{DemoDriver, DemoServer};
 
-pub(crate) const AREA: Area = Area { experiments: &[], roles: ROLES };
+pub(crate) const AREA: Area = Area { experiments: &[], roles: ROLES, papers: "" };
 
 const ROLES: &[Entry] = &[Entry::of::<DemoServer>(), Entry::of::<DemoDriver>()];
 
@@ -45,9 +45,9 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     for carrier in Carrier::ALL {
         latency(lab, carrier)?;
         let echo = runs::small_load(lab, BATCH);
-        rate(lab, carrier, "32 B, 60 in flight", &echo, Some(paper::RATE_B3))?;
+        rate(lab, carrier, "32 B, 60 in flight", &echo)?;
         let mix = Load { sizes: MIX.to_vec(), ..echo };
-        rate(lab, carrier, "mix of 32 B to 4 KiB, 60 in flight", &mix, None)?;
+        rate(lab, carrier, "mix of 32 B to 4 KiB, 60 in flight", &mix)?;
         bandwidth(lab, carrier)?;
     }
     let source = data::Source { file: lab.data().map(Into::into) };
@@ -58,21 +58,15 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
 fn latency(lab: &mut Lab, carrier: Carrier) -> Result<(), BenchError> {
     let case = format!("{} 32 B, one outstanding", carrier.name());
     let measured = runs::latency_case(lab, &case, &Setup::new(carrier))?;
-    lab.push(runs::row(&case, Metric::LatencyP50, &measured, |p| p.p50)?.paper(Some(paper::LATENCY)));
+    lab.push(runs::row(&case, Metric::LatencyP50, &measured, |p| p.p50)?);
     lab.push(runs::row(&case, Metric::LatencyP99, &measured, |p| p.p99)?);
     Ok(())
 }
 
-fn rate(
-    lab: &mut Lab,
-    carrier: Carrier,
-    name: &str,
-    load: &Load,
-    paper: Option<PaperFigure>,
-) -> Result<(), BenchError> {
+fn rate(lab: &mut Lab, carrier: Carrier, name: &str, load: &Load) -> Result<(), BenchError> {
     let case = format!("{} {name}", carrier.name());
     let measured = runs::rate_case(lab, &case, &Setup::new(carrier), load)?;
-    lab.push(runs::row(&case, Metric::Rate, &measured, |rate| *rate)?.paper(paper));
+    lab.push(runs::row(&case, Metric::Rate, &measured, |rate| *rate)?);
     Ok(())
 }
 
@@ -80,8 +74,6 @@ fn bandwidth(lab: &mut Lab, carrier: Carrier) -> Result<(), BenchError> {
     let case = format!("{} 8 MiB, one outstanding", carrier.name());
     let setup = Setup { credits: runs::LARGE_CREDITS, ..Setup::new(carrier) };
     let measured = runs::bandwidth_case(lab, &case, &setup, LARGE_BYTES)?;
-    lab.push(
-        runs::row(&case, Metric::Bandwidth, &measured, |bandwidth| *bandwidth)?.paper(Some(paper::BANDWIDTH_8_MIB)),
-    );
+    lab.push(runs::row(&case, Metric::Bandwidth, &measured, |bandwidth| *bandwidth)?);
     Ok(())
 }

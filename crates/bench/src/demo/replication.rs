@@ -5,7 +5,7 @@ use std::time::Duration;
 use dunlin_lab::measure::Spread;
 use dunlin_lab::report::{Metric, RowBuilder};
 
-use super::super::replicas::{AFTER, Replicas, Writers, plot};
+use crate::smr::replicas::{AFTER, Replicas, Writers, plot};
 use crate::{BenchError, Lab};
 
 /// Steps in the progress bar.

@@ -84,7 +84,11 @@ pub(crate) fn run(lab: &mut Lab) -> Result<(), BenchError> {
 }
 
 /// Starts a server, stores the items, and runs each load on it, each after its floor.
-fn round<S: Role<Ready = Serving, Output = ()>>(lab: &Lab, server: S, items: u64) -> Result<Round, BenchError> {
+fn round<S: Role<Ready = Serving, Output = (), Error = BenchError>>(
+    lab: &Lab,
+    server: S,
+    items: u64,
+) -> Result<Round, BenchError> {
     with_items(lab, server, (items, VALUE_BYTES), |serving| {
         let bytes_per_item = serving.filled_bytes as f64 / items as f64;
         let mut loads = Vec::new();
@@ -110,7 +114,7 @@ pub(crate) struct Filled {
 }
 
 /// Starts a server, stores this many items with values of this size, and passes the server on.
-pub(crate) fn with_items<S: Role<Ready = Serving, Output = ()>, T>(
+pub(crate) fn with_items<S: Role<Ready = Serving, Output = (), Error = BenchError>, T>(
     lab: &Lab,
     server: S,
     (items, value_bytes): (u64, usize),

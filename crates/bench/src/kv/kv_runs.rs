@@ -64,11 +64,6 @@ pub(super) fn memory_for(items: u64, value_bytes: usize) -> u64 {
     MEMORY_BESIDE + items * (MEMORY_PER_ITEM + (value_bytes * 5 / 4) as u64)
 }
 
-/// A case of [`run`], with bare echoes and as many in flight as the floor.
-pub(super) fn case(lab: &mut Lab, name: &str, ask: Ask) -> Result<BesideFloor<KvRun>, BenchError> {
-    lab.case_beside_floor(name, |floor: &KvRun| 1.0 / floor.rate, |lab| run(lab, &ask))
-}
-
 /// The figures of a run or of a floor, which is bare echoes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KvRun {
@@ -84,8 +79,15 @@ impl From<KvFigures> for KvRun {
     }
 }
 
+impl KvRun {
+    /// The cost of a floor of bare echoes.
+    pub fn time_per_operation(&self) -> f64 {
+        1.0 / self.rate
+    }
+}
+
 /// Bare echoes, then a new server, its items, and the load.
-fn run(lab: &Lab, ask: &Ask) -> Result<Measured<KvRun>, BenchError> {
+pub(super) fn run(lab: &Lab, ask: &Ask) -> Result<Measured<KvRun>, BenchError> {
     let floor = floor(lab, ask)?;
     Ok(Measured { ours: filled(lab, ask)?, floor })
 }

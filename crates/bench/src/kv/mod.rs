@@ -8,14 +8,13 @@ mod kv_rate;
 mod kv_runs;
 mod kv_values;
 mod kv_ycsb;
-mod paper;
 pub(crate) mod roles;
 
 use dunlin_lab::peer::Entry;
 
 use crate::experiments::{Area, Experiment};
 
-pub(crate) const AREA: Area = Area { experiments: EXPERIMENTS, roles: ROLES };
+pub(crate) const AREA: Area = Area { experiments: EXPERIMENTS, roles: ROLES, papers: include_str!("papers.toml") };
 
 const EXPERIMENTS: &[Experiment] = &[
     Experiment {

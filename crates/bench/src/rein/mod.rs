@@ -6,19 +6,18 @@
 
 mod laws;
 mod oracle;
-mod paper;
 mod sensitivity;
 mod slack;
 mod synthetic;
 mod trace;
 
-use dunlin_lab::report::{Metric, PaperFigure, RowBuilder, Target};
+use dunlin_lab::report::{Metric, RowBuilder};
 use dunlin_schedule::simulator::{Contender, Outcome, Setting, simulate};
 
 use crate::experiments::{Area, Experiment};
 use crate::{BenchError, Lab};
 
-pub(crate) const AREA: Area = Area { experiments: EXPERIMENTS, roles: &[] };
+pub(crate) const AREA: Area = Area { experiments: EXPERIMENTS, roles: &[], papers: include_str!("papers.toml") };
 
 const EXPERIMENTS: &[Experiment] = &[
     Experiment {
@@ -117,26 +116,13 @@ fn row_name(case: &str, percentile: Percentile) -> String {
 /// A row with the gain of a contender over FIFO at one percentile.
 fn gain(case: &str, percentile: Percentile, fifo: &[Outcome], ours: &[Outcome]) -> Result<RowBuilder, BenchError> {
     let gains: Vec<f64> = fifo.iter().zip(ours).map(|(fifo, ours)| percentile.of(fifo) / percentile.of(ours)).collect();
-    RowBuilder::of_seeds(row_name(case, percentile), Metric::Advantage, &gains)
+    Ok(RowBuilder::of_seeds(row_name(case, percentile), Metric::Advantage, &gains)?)
 }
 
-/// The comparison of a row.
-type Comparison = (Option<PaperFigure>, Option<Target>);
-
 /// Adds the gains of a contender over FIFO at every percentile.
-fn push_gains(
-    lab: &mut Lab,
-    case: &str,
-    (fifo, ours): (&[Outcome], &[Outcome]),
-    compare: impl Fn(Percentile) -> Comparison,
-) -> Result<(), BenchError> {
+fn push_gains(lab: &mut Lab, case: &str, (fifo, ours): (&[Outcome], &[Outcome])) -> Result<(), BenchError> {
     for percentile in Percentile::ALL {
-        let (paper, target) = compare(percentile);
-        let row = gain(case, percentile, fifo, ours)?.paper(paper);
-        lab.push(match target {
-            Some(target) => row.target(target),
-            None => row,
-        });
+        lab.push(gain(case, percentile, fifo, ours)?);
     }
     Ok(())
 }
@@ -150,7 +136,7 @@ fn push_all(
     contender: &Contender,
 ) -> Result<Vec<Outcome>, BenchError> {
     let ours = outcomes(lab, case, setting, contender)?;
-    push_gains(lab, case, (fifo, &ours), |_| (None, None))?;
+    push_gains(lab, case, (fifo, &ours))?;
     Ok(ours)
 }
 
@@ -167,12 +153,13 @@ mod tests {
     use dunlin_lab::report::Row;
 
     /// The rows of the shortest possible experiment, with two seeds.
-    fn rows(run: fn(&mut Lab) -> Result<(), BenchError>) -> Vec<Row> {
+    fn rows(name: &str) -> Vec<Row> {
         let mut settings = Settings { run: Duration::from_millis(1), ..Settings::default() };
         settings.simulations.seeds = 2;
-        let mut lab = Lab::open("test", settings, Launcher::new(Interrupt::default())).unwrap();
-        run(&mut lab).unwrap();
-        let rows = lab.finish().rows;
+        let experiment = EXPERIMENTS.iter().find(|experiment| experiment.name == name).unwrap();
+        let outcome = experiment.run(settings, Launcher::new(Interrupt::default())).unwrap();
+        assert!(outcome.error.is_none(), "{:?}", outcome.error);
+        let rows = outcome.report.rows;
         let names: HashSet<_> = rows.iter().map(|row| (&row.case, row.metric)).collect();
         assert_eq!(names.len(), rows.len(), "each row has a name of its own");
         assert!(rows.iter().all(|row| row.value.is_finite() && row.value >= 0.0), "{rows:?}");
@@ -181,18 +168,18 @@ mod tests {
 
     #[test]
     fn each_has_its_rows() {
-        assert_eq!(rows(trace).len(), 5);
+        assert_eq!(rows("rein-sim-trace").len(), 5);
         // The last one needs a longer run.
-        assert!(rows(slack).len() >= 11);
-        assert_eq!(rows(sensitivity).len(), 23);
-        assert_eq!(rows(synthetic).len(), 48);
+        assert!(rows("rein-sim-slack").len() >= 11);
+        assert_eq!(rows("rein-sim-sensitivity").len(), 23);
+        assert_eq!(rows("rein-sim-synthetic").len(), 48);
     }
 
     /// The goals of issue 18: gains over FIFO, no percentile much worse at 75 % load, and close to the exact order.
     /// Each compares contenders with the same replicas.
     #[test]
     fn what_is_shipped_has_its_goals() {
-        let rows = rows(oracle);
+        let rows = rows("rein-sim-oracle");
         let row = |case: &str| rows.iter().find(|row| row.case == case).unwrap_or_else(|| panic!("no row {case}"));
         for (place, goals) in [
             ("128 partitions, 75 %", [1.4, 1.28, 1.2, 0.95]),

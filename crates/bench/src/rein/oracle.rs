@@ -5,7 +5,7 @@ use dunlin_lab::report::{Metric, RowBuilder, Target};
 use dunlin_schedule::simulator::{Contender, Keys, Outcome, ReplicaChoice, Setting};
 use dunlin_schedule::{Ageing, Levels, Order, Overflow, Policy, SlackReading};
 
-use super::{Percentile, gain, idle, laws, outcomes, paper, push_all, push_gains, requests, row_name};
+use super::{Percentile, gain, idle, laws, outcomes, push_all, push_gains, requests, row_name};
 use crate::{BenchError, Lab};
 
 const REQUESTS: f64 = 200_000.0;
@@ -13,6 +13,8 @@ const REQUESTS: f64 = 200_000.0;
 const OF_EXACT: f64 = 0.97;
 /// Required minimum of any percentile at 75 % load, over FIFO with the same replicas.
 const NO_WORSE: f64 = 0.95;
+/// The correlation in the thesis (Pearson's, Figure 3.4).
+const CORRELATION: f64 = 0.403;
 const EXACT: &str = "shortest total, exact";
 const SHIPPED: &str = "shipped queue";
 /// Added to the name of a place.
@@ -90,13 +92,13 @@ fn compare(lab: &mut Lab, Place { name, setting, goals }: &Place) -> Result<(), 
     let shipped = compare_shipped(lab, &name_least, None, &least, &fifo_least)?;
     // Not a comparison of queues: two things differ.
     let case = format!("{name}: shipped queue and replicas");
-    push_gains(lab, &case, (&fifo, &shipped), |_| (None, None))?;
+    push_gains(lab, &case, (&fifo, &shipped))?;
     if let Some(first) = fifo.first() {
         lab.note(format!(
             "{name}: with FIFO, the size and the latency of requests have a correlation of {:.3}; the thesis measured {} on \
              its testbed at 75 % load (Figure 3.4)",
             first.correlation,
-            paper::CORRELATION
+            CORRELATION
         ));
     }
     Ok(())
@@ -106,15 +108,15 @@ fn compare(lab: &mut Lab, Place { name, setting, goals }: &Place) -> Result<(), 
 fn compare_with_oracle(lab: &mut Lab, name: &str, setting: &Setting, fifo: &[Outcome]) -> Result<(), BenchError> {
     let case = format!("{name}: Rein");
     let rein = outcomes(lab, &case, setting, &Contender::of(Policy::Rein(Levels::default())))?;
-    push_gains(lab, &case, (fifo, &rein), |at| (paper::oracle(at).filter(|_| setting.load == 0.75), None))?;
+    push_gains(lab, &case, (fifo, &rein))?;
     let case = format!("{name}: Rein with the thesis' oracle");
     let oracle = outcomes(lab, &case, setting, &Contender::Oracle(Levels::default()))?;
-    push_gains(lab, &case, (fifo, &oracle), |_| (None, None))?;
+    push_gains(lab, &case, (fifo, &oracle))?;
     for percentile in [Percentile::P50, Percentile::P95, Percentile::P99] {
         let case = row_name(&format!("{name}: Rein over its oracle"), percentile);
         let of_oracle: Vec<f64> =
             oracle.iter().zip(&rein).map(|(oracle, rein)| percentile.of(oracle) / percentile.of(rein)).collect();
-        lab.push(RowBuilder::of_seeds(case, Metric::Advantage, &of_oracle)?.paper(Some(paper::OF_ORACLE)));
+        lab.push(RowBuilder::of_seeds(case, Metric::Advantage, &of_oracle)?);
     }
     Ok(())
 }

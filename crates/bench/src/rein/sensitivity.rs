@@ -1,11 +1,11 @@
 //! `rein-sim-sensitivity`: Figure 3.8. The p99 of Rein with other numbers of queues (K) and range factors (R), as the
 //! share of the best setting that it keeps, and the same for learnt levels, which have no range factor.
 
-use dunlin_lab::report::{Metric, PaperFigure, RowBuilder, Target};
+use dunlin_lab::report::{Metric, RowBuilder, Target};
 use dunlin_schedule::simulator::{Contender, Outcome, Setting};
 use dunlin_schedule::{Levels, Order, Policy};
 
-use super::{Percentile, outcomes, paper, requests};
+use super::{Percentile, outcomes, requests};
 use crate::{BenchError, Lab};
 
 const REQUESTS: f64 = 200_000.0;
@@ -26,9 +26,9 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
         let order = Order::Learnt { levels, ageing: None };
         (format!("learnt levels, K = {levels}"), Contender::with_order(Policy::ShortestTotal, order))
     });
-    sweep(lab, &setting, "Rein by K", &by_count, Some(paper::WORST_COUNT))?;
-    sweep(lab, &setting, "Rein by R", &by_range, Some(paper::WORST_RANGE))?;
-    sweep(lab, &setting, "learnt levels by K", &learnt, None)
+    sweep(lab, &setting, "Rein by K", &by_count, None)?;
+    sweep(lab, &setting, "Rein by R", &by_range, None)?;
+    sweep(lab, &setting, "learnt levels by K", &learnt, Some(KEPT_ONE_STEP))
 }
 
 fn rein(count: usize, range: u64) -> Contender {
@@ -42,7 +42,7 @@ fn sweep(
     setting: &Setting,
     name: &str,
     contenders: &[(String, Contender)],
-    worst: Option<PaperFigure>,
+    one_step_min: Option<f64>,
 ) -> Result<(), BenchError> {
     let mut seen: Vec<Vec<Outcome>> = Vec::new();
     for (case, contender) in contenders {
@@ -65,9 +65,9 @@ fn sweep(
         [best.checked_sub(1), Some(best + 1).filter(|place| *place < medians.len())].into_iter().flatten().collect();
     let row =
         |what, places: &[usize]| RowBuilder::of_seeds(format!("{name}, {what}"), Metric::Advantage, &[kept(places)]);
-    lab.push(row("worst", &all)?.paper(worst));
-    let one_step = row("one step from the best", &neighbours)?.paper(worst.and(Some(paper::ONE_STEP)));
-    lab.push(if worst.is_none() { one_step.target(Target::Absolute(KEPT_ONE_STEP)) } else { one_step });
+    lab.push(row("worst", &all)?);
+    let one_step = row("one step from the best", &neighbours)?;
+    lab.push(one_step_min.into_iter().map(Target::Absolute).fold(one_step, RowBuilder::target));
     Ok(())
 }
 

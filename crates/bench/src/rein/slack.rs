@@ -3,7 +3,7 @@
 use dunlin_lab::report::{Metric, RowBuilder};
 use dunlin_schedule::simulator::{Setting, SlackBounds, slack_bounds};
 
-use super::{paper, requests};
+use super::requests;
 use crate::{BenchError, Lab};
 
 const REQUESTS: f64 = 100_000.0;
@@ -41,7 +41,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
             continue;
         }
         let row = RowBuilder::of_seeds(format!("90 % over 10 % load, {name}"), Metric::Advantage, &growth)?;
-        lab.push(row.paper(Some(paper::SLACK_GROWTH)).within(GROWTH));
+        lab.push(row.within(GROWTH));
     }
     Ok(())
 }

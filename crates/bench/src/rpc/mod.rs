@@ -1,14 +1,13 @@
 //! The experiments on the RPC library, and on what clients that misbehave cost.
 
 mod misbehaving;
-pub(crate) mod paper;
 pub(crate) mod roles;
 mod rpc_bandwidth;
 mod rpc_busy;
 mod rpc_cc_cost;
 mod rpc_factors;
 mod rpc_latency;
-mod rpc_loss;
+pub(crate) mod rpc_loss;
 #[cfg(feature = "peers")]
 mod rpc_peers;
 mod rpc_rate;
@@ -22,7 +21,7 @@ use dunlin_lab::peer::Entry;
 
 use crate::experiments::{Area, Experiment};
 
-pub(crate) const AREA: Area = Area { experiments: EXPERIMENTS, roles: ROLES };
+pub(crate) const AREA: Area = Area { experiments: EXPERIMENTS, roles: ROLES, papers: include_str!("papers.toml") };
 
 const EXPERIMENTS: &[Experiment] = &[
     Experiment {

@@ -1,8 +1,9 @@
 //! `rpc-bandwidth`: Figure 6. One outstanding request of 512 B to 8 MiB, with a 32 B response and 32 credits.
 
+use dunlin_lab::Figure;
 use dunlin_lab::report::{Metric, Target};
 
-use super::{paper, runs};
+use super::runs;
 use crate::rpc::roles::{Carrier, Setup};
 use crate::{BenchError, Lab};
 
@@ -19,26 +20,23 @@ const SIZES: [(usize, &str); 8] = [
 ];
 const LARGEST: usize = 8 << 20;
 
-pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
-    lab.expect_cases(Carrier::ALL.len() * SIZES.len());
-    for carrier in Carrier::ALL {
-        let setup = Setup { credits: runs::LARGE_CREDITS, ..Setup::new(carrier) };
-        for (size, name) in SIZES {
-            let case = format!("{} {name}", carrier.name());
-            let measured = runs::bandwidth_case(lab, &case, &setup, size)?;
-            let mut row = runs::row(&case, Metric::Bandwidth, &measured, |bandwidth| *bandwidth)?;
-            if size == LARGEST {
-                row = row.paper(Some(paper::BANDWIDTH_8_MIB)).target(target(carrier));
-            }
-            lab.push(row);
-        }
-    }
-    Ok(())
-}
+type Place = (Carrier, (usize, &'static str));
 
-fn target(carrier: Carrier) -> Target {
-    match carrier {
-        Carrier::Shm => Target::Absolute(40e9),
-        Carrier::Udp => Target::Absolute(15e9),
-    }
+type Column = Figure<Place, f64>;
+
+const FIGURES: [Column; 1] =
+    [Column::with_floor(Metric::Bandwidth, |_, bandwidth| *bandwidth).target(|(carrier, (size, _))| {
+        match (carrier, *size) {
+            (Carrier::Shm, LARGEST) => Some(Target::Absolute(40e9)),
+            (Carrier::Udp, LARGEST) => Some(Target::Absolute(15e9)),
+            _ => None,
+        }
+    })];
+
+pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
+    let cases = runs::transports().joined(" ").by("request", SIZES, |(_, name)| *name);
+    lab.pair_each(&cases, &FIGURES, runs::time_per_unit, |lab, (carrier, (size, _))| {
+        let setup = Setup { credits: runs::LARGE_CREDITS, ..Setup::new(*carrier) };
+        runs::bandwidth(lab, &setup, *size)
+    })
 }

@@ -3,10 +3,10 @@
 //! paper's share is shown with ours; its rates are of threads that are client and server at once (`rpc-rate` has
 //! those). The paper's row without bypasses also reads the clock for each packet, which ours does not.
 
-use dunlin_lab::report::{Metric, PaperFigure, RowBuilder, Target};
+use dunlin_lab::report::{Metric, RowBuilder, Target};
 use dunlin_lab::spread;
 
-use super::{paper, runs};
+use super::runs;
 use crate::rpc::roles::{Carrier, Congestion, Factor, RatesInTurn, Setup};
 use crate::{BenchError, Lab};
 
@@ -23,8 +23,6 @@ struct Variant {
     name: &'static str,
     congestion: Congestion,
     without: &'static [Factor],
-    /// The share that it leaves in the paper.
-    paper: Option<PaperFigure>,
     target: Option<f64>,
 }
 
@@ -32,24 +30,12 @@ const BYPASSES: &[Factor] = &[Factor::RateUpdateBypass, Factor::RateLimiterBypas
 
 /// The others are compared with the first.
 const VARIANTS: [Variant; 6] = [
-    Variant { name: "off", congestion: Congestion::Off, without: &[], paper: None, target: None },
-    Variant { name: "swift", congestion: Congestion::Swift, without: &[], paper: None, target: Some(LEFT_AIM) },
-    Variant {
-        name: "timely",
-        congestion: Congestion::Timely,
-        without: &[],
-        paper: Some(paper::TIMELY_LEAVES),
-        target: Some(LEFT_MIN),
-    },
-    Variant { name: "dcqcn", congestion: Congestion::Dcqcn, without: &[], paper: None, target: Some(LEFT_MIN) },
-    Variant { name: "swift, no bypasses", congestion: Congestion::Swift, without: BYPASSES, paper: None, target: None },
-    Variant {
-        name: "timely, no bypasses",
-        congestion: Congestion::Timely,
-        without: BYPASSES,
-        paper: None,
-        target: None,
-    },
+    Variant { name: "off", congestion: Congestion::Off, without: &[], target: None },
+    Variant { name: "swift", congestion: Congestion::Swift, without: &[], target: Some(LEFT_AIM) },
+    Variant { name: "timely", congestion: Congestion::Timely, without: &[], target: Some(LEFT_MIN) },
+    Variant { name: "dcqcn", congestion: Congestion::Dcqcn, without: &[], target: Some(LEFT_MIN) },
+    Variant { name: "swift, no bypasses", congestion: Congestion::Swift, without: BYPASSES, target: None },
+    Variant { name: "timely, no bypasses", congestion: Congestion::Timely, without: BYPASSES, target: None },
 ];
 
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
@@ -74,8 +60,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     for (index, variant) in VARIANTS.iter().enumerate().skip(1) {
         // Computed within each round: disturbances of the machine affect both.
         let left = spread(&measured, |rounds| median(rounds.iter().map(|rates| rates[index] / rates[0])))?;
-        let mut row =
-            RowBuilder::new(format!("shm, {} over off", variant.name), Metric::Advantage, left).paper(variant.paper);
+        let mut row = RowBuilder::new(format!("shm, {} over off", variant.name), Metric::Advantage, left);
         if let Some(target) = variant.target {
             row = row.target(Target::Absolute(target));
         }

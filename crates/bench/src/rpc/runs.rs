@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use dunlin_lab::Cases;
 use dunlin_lab::measure::{BesideFloor, Measured, Percentiles};
 use dunlin_lab::report::{Metric, RowBuilder};
 
@@ -20,6 +21,11 @@ pub(crate) const SESSIONS: usize = 8;
 /// Credits of a session for large requests, as in the paper.
 pub(crate) const LARGE_CREDITS: u16 = 32;
 
+/// The transports.
+pub(crate) fn transports() -> Cases<Carrier> {
+    Cases::along("transport", Carrier::ALL, |carrier| carrier.name())
+}
+
 /// A row of a figure, with the floor of the same runs.
 pub(crate) fn row<T>(
     case: &str,
@@ -32,7 +38,7 @@ pub(crate) fn row<T>(
 }
 
 /// The cost of a floor of a rate or bandwidth, for [`Lab::case_beside_floor`].
-fn time_per_unit(rate: &f64) -> f64 {
+pub(crate) fn time_per_unit(rate: &f64) -> f64 {
     1.0 / rate
 }
 
@@ -98,7 +104,7 @@ pub(crate) fn small_load(lab: &Lab, batch: usize) -> Load {
 }
 
 /// Requests of `size` bytes, one outstanding.
-fn bandwidth(lab: &Lab, setup: &Setup, size: usize) -> Result<Measured<f64>, BenchError> {
+pub(crate) fn bandwidth(lab: &Lab, setup: &Setup, size: usize) -> Result<Measured<f64>, BenchError> {
     let floor = bandwidth_floor(lab, setup.carrier, size)?;
     Ok(Measured { ours: bandwidth_without_floor(lab, setup, size)?, floor })
 }

@@ -1,6 +1,5 @@
 //! The experiments on the sequencer.
 
-mod paper;
 pub(crate) mod roles;
 mod seq_latency;
 mod seq_rate;
@@ -11,7 +10,7 @@ use dunlin_lab::peer::Entry;
 
 use crate::experiments::{Area, Experiment};
 
-pub(crate) const AREA: Area = Area { experiments: EXPERIMENTS, roles: ROLES };
+pub(crate) const AREA: Area = Area { experiments: EXPERIMENTS, roles: ROLES, papers: include_str!("papers.toml") };
 
 const EXPERIMENTS: &[Experiment] = &[
     Experiment {

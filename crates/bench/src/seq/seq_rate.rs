@@ -8,7 +8,7 @@
 use dunlin_lab::measure::Measured;
 use dunlin_lab::report::{Metric, RowBuilder, Target};
 
-use super::{paper, seq_runs};
+use super::seq_runs;
 use crate::rpc::roles::{Carrier, Factor, Load, RateClient, RateFloor, Setup};
 use crate::rpc::runs;
 use crate::seq::roles::{Answers, SeqCallers, SeqServing};
@@ -166,7 +166,7 @@ fn ladder(lab: &mut Lab, carrier: Carrier) -> Result<(), BenchError> {
     let rpc = |rates: &Rates| rates.of(Step::Echo).max(rates.of(Step::Bursts));
     let over_rpc = measured.spread(|rates| rates.of(Step::Direct) / rpc(rates))?.ours;
     let row = |case: &str, gain| RowBuilder::new(format!("{name} {case}"), Metric::Advantage, gain);
-    lab.push(row("RPC, bursts over an answer each", by_rpc).paper(Some(paper::SEQ_BATCHING)));
+    lab.push(row("RPC, bursts over an answer each", by_rpc));
     lab.push(row("Spec-S0, bursts over an answer each", by_datagrams));
     lab.push(row("Spec-S0 over RPC", over_rpc).target(Target::Absolute(TIMES_RPC)));
     Ok(())

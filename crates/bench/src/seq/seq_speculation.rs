@@ -10,7 +10,7 @@ use std::time::Duration;
 use dunlin_lab::report::{Metric, RowBuilder, Target};
 use dunlin_lab::spread;
 
-use super::{paper, seq_runs};
+use super::seq_runs;
 use crate::rpc::roles::{Carrier, Setup};
 use crate::seq::roles::{Answers, SeqServing};
 use crate::{BenchError, Lab};
@@ -50,12 +50,8 @@ fn case(carrier: Carrier, in_flight: usize, place: &str) -> String {
 fn near(lab: &mut Lab, carrier: Carrier, in_flight: usize) -> Result<(), BenchError> {
     let case = case(carrier, in_flight, "across a wrap");
     let wrong = counts(lab, &case, carrier, in_flight, (WRAP - NEAR, WRAP + NEAR))?;
-    let mut count = RowBuilder::new(format!("{case}: wrong guesses"), Metric::Calls, spread(&wrong, |wrong| *wrong)?)
-        .target(Target::Absolute((CLIENTS * in_flight) as f64));
-    if in_flight == 1 {
-        count = count.paper(Some(paper::seq_long_answers(CLIENTS)));
-    }
-    lab.push(count);
+    let count = RowBuilder::new(format!("{case}: wrong guesses"), Metric::Calls, spread(&wrong, |wrong| *wrong)?);
+    lab.push(count.target(Target::Absolute((CLIENTS * in_flight) as f64)));
     let share = spread(&wrong, |wrong| 100.0 * wrong / (2 * NEAR) as f64)?;
     lab.push(RowBuilder::new(format!("{case}: wrong guesses of {} numbers", 2 * NEAR), Metric::Share, share));
     Ok(())

@@ -10,10 +10,11 @@ use dunlin_sim::topology::{Ecn, Layout};
 use dunlin_sim::trace::Series;
 use dunlin_sim::{CostModel, Port, Topology};
 
-use super::paper::Incast as Outcome;
 use crate::datacenter::{Cluster, Member, SINK};
 use crate::{BenchError, Trial};
 
+/// The paper's largest incast.
+pub(super) const CLIENTS_MAX: u32 = 100;
 /// Bytes of a request.
 const REQUEST_BYTES: usize = 8_000_000;
 /// Bytes of its response.
@@ -94,6 +95,16 @@ pub(super) struct Incast {
     pub control: Control,
     /// Measured time, in nanoseconds.
     pub time: u64,
+}
+
+/// What clients and their server observe.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Outcome {
+    /// Bit per second.
+    pub bandwidth: f64,
+    /// Round trips of packets, in nanoseconds.
+    pub rtt_p50: f64,
+    pub rtt_p99: f64,
 }
 
 /// The observations of an incast.

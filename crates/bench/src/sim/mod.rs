@@ -1,7 +1,6 @@
 //! The experiments in the simulated datacenter.
 
 mod incast;
-mod paper;
 mod sim_incast;
 mod sim_incast_background;
 mod sim_latency;
@@ -12,7 +11,7 @@ mod transfer;
 
 use crate::experiments::{Area, Experiment};
 
-pub(crate) const AREA: Area = Area { experiments: EXPERIMENTS, roles: &[] };
+pub(crate) const AREA: Area = Area { experiments: EXPERIMENTS, roles: &[], papers: include_str!("papers.toml") };
 
 const EXPERIMENTS: &[Experiment] = &[
     Experiment {

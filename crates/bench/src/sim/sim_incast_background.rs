@@ -7,13 +7,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dunlin_lab::measure::{Latencies, Percentiles};
-use dunlin_lab::report::{Metric, RowBuilder, Target};
+use dunlin_lab::report::Metric;
+use dunlin_lab::{Cases, Figure};
 use dunlin_net::random::Random;
 use dunlin_rpc::MsgBuf;
 use dunlin_sim::CostModel;
 
-use super::incast::{Control, Incast};
-use super::paper;
+use super::incast::{CLIENTS_MAX, Control, Incast};
 use crate::datacenter::{Cluster, Member, SINK};
 use crate::{BenchError, Lab, Trial};
 
@@ -27,25 +27,23 @@ const PARTNERS: [usize; 8] = [1, 7, 18, 29, 43, 58, 71, 86];
 /// Clients of a run that is too short to be meaningful.
 const FEW_CLIENTS: u32 = 20;
 
+type Column = Figure<Control, Percentiles>;
+
+/// At most the paper's figure, for our algorithm.
+const FIGURES: [Column; 2] = [
+    Column::new(Metric::LatencyP50, |_, p| p.p50),
+    Column::new(Metric::LatencyP99, |_, p| p.p99)
+        .like_paper(|control| (*control == Control::Ours).then_some(0.0..=1.0)),
+];
+
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
-    let controls = [Control::Timely, Control::Ours];
-    lab.expect_simulations(controls.len());
     let time = lab.virtual_time(TIME);
-    let clients = if time < TIME_MIN { FEW_CLIENTS } else { paper::INCAST_CLIENTS_MAX };
-    for control in controls {
-        let incast = Incast { clients, control, time: time.max(TIME_MIN) };
-        let case = format!("64 kB beside {clients} clients, {}", control.name());
-        let seen = lab.simulate(&case, |trial| measure(trial, incast))?;
-        let at = |figure: fn(&Percentiles) -> f64| seen.iter().map(figure).collect::<Vec<_>>();
-        lab.push(RowBuilder::of_seeds(&case, Metric::LatencyP50, &at(|p| p.p50))?);
-        let mut row =
-            RowBuilder::of_seeds(&case, Metric::LatencyP99, &at(|p| p.p99))?.paper(Some(paper::BACKGROUND_P99));
-        if control == Control::Ours {
-            row = row.target(Target::Absolute(paper::BACKGROUND_P99.value));
-        }
-        lab.push(row);
-    }
-    Ok(())
+    let clients = if time < TIME_MIN { FEW_CLIENTS } else { CLIENTS_MAX };
+    let name = |control: &Control| format!("64 kB beside {clients} clients, {}", control.name());
+    let cases = Cases::along("congestion control", [Control::Timely, Control::Ours], name);
+    lab.simulate_each(&cases, &FIGURES, |trial, control| {
+        measure(trial, Incast { clients, control: *control, time: time.max(TIME_MIN) })
+    })
 }
 
 fn measure(trial: Trial<'_>, incast: Incast) -> Result<Percentiles, BenchError> {
@@ -66,7 +64,7 @@ fn measure(trial: Trial<'_>, incast: Incast) -> Result<Percentiles, BenchError> 
     }
     let _incast = incast.start(&mut cluster, trial)?;
     trial.run_for(&mut cluster, incast.settling() + incast.time)?;
-    latencies.borrow().percentiles()
+    Ok(latencies.borrow().percentiles()?)
 }
 
 /// Makes calls from a member to its partners, one at a time, and records those that begin at a time or after it.

@@ -5,15 +5,16 @@
 //! up with the real protocol, so it shows whether a round trip through the model has the right length.
 
 use std::cell::RefCell;
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::time::Duration;
 
 use dunlin_lab::measure::{Latencies, Percentiles};
-use dunlin_lab::report::{Metric, RowBuilder};
+use dunlin_lab::report::Metric;
+use dunlin_lab::{Cases, Figure};
 use dunlin_rpc::{EndpointConfig, MsgBuf};
 use dunlin_sim::{CostModel, Topology};
 
-use super::paper;
 use crate::datacenter::{Cluster, SINK};
 use crate::{BenchError, Lab, Trial};
 
@@ -21,22 +22,21 @@ const BYTES: usize = 32;
 /// Virtual time for each second of the run length, and its minimum: a few calls.
 const TIME: Duration = Duration::from_millis(100);
 const TIME_MIN: u64 = 100_000;
-/// Tolerated deviation from the paper's figure.
-const TOLERANCE: f64 = 0.15;
+/// Tolerated factors of the paper's figure.
+const LIKE_PAPER: RangeInclusive<f64> = 0.85..=1.15;
+
+type Column = Figure<Topology, Percentiles>;
+
+const FIGURES: [Column; 2] = [
+    Column::new(Metric::LatencyP50, |_, p| p.p50).like_paper(|_| Some(LIKE_PAPER)),
+    Column::new(Metric::LatencyP99, |_, p| p.p99),
+];
 
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
-    let clusters = [(Topology::cx5(), paper::LATENCY), (Topology::cx4(), paper::LATENCY_CX4)];
-    lab.expect_simulations(clusters.len());
     let time = lab.virtual_time(TIME).max(TIME_MIN);
-    for (topology, figure) in clusters {
-        let case = format!("{} 32 B, same switch", topology.name);
-        let seen = lab.simulate(&case, |trial| measure(trial, &topology, time))?;
-        let at = |figure: fn(&Percentiles) -> f64| seen.iter().map(figure).collect::<Vec<_>>();
-        let bounds = figure.value * (1.0 - TOLERANCE)..=figure.value * (1.0 + TOLERANCE);
-        lab.push(RowBuilder::of_seeds(&case, Metric::LatencyP50, &at(|p| p.p50))?.paper(Some(figure)).within(bounds));
-        lab.push(RowBuilder::of_seeds(&case, Metric::LatencyP99, &at(|p| p.p99))?);
-    }
-    Ok(())
+    let clusters = [Topology::cx5(), Topology::cx4()];
+    let cases = Cases::along("cluster", clusters, |topology| topology.name.clone()).with(" 32 B, same switch");
+    lab.simulate_each(&cases, &FIGURES, |trial, topology| measure(trial, topology, time))
 }
 
 fn measure(trial: Trial<'_>, topology: &Topology, time: u64) -> Result<Percentiles, BenchError> {
@@ -57,5 +57,5 @@ fn measure(trial: Trial<'_>, topology: &Topology, time: u64) -> Result<Percentil
         }
     });
     trial.run_for(&mut cluster, time)?;
-    latencies.borrow().percentiles()
+    Ok(latencies.borrow().percentiles()?)
 }

@@ -13,8 +13,8 @@ use dunlin_lab::spread;
 use dunlin_rpc::config::Recovery;
 use dunlin_sim::fault::PacketFaults;
 
-use super::paper;
 use super::transfer::{LINK_RATE, RECOVERIES, Transfer, Transferred};
+use crate::rpc::rpc_loss::{KEPT, LOSSES};
 use crate::{BenchError, Lab};
 
 /// Virtual time for each second of the run length, and its minimum.
@@ -24,17 +24,15 @@ const TIME_MIN: u64 = 10_000_000;
 const LOSSES_MIN: u64 = 100;
 /// Maximum number of packets in a case, for each second of the run length.
 const PACKETS: f64 = 30e6;
-/// Required shares of the lossless rate for selective recovery, by loss rate.
-const KEPT: [(f64, f64); 2] = [(1e-4, 0.9), (1e-3, 0.7)];
 /// The shape of the paper's column: the same share of the lossless rate, within this factor.
 const SHAPE_FACTOR: f64 = 2.0;
 
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
-    lab.expect_simulations(RECOVERIES.len() * (paper::BANDWIDTH_BY_LOSS.len() + 1));
+    lab.expect_simulations(RECOVERIES.len() * (LOSSES.len() + 1));
     let (time, length) = (lab.virtual_time(TIME).max(TIME_MIN), lab.run_length());
     for (recovery, name) in RECOVERIES {
         let lossless = format!("{name}, no loss");
-        let mut measure = |case: &str, loss: f64| {
+        let measure = |lab: &mut Lab, case: &str, loss: f64| {
             let packets_max = (PACKETS * length.as_secs_f64()) as u64;
             let losses_min = if loss > 0.0 { LOSSES_MIN } else { 0 };
             lab.simulate(case, |trial| {
@@ -42,35 +40,30 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
             })
         };
         let rates = |seen: &[Transferred]| seen.iter().map(|seen| seen.rate).collect::<Vec<f64>>();
-        let seen = measure(&lossless, 0.0)?;
+        let seen = measure(lab, &lossless, 0.0)?;
         let without_loss = spread(&seen, |seen| seen.rate)?.median;
-        let row = RowBuilder::of_seeds(&lossless, Metric::Bandwidth, &rates(&seen))?;
-        let is_papers = recovery == Recovery::GoBackN;
-        let mut rows = vec![row.paper(is_papers.then_some(paper::BANDWIDTH_8_MIB))];
-        let mut notes = Vec::new();
-        for (loss, figure) in paper::BANDWIDTH_BY_LOSS {
+        lab.push(RowBuilder::of_seeds(&lossless, Metric::Bandwidth, &rates(&seen))?);
+        for loss in LOSSES {
             let case = format!("{name}, loss {loss:.0e}");
-            let seen = measure(&case, loss)?;
+            let seen = measure(lab, &case, loss)?;
             let losses: Vec<u64> = seen.iter().map(|seen| seen.losses).collect();
             let is_enough = losses.iter().all(|losses| *losses >= LOSSES_MIN);
-            notes.push(format!(
-                "{case}: {losses:?} packets were lost{}.",
-                if is_enough { "" } else { ", too few for a target" }
-            ));
-            let mut row = RowBuilder::of_seeds(&case, Metric::Bandwidth, &rates(&seen))?;
-            if is_papers {
-                row = row.paper(Some(figure));
-                let like_paper = without_loss * figure.value / paper::BANDWIDTH_8_MIB.value;
-                if is_enough {
-                    row = row.within(like_paper / SHAPE_FACTOR..=(like_paper * SHAPE_FACTOR).min(LINK_RATE as f64));
+            let row = RowBuilder::of_seeds(&case, Metric::Bandwidth, &rates(&seen))?;
+            let paper = |case: &str| lab.paper(case, Metric::Bandwidth);
+            let kept = KEPT.into_iter().find(|(at, _)| *at == loss && recovery == Recovery::Selective);
+            let row = match (paper(&case).zip(paper(&lossless)), kept) {
+                _ if !is_enough => row,
+                (Some((figure, of_lossless)), _) => {
+                    let like_paper = without_loss * figure / of_lossless;
+                    row.within(like_paper / SHAPE_FACTOR..=(like_paper * SHAPE_FACTOR).min(LINK_RATE as f64))
                 }
-            } else if let Some((_, factor)) = KEPT.into_iter().find(|(rate, _)| *rate == loss && is_enough) {
-                row = row.target(Target::CaseTimes { case: lossless.clone(), factor });
-            }
-            rows.push(row);
+                (None, Some((_, factor))) => row.target(Target::CaseTimes { case: lossless.clone(), factor }),
+                (None, None) => row,
+            };
+            lab.push(row);
+            let too_few = if is_enough { "" } else { ", too few for a target" };
+            lab.note(format!("{case}: {losses:?} packets were lost{too_few}."));
         }
-        rows.into_iter().for_each(|row| lab.push(row));
-        notes.into_iter().for_each(|note| lab.note(note));
     }
     Ok(())
 }

@@ -13,7 +13,6 @@ use dunlin_lab::report::{Metric, RowBuilder};
 use dunlin_rpc::{EndpointConfig, Session};
 use dunlin_sim::{CostModel, Topology};
 
-use super::paper;
 use crate::datacenter::{BatchLoad, BatchTally, Cluster, Member};
 use crate::{BenchError, Lab, Trial};
 
@@ -76,12 +75,11 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
         let row = |metric, figure: &dyn Fn(&Seen) -> f64| {
             RowBuilder::of_seeds(&case, metric, &seen.iter().map(figure).collect::<Vec<_>>())
         };
-        let paper = |metric| paper::scale(hosts, threads, metric);
-        lab.push(row(Metric::Rate, &|seen| seen.rate)?.paper(paper(Metric::Rate)));
+        lab.push(row(Metric::Rate, &|seen| seen.rate)?);
         for (place, (metric, _)) in QUANTILES.into_iter().enumerate() {
-            lab.push(row(metric, &|seen| seen.quantiles[place])?.paper(paper(metric)));
+            lab.push(row(metric, &|seen| seen.quantiles[place])?);
         }
-        lab.push(row(Metric::Retransmissions, &|seen| seen.retransmissions)?.paper(paper(Metric::Retransmissions)));
+        lab.push(row(Metric::Retransmissions, &|seen| seen.retransmissions)?);
     }
     Ok(())
 }

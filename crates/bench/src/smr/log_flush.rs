@@ -3,8 +3,9 @@
 
 use dunlin_lab::measure::Measured;
 use dunlin_lab::report::{Metric, Target};
+use dunlin_lab::{Cases, Figure};
 
-use crate::rpc::runs;
+use crate::rpc::runs::time_per_unit;
 use crate::smr::roles::{LOG_ENTRY_BYTES, LogFlush};
 use crate::{BenchError, Lab};
 
@@ -13,23 +14,21 @@ const WINDOWS: [usize; 5] = [1, 4, 16, 64, 256];
 /// Required share of the rate that bare flushes would allow.
 const SHARE_MIN: f64 = 0.8;
 
+type Column = Figure<usize, f64>;
+
+const FIGURES: [Column; 1] =
+    [Column::with_floor(Metric::Operations, |_, rate| *rate).target(|_| Some(Target::FloorTimes(SHARE_MIN)))];
+
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
-    lab.expect_cases(WINDOWS.len());
-    for window in WINDOWS {
-        let case = format!("{window} entries of {LOG_ENTRY_BYTES} B at a time");
-        let measured = lab.case_beside_floor(&case, |floor: &f64| 1.0 / floor, |lab| one(lab, window))?;
-        let row = runs::row(&case, Metric::Operations, &measured, |rate| *rate)?;
-        lab.push(row.target(Target::FloorTimes(SHARE_MIN)));
-    }
+    let cases = Cases::along("window", WINDOWS, |window| format!("{window} entries of {LOG_ENTRY_BYTES} B at a time"));
+    lab.pair_each(&cases, &FIGURES, time_per_unit, |lab, window| {
+        let run = lab.run_length();
+        let (ours, floor) = lab.anywhere(LogFlush { window: *window, run }, 2 * run)?.result()?;
+        Ok(Measured { ours, floor })
+    })?;
     lab.note(format!(
         "Operations are durable entries. The floor is the rate of bare flushes of a file with as many bytes, times the entries. The disk is that of {}.",
         std::env::temp_dir().display()
     ));
     Ok(())
-}
-
-fn one(lab: &Lab, window: usize) -> Result<Measured<f64>, BenchError> {
-    let run = lab.run_length();
-    let (ours, floor) = lab.anywhere(LogFlush { window, run }, 2 * run)?.result()?;
-    Ok(Measured { ours, floor })
 }

@@ -1,7 +1,6 @@
 //! The experiments on replication, and on its log.
 
 mod log_flush;
-mod paper;
 pub(crate) mod replicas;
 mod replication;
 pub(crate) mod roles;
@@ -18,7 +17,7 @@ use dunlin_lab::peer::Entry;
 
 use crate::experiments::{Area, Experiment};
 
-pub(crate) const AREA: Area = Area { experiments: EXPERIMENTS, roles: ROLES };
+pub(crate) const AREA: Area = Area { experiments: EXPERIMENTS, roles: ROLES, papers: include_str!("papers.toml") };
 
 const EXPERIMENTS: &[Experiment] = &[
     Experiment {

@@ -121,7 +121,7 @@ impl Replicas {
 
     /// Kills a replica; returns when it is dead.
     pub fn kill(&mut self, id: u64) -> Result<(), BenchError> {
-        self.peers[id as usize - 1].take().map_or(Ok(()), Peer::kill)
+        Ok(self.peers[id as usize - 1].take().map_or(Ok(()), Peer::kill)?)
     }
 
     /// Restarts a replica, without waiting for it.

@@ -6,7 +6,6 @@ use dunlin_lab::report::{Metric, RowBuilder, Target};
 use dunlin_lab::spread;
 use dunlin_smr::Stage;
 
-use super::paper;
 use super::smr_runs::{self, Ask};
 use crate::rpc::roles::{Carrier, LatencyFloor};
 use crate::smr::replication::KEYS;
@@ -23,8 +22,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     for carrier in Carrier::ALL {
         let case = format!("{}, one client", carrier.name());
         let runs = lab.case_beside_floor(&case, |floor: &Percentiles| floor.p50, |lab| measure(lab, carrier))?;
-        let mut row =
-            crate::rpc::runs::row(&case, Metric::LatencyP50, &runs, |run| run.p50)?.paper(Some(paper::RAFT_CLIENT));
+        let mut row = crate::rpc::runs::row(&case, Metric::LatencyP50, &runs, |run| run.p50)?;
         if carrier == Carrier::Shm {
             row = row.target(Target::Absolute(CLIENT_MAX));
         }

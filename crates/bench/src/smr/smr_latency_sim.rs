@@ -15,7 +15,6 @@ use dunlin_rpc::EndpointConfig;
 use dunlin_sim::{CostModel, Datacenter, Topology};
 use dunlin_smr::{MemoryLog, Probe, Stage};
 
-use super::paper;
 use super::smr_runs::{self, Ask};
 use crate::datacenter::Cluster;
 use crate::rpc::roles::Carrier;
@@ -73,8 +72,8 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
             lab.push(leader);
             continue;
         }
-        lab.push(client.paper(Some(paper::RAFT_CLIENT)).target(Target::Absolute(CLIENT_MAX)));
-        lab.push(leader.paper(Some(paper::RAFT_LEADER)).target(Target::Absolute(LEADER_MAX)));
+        lab.push(client.target(Target::Absolute(CLIENT_MAX)));
+        lab.push(leader.target(Target::Absolute(LEADER_MAX)));
     }
     let each = |times: &StageTimes| {
         let part = |stage: Stage| format!("{stage:?} {:.0}", times.total(stage) / commits);

@@ -8,7 +8,7 @@ use dunlin_lab::peer::Entry;
 
 use crate::experiments::{Area, Experiment};
 
-pub(crate) const AREA: Area = Area { experiments: EXPERIMENTS, roles: ROLES };
+pub(crate) const AREA: Area = Area { experiments: EXPERIMENTS, roles: ROLES, papers: "" };
 
 const EXPERIMENTS: &[Experiment] = &[
     Experiment {

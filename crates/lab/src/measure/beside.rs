@@ -74,6 +74,11 @@ impl<T> BesideFloor<T> {
         Ok(Measured { ours: of(|run| &run.ours)?, floor: of(|run| &run.floor)? })
     }
 
+    /// The runs.
+    pub fn into_runs(self) -> Vec<Measured<T>> {
+        self.runs
+    }
+
     /// Number of repeated runs.
     pub fn repeated(&self) -> u32 {
         self.repeated

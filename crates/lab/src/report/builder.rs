@@ -36,6 +36,11 @@ impl ReportBuilder {
         self
     }
 
+    /// The name of the experiment.
+    pub fn experiment(&self) -> &str {
+        &self.experiment
+    }
+
     /// Adds a row.
     pub fn push(&mut self, row: RowBuilder) {
         self.rows.push(row);

@@ -10,6 +10,7 @@ pub mod html;
 pub mod human;
 mod machine;
 mod metric;
+mod papers;
 mod plot;
 mod row;
 mod sketch;
@@ -20,8 +21,9 @@ pub use builder::ReportBuilder;
 pub use conditions::Conditions;
 pub use machine::Machine;
 pub use metric::{Better, Metric};
+pub use papers::{PaperFigure, Papers};
 pub use plot::{LINES_MAX, Line, Places, Plot};
-pub use row::{PaperFigure, Row, RowBuilder, Verdict};
+pub use row::{Row, RowBuilder, Verdict};
 pub use target::Target;
 
 use serde::{Deserialize, Serialize};
@@ -92,12 +94,13 @@ mod tests {
 
     fn report() -> Report {
         let mut builder = ReportBuilder::new("rpc-rate");
-        let paper = PaperFigure { value: 4.96e6, setup: "CX4 25 GbE" };
+        let paper = PaperFigure { value: 4.96e6, setup: "CX4 25 GbE".into(), source: "eRPC, Figure 4".into() };
         let spread = Spread { median: 1.1e7, min: 1e7, max: 1.2e7 };
         builder.push(
             RowBuilder::new("shm B=3", Metric::Rate, spread)
                 .floor(6e7)
                 .paper(Some(paper))
+                .axes(&[("transport", "shm".into()), ("batch", "B=3".into())])
                 .target(Target::Absolute(1e7)),
         );
         builder.push(RowBuilder::new("udp B=3", Metric::Rate, spread).target(Target::Absolute(2e7)));
@@ -113,8 +116,8 @@ mod tests {
         assert_eq!(
             value["rows"][0],
             serde_json::json!({"case": "shm B=3", "metric": "rate", "unit": "RPC/s", "value": 1.1e7, "min": 1e7, "max": 1.2e7,
-                "floor": 6e7, "floor_min": 6e7, "floor_max": 6e7, "repeated": 0, "disturbed": false, "paper": 4.96e6, "paper_setup": "CX4 25 GbE", "target": 1e7,
-                "not_beyond": null})
+                "floor": 6e7, "floor_min": 6e7, "floor_max": 6e7, "repeated": 0, "disturbed": false, "paper": 4.96e6, "paper_setup": "CX4 25 GbE",
+                "paper_source": "eRPC, Figure 4", "target": 1e7, "not_beyond": null, "axes": {"transport": "shm", "batch": "B=3"}})
         );
         assert!(value["rows"][1]["floor"].is_null() && value["rows"][1]["paper_setup"].is_null());
     }

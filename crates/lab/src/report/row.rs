@@ -1,10 +1,12 @@
 //! One figure of a report, with everything it is compared with.
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
 use super::metric::Metric;
+use super::papers::PaperFigure;
 use super::target::Target;
 use crate::LabError;
 use crate::measure::Spread;
@@ -37,12 +39,18 @@ pub struct Row {
     pub paper: Option<f64>,
     /// The paper's hardware.
     pub paper_setup: Option<String>,
+    /// The paper, and its table, figure or section; `None` in reports of earlier commits.
+    #[serde(default)]
+    pub paper_source: Option<String>,
     /// The bar that the value must reach.
     pub target: Option<f64>,
     /// The bar that the value must not exceed: if an experiment is to reproduce a paper's observation, much better is
     /// as wrong as much worse.
     #[serde(default)]
     pub not_beyond: Option<f64>,
+    /// The place of the case on each axis of the experiment, by name; empty in reports of earlier commits.
+    #[serde(default)]
+    pub axes: BTreeMap<String, String>,
 }
 
 /// If a floor varies by more than this factor between the runs of a case, the machine was disturbed.
@@ -64,8 +72,10 @@ struct FileRow<'a> {
     disturbed: bool,
     paper: Option<f64>,
     paper_setup: Option<&'a str>,
+    paper_source: Option<&'a str>,
     target: Option<f64>,
     not_beyond: Option<f64>,
+    axes: &'a BTreeMap<String, String>,
 }
 
 impl Serialize for Row {
@@ -84,8 +94,10 @@ impl Serialize for Row {
             disturbed: self.is_disturbed(),
             paper: self.paper,
             paper_setup: self.paper_setup.as_deref(),
+            paper_source: self.paper_source.as_deref(),
             target: self.target,
             not_beyond: self.not_beyond,
+            axes: &self.axes,
         }
         .serialize(serializer)
     }
@@ -121,20 +133,13 @@ impl Row {
     }
 }
 
-/// A paper's figure for one case: data, never computed.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct PaperFigure {
-    /// In the unit of the row's metric.
-    pub value: f64,
-    /// Hardware, and the table or figure it is from.
-    pub setup: &'static str,
-}
-
 /// A row under construction: its target may refer to rows that are not measured yet.
 #[derive(Debug, Clone)]
 pub struct RowBuilder {
     row: Row,
     target: Option<Target>,
+    /// The bounds, as factors of the paper's figure.
+    like_paper: Option<RangeInclusive<f64>>,
 }
 
 impl RowBuilder {
@@ -152,10 +157,12 @@ impl RowBuilder {
             repeated: 0,
             paper: None,
             paper_setup: None,
+            paper_source: None,
             target: None,
             not_beyond: None,
+            axes: BTreeMap::new(),
         };
-        RowBuilder { row, target: None }
+        RowBuilder { row, target: None, like_paper: None }
     }
 
     /// Adds the floor, measured with the bare transport.
@@ -173,9 +180,26 @@ impl RowBuilder {
 
     /// Adds the paper's figure, if it has one for this case.
     pub fn paper(mut self, figure: Option<PaperFigure>) -> Self {
-        self.row.paper = figure.map(|figure| figure.value);
-        self.row.paper_setup = figure.map(|figure| figure.setup.to_owned());
+        if let Some(PaperFigure { value, setup, source }) = figure {
+            (self.row.paper, self.row.paper_setup, self.row.paper_source) = (Some(value), Some(setup), Some(source));
+        }
         self
+    }
+
+    /// Adds the place of the case on each axis.
+    pub fn axes(mut self, axes: &[(&'static str, String)]) -> Self {
+        self.row.axes = axes.iter().map(|(axis, label)| ((*axis).to_owned(), label.clone())).collect();
+        self
+    }
+
+    /// The case.
+    pub fn case(&self) -> &str {
+        &self.row.case
+    }
+
+    /// The metric.
+    pub fn metric(&self) -> Metric {
+        self.row.metric
     }
 
     /// A row of a case in virtual time: the median of its seeds, and their range if there are several.
@@ -200,6 +224,13 @@ impl RowBuilder {
         self
     }
 
+    /// Adds the bounds within which the row reproduces the paper's figure, as factors of it. Without a paper's figure
+    /// there are none.
+    pub fn like_paper(mut self, factors: RangeInclusive<f64>) -> Self {
+        self.like_paper = Some(factors);
+        self
+    }
+
     /// Adds a target.
     pub fn target(mut self, target: Target) -> Self {
         self.target = Some(target);
@@ -209,7 +240,11 @@ impl RowBuilder {
 
 /// Turns drafts into rows, now that everything a target may refer to is known.
 pub(super) fn finish(drafts: Vec<RowBuilder>) -> Vec<Row> {
-    let (mut rows, targets): (Vec<_>, Vec<_>) = drafts.into_iter().map(|draft| (draft.row, draft.target)).unzip();
+    let bounded = drafts.into_iter().map(|mut draft| match (draft.like_paper.take(), draft.row.paper) {
+        (Some(factors), Some(paper)) => draft.within(factors.start() * paper..=factors.end() * paper),
+        _ => draft,
+    });
+    let (mut rows, targets): (Vec<_>, Vec<_>) = bounded.map(|draft| (draft.row, draft.target)).unzip();
     let bars: Vec<Option<f64>> =
         rows.iter().zip(&targets).map(|(row, target)| target.as_ref()?.resolve(row.metric, row.floor, &rows)).collect();
     for (row, bar) in rows.iter_mut().zip(bars) {

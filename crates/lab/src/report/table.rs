@@ -120,7 +120,7 @@ mod tests {
     fn shows_every_column() {
         let mut builder = ReportBuilder::new("rpc-latency");
         let spread = Spread { median: 512.0, min: 498.0, max: 530.0 };
-        let paper = PaperFigure { value: 2300.0, setup: "CX5" };
+        let paper = PaperFigure { value: 2300.0, setup: "CX5".into(), source: "eRPC, Table 2".into() };
         builder.push(
             RowBuilder::new("shm 32 B", Metric::LatencyP50, spread)
                 .floor(256.0)

@@ -163,7 +163,7 @@ pub(super) fn seen<O>(runs: &[Round<O>]) -> Vec<Seen> {
 }
 
 /// The runs of a case with a misbehaving client of any kind, which gets the server's address.
-pub(super) fn rounds<M: Role<Ready = ()>>(
+pub(super) fn rounds<M: Role<Ready = (), Error = BenchError>>(
     lab: &mut Lab,
     case: &str,
     works: &[Echo],
@@ -173,7 +173,7 @@ pub(super) fn rounds<M: Role<Ready = ()>>(
     lab.case(case, |lab| round(lab, order.next(), works, &role))
 }
 
-fn round<M: Role<Ready = ()>>(
+fn round<M: Role<Ready = (), Error = BenchError>>(
     lab: &Lab,
     order: Order,
     works: &[Echo],

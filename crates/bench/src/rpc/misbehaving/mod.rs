@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use dunlin_lab::measure::{Spread, main_thread_cpu_nanos_of, peak_resident_bytes_of, resident_bytes_of};
 use dunlin_lab::report::{Metric, RowBuilder, Target};
-use dunlin_lab::spread;
+use dunlin_lab::{LabError, spread};
 
 use crate::{BenchError, Lab};
 
@@ -160,7 +160,7 @@ impl Growth {
 
 /// Measures, and returns the share of a core that these processes used meanwhile.
 fn sharing<T>(processes: &[u32], measure: impl FnOnce() -> Result<T, BenchError>) -> Result<(T, f64), BenchError> {
-    let used = || processes.iter().map(|process| main_thread_cpu_nanos_of(*process)).sum::<Result<u64, BenchError>>();
+    let used = || processes.iter().map(|process| main_thread_cpu_nanos_of(*process)).sum::<Result<u64, LabError>>();
     let (before, since) = (used()?, Instant::now());
     let measured = measure()?;
     let taken = (used()? - before) as f64 / since.elapsed().as_nanos() as f64;

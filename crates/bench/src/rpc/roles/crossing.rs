@@ -104,7 +104,7 @@ impl CrossingCalls {
             });
             // Only after the owner has started, which would otherwise inherit the same core. The received value is
             // dropped before the owner is joined.
-            let measured = pin(self.cores.client).and_then(move |()| {
+            let measured = pin(self.cores.client).map_err(BenchError::from).and_then(move |()| {
                 let handle = told.recv().map_err(|_| ended())?;
                 self.measure(|| call(&handle))
             });
@@ -132,7 +132,7 @@ impl CrossingCalls {
             }
             // On a busy machine one call may take longer than the run: it counts then.
             if after >= end && latencies.count() > 0 {
-                return latencies.percentiles();
+                return Ok(latencies.percentiles()?);
             }
         }
     }

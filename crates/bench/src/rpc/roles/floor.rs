@@ -52,7 +52,7 @@ impl Role for LatencyFloor {
         };
         let mut latencies = Latencies::new();
         samples.iter().for_each(|ns| latencies.record(*ns));
-        latencies.percentiles()
+        Ok(latencies.percentiles()?)
     }
 }
 
@@ -120,7 +120,7 @@ impl Role for WakeFloor {
         };
         let mut latencies = Latencies::new();
         samples.iter().for_each(|ns| latencies.record(*ns));
-        latencies.percentiles()
+        Ok(latencies.percentiles()?)
     }
 }
 
@@ -194,7 +194,7 @@ fn pinned<R>(
     };
     let result = measure(&on_start).map_err(BenchError::io("measure bare UDP over loopback"));
     match failed.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()) {
-        Some(error) => Err(error),
+        Some(error) => Err(error.into()),
         None => result,
     }
 }

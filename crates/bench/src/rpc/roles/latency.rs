@@ -69,7 +69,7 @@ impl OnTransport for Call<'_> {
                 // On a busy machine one call may take longer than the run: it counts then.
                 if (after >= end && latencies.count() > 0) || self.control.stopping() {
                     check(&reply.response, &payload)?;
-                    return latencies.percentiles();
+                    return Ok(latencies.percentiles()?);
                 }
                 if latencies.count() % LIVE_INTERVAL == 1 {
                     self.control.live(Metric::LatencyP50, latencies.percentiles()?.p50);

@@ -161,7 +161,7 @@ impl OnTransport for Ring<'_> {
             }
             let over = shared_nanos() >= end && latencies.count() > 0;
             if over || self.control.stopping() {
-                return latencies.percentiles();
+                return Ok(latencies.percentiles()?);
             }
         }
     }

@@ -202,7 +202,7 @@ impl Call<'_> {
             }
             // Beside a slow handler one call may take longer than the run: it counts then.
             if (after >= end && latencies.count() > 0) || self.control.stopping() {
-                return latencies.percentiles();
+                return Ok(latencies.percentiles()?);
             }
         }
     }

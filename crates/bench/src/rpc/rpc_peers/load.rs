@@ -32,7 +32,7 @@ pub(super) async fn latency(mut caller: impl Caller, size: usize, run: Duration)
             latencies.record((after - before).as_nanos() as u64);
         }
         if after >= end {
-            return latencies.percentiles();
+            return Ok(latencies.percentiles()?);
         }
     }
 }

@@ -59,11 +59,6 @@ impl Group {
         &self.members
     }
 
-    /// Initial keys.
-    pub fn keys(&self) -> u64 {
-        self.keys
-    }
-
     /// Settings of one member.
     pub fn config(&self, id: u64, clock: Clock) -> NodeConfig {
         NodeConfig {

@@ -8,5 +8,5 @@ mod load;
 mod stages;
 
 pub use group::{Group, KEYS, Replica};
-pub use load::{Puts, Tally};
+pub use load::Puts;
 pub use stages::{Both, Charges, LeaderCommits, StageTimes, Stages};
