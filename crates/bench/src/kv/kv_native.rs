@@ -6,7 +6,7 @@
 //! number of operations in flight.
 
 use dunlin_lab::report::{Metric, RowBuilder, Target};
-use dunlin_lab::spread;
+use dunlin_lab::{Cases, Figure};
 
 use super::kv_memcached::{self, Answers, Case};
 use super::kv_runs::{self, Ask, ITEMS};
@@ -21,58 +21,49 @@ const ADVANTAGE: f64 = 10.0;
 const PIPELINED: Case = Case::small("pipelined, 8 connections x 64", TextOperation::Get, 8, 64);
 const ONE_BY_ONE: Case = Case::small("one at a time", TextOperation::Get, 1, 1);
 
-/// Operations per second in one round, pipelined and one at a time.
-struct Round {
-    ours: [f64; 2],
-    memcacheds: [f64; 2],
-}
-
 /// The loads of memcached, with our number of operations in flight.
 const CASES: [(Case, usize); 2] = [(PIPELINED, PIPELINED.connections * PIPELINED.window), (ONE_BY_ONE, 1)];
 
+const FIGURES: [Figure<usize, f64>; 1] = [Figure::new(Metric::Operations, |_, rate| *rate)];
+
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
-    let items = lab.items(ITEMS);
-    let ours = |lab: &Lab| -> Result<[f64; 2], BenchError> {
-        let small = Ask::small(Carrier::Udp, items, Mix::gets(1.0, Popularity::Uniform));
-        let rate = |in_flight| kv_runs::filled(lab, &Ask { in_flight, ..small }).map(|run| run.rate);
-        Ok([rate(CASES[0].1)?, rate(CASES[1].1)?])
-    };
-    let Some(version) = installed_version() else {
-        lab.note("memcached is not installed, so there is nothing to compare with: `apt install memcached`.");
-        let rates = lab.case(OURS, ours)?;
-        for (place, (case, _)) in CASES.iter().enumerate() {
-            lab.push(RowBuilder::new(
-                format!("{OURS}, {}", case.name),
-                Metric::Operations,
-                spread(&rates, |run| run[place])?,
-            ));
+    let version = installed_version();
+    lab.note(match &version {
+        Some(version) => format!("Compared with {version}, one worker thread (-t 1), default settings."),
+        None => "memcached is not installed, so there is nothing to compare with: `apt install memcached`.".into(),
+    });
+    let places = 0..CASES.len();
+    let ours = Cases::along("load", places.clone(), |place| format!("{OURS}, {} in flight", CASES[*place].1));
+    let theirs = Cases::along("load", places.clone(), |place| format!("memcached, {}", CASES[*place].0.name));
+    let rounds = lab.measure_in_turn(&ours.and(theirs.only(|_| version.is_some())), &FIGURES, |lab| {
+        let mut rates = self::ours(lab)?;
+        if version.is_some() {
+            rates.extend(memcacheds(lab)?);
         }
-        return Ok(());
-    };
-    lab.note(format!("Compared with {version}, one worker thread (-t 1), default settings."));
-    let rounds = lab.case("in turn", |lab| {
-        let ours = ours(lab)?;
-        let server = MemcachedProcess { memory_mib: kv_memcached::MEMORY_MIB };
-        let memcacheds = kv_memcached::with_items(lab, server, (items, VALUE_BYTES), |server| {
-            let rate = |case: &Case| {
-                let length = (items, lab.run_length());
-                kv_memcached::load(lab, case, server.address, length, Answers::Verified).map(|figures| figures.rate)
-            };
-            Ok([rate(&PIPELINED)?, rate(&ONE_BY_ONE)?])
-        })?;
-        Ok(Round { ours, memcacheds })
+        Ok(rates.into_iter().map(|rate| (rate, None)).collect())
     })?;
-    for (place, (case, in_flight)) in CASES.iter().enumerate() {
-        let row = |name: String, metric, figure: &dyn Fn(&Round) -> f64| {
-            Ok::<_, BenchError>(RowBuilder::new(name, metric, spread(&rounds, figure)?))
-        };
-        lab.push(row(format!("{OURS}, {in_flight} in flight"), Metric::Operations, &|round| round.ours[place])?);
-        lab.push(row(format!("memcached, {}", case.name), Metric::Operations, &|round| round.memcacheds[place])?);
-        let advantage = |round: &Round| round.ours[place] / round.memcacheds[place];
-        let row = row(format!("against memcached, {}", case.name), Metric::Advantage, &advantage)?;
-        lab.push(row.target(Target::Absolute(ADVANTAGE)));
+    for place in places.filter(|_| version.is_some()) {
+        let case = format!("against memcached, {}", CASES[place].0.name);
+        let advantage = rounds.spread(|rates| rates[place] / rates[CASES.len() + place])?;
+        lab.push(RowBuilder::new(case, Metric::Advantage, advantage).target(Target::Absolute(ADVANTAGE)));
     }
     Ok(())
+}
+
+fn ours(lab: &Lab) -> Result<Vec<f64>, BenchError> {
+    let small = Ask::small(Carrier::Udp, lab.items(ITEMS), Mix::gets(1.0, Popularity::Uniform));
+    CASES.iter().map(|(_, in_flight)| Ok(kv_runs::filled(lab, &Ask { in_flight: *in_flight, ..small })?.rate)).collect()
+}
+
+fn memcacheds(lab: &Lab) -> Result<Vec<f64>, BenchError> {
+    let (items, server) = (lab.items(ITEMS), MemcachedProcess { memory_mib: kv_memcached::MEMORY_MIB });
+    kv_memcached::with_items(lab, server, (items, VALUE_BYTES), |server| {
+        let rate = |case| {
+            let length = (items, lab.run_length());
+            Ok(kv_memcached::load(lab, case, server.address, length, Answers::Verified)?.rate)
+        };
+        CASES.iter().map(|(case, _)| rate(case)).collect()
+    })
 }
 
 const OURS: &str = "Dunlin over UDP, GET";

@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use dunlin_lab::report::{Metric, RowBuilder, Target};
-use dunlin_lab::spread;
+use dunlin_lab::Figure;
+use dunlin_lab::report::{Metric, Target};
 
 use crate::rpc::roles::{Carrier, FULL_POOL, Mode, Setup, SlowServer, Work, WorkersClient, WorkersFigures};
+use crate::rpc::runs::transports;
 use crate::{BenchError, Lab};
 
 /// Limit of the loaded latency, in unloaded latencies.
@@ -15,6 +16,7 @@ const FACTOR: f64 = 2.0;
 const CLIENT_SLACK: Duration = Duration::from_secs(20);
 
 /// The slow calls beside the quick ones.
+#[derive(Debug, Clone, Copy)]
 struct Beside {
     name: &'static str,
     mode: Mode,
@@ -36,37 +38,32 @@ const CASES: [Beside; 5] = [
     Beside { name: FULL, mode: Mode::Worker, work: Work::Wait, slow: FULL_POOL },
 ];
 
-pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
-    lab.expect_cases(Carrier::ALL.len() * CASES.len());
-    for carrier in Carrier::ALL {
-        for beside in &CASES {
-            let case = format!("{} {}", carrier.name(), beside.name);
-            let measured = lab.case(&case, |lab| measure(lab, carrier, beside))?;
-            lab.push(RowBuilder::new(&case, Metric::LatencyP50, spread(&measured, |figures| figures.quick.p50)?));
-            let p99 = RowBuilder::new(&case, Metric::LatencyP99, spread(&measured, |figures| figures.quick.p99)?);
-            let alone = format!("{} {ALONE}", carrier.name());
-            lab.push(match beside.name {
-                WORKER => p99.target(Target::CaseTimes { case: alone, factor: FACTOR }),
-                _ => p99,
-            });
-            // A computing worker causes few long pauses for the others.
-            lab.push(RowBuilder::new(&case, Metric::LatencyP999, spread(&measured, |figures| figures.quick.p999)?));
-            if beside.name == FULL {
-                push_slow(lab, &case, &measured)?;
-            }
-        }
-    }
-    Ok(())
+type Column = Figure<(Carrier, Beside), WorkersFigures>;
+
+const FIGURES: [Column; 6] = [
+    Column::new(Metric::LatencyP50, |_, seen| seen.quick.p50),
+    Column::new(Metric::LatencyP99, |_, seen| seen.quick.p99).target(|(carrier, beside)| {
+        let case = format!("{} {ALONE}", carrier.name());
+        (beside.name == WORKER).then_some(Target::CaseTimes { case, factor: FACTOR })
+    }),
+    // A computing worker causes few long pauses for the others.
+    Column::new(Metric::LatencyP999, |_, seen| seen.quick.p999),
+    // The fate of the slow calls: each is answered or rejected.
+    Column::new(Metric::Rate, |_, seen| seen.answered).part(", slow calls answered").only_if(is_full),
+    Column::new(Metric::Rate, |_, seen| seen.busy).part(", slow calls pushed back as busy").only_if(is_full),
+    Column::new(Metric::Calls, |_, seen| seen.lost)
+        .part(", slow calls lost")
+        .only_if(is_full)
+        .target(|_| Some(Target::Absolute(0.0))),
+];
+
+fn is_full((_, beside): &(Carrier, Beside)) -> bool {
+    beside.name == FULL
 }
 
-/// The fate of the slow calls: each is answered or rejected.
-fn push_slow(lab: &mut Lab, case: &str, measured: &[WorkersFigures]) -> Result<(), BenchError> {
-    let row = |what, metric, spread| RowBuilder::new(format!("{case}, slow calls {what}"), metric, spread);
-    lab.push(row("answered", Metric::Rate, spread(measured, |figures| figures.answered)?));
-    lab.push(row("pushed back as busy", Metric::Rate, spread(measured, |figures| figures.busy)?));
-    let lost = row("lost", Metric::Calls, spread(measured, |figures| figures.lost)?);
-    lab.push(lost.target(Target::Absolute(0.0)));
-    Ok(())
+pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
+    let cases = transports().joined(" ").by("slow calls", CASES, |beside| beside.name);
+    lab.measure_each(&cases, &FIGURES, |lab, (carrier, beside)| measure(lab, *carrier, beside))
 }
 
 fn measure(lab: &Lab, carrier: Carrier, beside: &Beside) -> Result<WorkersFigures, BenchError> {

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
+use dunlin_lab::Figure;
 use dunlin_lab::measure::{Gaps, Measured, Percentiles};
-use dunlin_lab::report::{Metric, RowBuilder, Target};
-use dunlin_lab::spread;
+use dunlin_lab::report::{Metric, Target};
 
 use super::runs;
 use crate::rpc::roles::{Carrier, Crossing, CrossingCalls};
@@ -17,53 +17,50 @@ const PAUSES: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis
 /// beyond a counter that wakes the endpoint's task while it sleeps.
 const HANDLE_NANOS_MORE: f64 = 2_000.0;
 
+/// What is compared: a crossing with its floor.
+type Beside = (Crossing, &'static str);
+
+const BESIDE: [Beside; 2] = [
+    (Crossing::None, "handle beside the bare call, call after call"),
+    (Crossing::Counters, "handle beside two counters, after a pause"),
+];
+
+type Column = Figure<(Carrier, Beside), Percentiles>;
+
+const HANDLES: [Column; 2] = [
+    Column::with_floor(Metric::LatencyP50, |_, p| p.p50).target(|_| Some(Target::FloorPlus(HANDLE_NANOS_MORE))),
+    Column::with_floor(Metric::LatencyP99, |_, p| p.p99).only_if(|(_, (floor, _))| *floor == Crossing::None),
+];
+
+/// Whether calls pause, and the name of that.
+type When = (bool, &'static str);
+
+const WHEN: [When; 2] = [(false, "call after call"), (true, "after a pause")];
+
+const CHANNELS: [Figure<(Carrier, When), Percentiles>; 1] = [Figure::new(Metric::LatencyP50, |_, p| p.p50)];
+
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
-    lab.expect_cases(Carrier::ALL.len() * 4);
-    for carrier in Carrier::ALL {
-        let name = carrier.name();
-        let case = format!("{name} handle beside the bare call, call after call");
-        let measured = beside(lab, &case, carrier, (Crossing::Handle, Crossing::None), None)?;
-        let p50 = runs::row(&case, Metric::LatencyP50, &measured, |p| p.p50)?;
-        lab.push(p50.target(Target::FloorPlus(HANDLE_NANOS_MORE)));
-        lab.push(runs::row(&case, Metric::LatencyP99, &measured, |p| p.p99)?);
-
-        let case = format!("{name} handle beside two counters, after a pause");
-        let measured = beside(lab, &case, carrier, (Crossing::Handle, Crossing::Counters), Some(pauses()))?;
-        let p50 = runs::row(&case, Metric::LatencyP50, &measured, |p| p.p50)?;
-        lab.push(p50.target(Target::FloorPlus(HANDLE_NANOS_MORE)));
-
-        for (gaps, when) in [(None, "call after call"), (Some(pauses()), "after a pause")] {
-            let case = format!("{name} hand-made channels, {when}");
-            let p50 = lab.case(&case, |lab| calls(lab, carrier, Crossing::Channels, gaps.clone()))?;
-            lab.push(RowBuilder::new(case, Metric::LatencyP50, spread(&p50, |p| p.p50)?));
-        }
-    }
+    let cases = runs::transports().joined(" ").by("floor", BESIDE, |(_, name)| *name);
+    lab.pair_each(
+        &cases,
+        &HANDLES,
+        |floor| floor.p50,
+        |lab, (carrier, (floor, _))| {
+            let pauses = *floor != Crossing::None;
+            let floor = calls(lab, *carrier, *floor, pauses)?;
+            Ok(Measured { floor, ours: calls(lab, *carrier, Crossing::Handle, pauses)? })
+        },
+    )?;
+    let cases = runs::transports().with(" hand-made channels").by("calls", WHEN, |(_, when)| *when);
+    lab.measure_each(&cases, &CHANNELS, |lab, (carrier, (pauses, _))| {
+        calls(lab, *carrier, Crossing::Channels, *pauses)
+    })?;
     lab.note("the endpoint calls itself, so that owner and caller have a core each: with a server of its own, three threads would poll");
     Ok(())
 }
 
-fn pauses() -> Gaps {
-    Gaps::between(PAUSES[0], PAUSES[1])
-}
-
-fn beside(
-    lab: &mut Lab,
-    case: &str,
-    carrier: Carrier,
-    (ours, floor): (Crossing, Crossing),
-    gaps: Option<Gaps>,
-) -> Result<dunlin_lab::measure::BesideFloor<Percentiles>, BenchError> {
-    lab.case_beside_floor(
-        case,
-        |floor: &Percentiles| floor.p50,
-        |lab| {
-            let floor = calls(lab, carrier, floor, gaps.clone())?;
-            Ok(Measured { floor, ours: calls(lab, carrier, ours, gaps.clone())? })
-        },
-    )
-}
-
-fn calls(lab: &Lab, carrier: Carrier, crossing: Crossing, gaps: Option<Gaps>) -> Result<Percentiles, BenchError> {
+fn calls(lab: &Lab, carrier: Carrier, crossing: Crossing, pauses: bool) -> Result<Percentiles, BenchError> {
+    let gaps = pauses.then(|| Gaps::between(PAUSES[0], PAUSES[1]));
     let role = CrossingCalls { carrier, crossing, gaps, cores: lab.cores()?, run: lab.run_length() };
     lab.anywhere(role, lab.run_length())?.result()
 }

@@ -236,3 +236,136 @@ impl<S> From<BesideFloor<S>> for Runs<S> {
 fn spread(figures: &[f64]) -> Result<Spread, LabError> {
     Spread::of(figures).ok_or(LabError::NoSamples { what: "a case" })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use dunlin_serve::Interrupt;
+
+    use super::*;
+    use crate::peer::Launcher;
+    use crate::report::{Papers, Row, Verdict};
+    use crate::{Settings, Simulations};
+
+    const TABLES: &str = r#"
+        [[table]]
+        experiments = ["test"]
+        document = "eRPC"
+        table = "Table 2"
+        setup = "CX5"
+        cells = [{ cases = ["shm, *"], metric = "latency p50", value = 100.0 }]
+    "#;
+
+    type Place = (&'static str, u32);
+    type Column = Figure<Place, f64>;
+
+    /// Rows of a test without processes: three runs, or two seeds, of each case.
+    fn rows(measure: impl FnOnce(&mut Lab<LabError>) -> Result<(), LabError>) -> Vec<Row> {
+        let simulations = Simulations { seed: 5, seeds: 2, cost: None };
+        let settings = Settings { runs: 3, repeats: 1, simulations, ..Settings::default() };
+        let papers = Papers::read([TABLES]).unwrap();
+        let mut lab = Lab::open("test", settings, papers, Launcher::new(Interrupt::default())).unwrap();
+        measure(&mut lab).unwrap();
+        lab.finish().rows
+    }
+
+    fn cases() -> Cases<Place> {
+        Cases::along("transport", ["shm", "udp"], |name| *name).by("in flight", [1, 8], |n| format!("{n} in flight"))
+    }
+
+    #[test]
+    fn a_simulated_row_has_its_seeds_its_paper_and_its_place() {
+        let figures = [Column::new(Metric::LatencyP50, |(_, n), nanos| nanos * f64::from(*n))
+            .like_paper(|(_, n)| (*n == 1).then_some(0.5..=1.5))];
+        let rows = rows(|lab| lab.simulate_each(&cases(), &figures, |trial, _| Ok(trial.seed()? as f64 * 20.0)));
+        let [first, second, third, _] = &rows[..] else { panic!("{rows:?}") };
+        assert_eq!(first.case, "shm, 1 in flight");
+        assert_eq!((first.min, first.value, first.max), (Some(100.0), 110.0, Some(120.0)));
+        assert_eq!((first.paper, first.paper_source.as_deref()), (Some(100.0), Some("eRPC, Table 2")));
+        assert_eq!((first.target, first.not_beyond, first.verdict()), (Some(150.0), Some(50.0), Some(Verdict::Met)));
+        assert_eq!(
+            first.axes.iter().map(|(axis, at)| (&axis[..], &at[..])).collect::<Vec<_>>(),
+            [("in flight", "1 in flight"), ("transport", "shm")]
+        );
+        assert_eq!((second.value, second.paper, second.target), (880.0, Some(100.0), None));
+        assert_eq!((third.paper, third.target), (None, None), "without a paper's figure there are no bounds");
+    }
+
+    #[test]
+    fn a_floor_stands_beside_the_figures_that_have_one() {
+        let figures = [
+            Column::with_floor(Metric::Rate, |_, rate| *rate)
+                .floor_if(|(_, n)| *n == 8)
+                .target(|(name, _)| (*name == "udp").then_some(Target::FloorTimes(0.5))),
+            Column::new(Metric::Calls, |_, _| 7.0).part(", lost").only_if(|place| *place == ("udp", 8)),
+        ];
+        let runs = Cell::new(0);
+        let rows = rows(|lab| {
+            lab.pair_each(
+                &cases(),
+                &figures,
+                |floor| 1.0 / floor,
+                |_, (_, n)| {
+                    runs.set(runs.get() + 1);
+                    // The first floor of all was disturbed.
+                    let floor = if runs.get() == 1 { 10.0 } else { 100.0 };
+                    Ok(Measured { ours: f64::from(*n), floor })
+                },
+            )
+        });
+        assert_eq!(runs.get(), 4 * 3 + 1, "one run was repeated");
+        let seen: Vec<_> = rows.iter().map(|row| (&row.case[..], row.value, row.floor, row.target)).collect();
+        assert_eq!(
+            seen,
+            [
+                ("shm, 1 in flight", 1.0, None, None),
+                ("shm, 8 in flight", 8.0, Some(100.0), None),
+                ("udp, 1 in flight", 1.0, None, None),
+                ("udp, 8 in flight", 8.0, Some(100.0), Some(50.0)),
+                ("udp, 8 in flight, lost", 7.0, None, None)
+            ]
+        );
+        assert_eq!(rows.iter().map(|row| row.repeated).collect::<Vec<_>>(), [1, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn cases_in_turn_are_compared_round_by_round() {
+        let cases = Cases::along("system", ["ours", "theirs"], |name| *name);
+        let figures = [Figure::with_floor(Metric::Rate, |_, rate: &f64| *rate)];
+        let rounds = Cell::new(0.0);
+        let rows = rows(|lab| {
+            let measured = lab.measure_in_turn(&cases, &figures, |_| {
+                rounds.set(rounds.get() + 1.0);
+                // The machine gets slower, which is the same for both.
+                Ok(vec![(600.0 / rounds.get(), Some(1200.0)), (200.0 / rounds.get(), None)])
+            })?;
+            let advantage = measured.spread(|rates| rates[0] / rates[1])?;
+            assert_eq!((advantage.min, advantage.max), (3.0, 3.0));
+            Ok(())
+        });
+        let seen: Vec<_> = rows.iter().map(|row| (&row.case[..], row.value, row.floor)).collect();
+        assert_eq!(seen, [("ours", 300.0, Some(1200.0)), ("theirs", 100.0, None)]);
+    }
+
+    #[test]
+    fn a_round_without_a_case_is_an_error() {
+        let cases = Cases::along("system", ["ours", "theirs"], |name| *name);
+        let figures = [Figure::new(Metric::Rate, |_, rate: &f64| *rate)];
+        rows(|lab| {
+            let measured = lab.measure_in_turn(&cases, &figures, |_| Ok(vec![(1.0, None)]));
+            assert!(matches!(measured, Err(LabError::NoSamples { .. })));
+            Ok(())
+        });
+    }
+
+    #[test]
+    fn cases_without_floor_have_none() {
+        let figures = [Column::with_floor(Metric::Rate, |_, rate| *rate)];
+        let rows = rows(|lab| lab.measure_each(&cases(), &figures, |_, (_, n)| Ok(f64::from(*n))));
+        assert_eq!(
+            rows.iter().map(|row| (row.value, row.floor)).collect::<Vec<_>>(),
+            [(1.0, None), (8.0, None), (1.0, None), (8.0, None)]
+        );
+    }
+}

@@ -150,13 +150,16 @@ mod tests {
 
     fn report() -> Report {
         let mut builder = ReportBuilder::new("demo");
-        let paper = PaperFigure { value: 2300.0, setup: "CX5 <40 GbE>" };
+        let paper = PaperFigure { value: 2300.0, setup: "CX5 <40 GbE>".into(), source: "eRPC, Table 2".into() };
         for (case, scale) in [("shm & co", 1.0), ("udp", 10.0)] {
             for (metric, ns) in
                 [(Metric::LatencyP50, 500.0), (Metric::LatencyP99, 900.0), (Metric::LatencyP999, 14_000.0)]
             {
-                builder
-                    .push(RowBuilder::new(case, metric, Spread::single(ns * scale)).floor(ns / 2.0).paper(Some(paper)));
+                builder.push(
+                    RowBuilder::new(case, metric, Spread::single(ns * scale))
+                        .floor(ns / 2.0)
+                        .paper(Some(paper.clone())),
+                );
             }
             let rate = Spread { median: 1e7 / scale, min: 9e6 / scale, max: 1.1e7 / scale };
             builder.push(RowBuilder::new(case, Metric::Rate, rate).floor(6e7).target(Target::Absolute(5e6)));
