@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use dunlin_lab::LabError;
 use dunlin_net::{Addr, Transport};
 use dunlin_rpc::{Endpoint, EndpointConfig, EndpointStats, SessionStats};
+use dunlin_serve::Interrupt;
 
 use crate::BenchError;
-pub use crate::roles::ECHO;
-use crate::roles::{Load, open_sessions};
-use dunlin_serve::Interrupt;
+pub use crate::rpc::roles::ECHO;
+use crate::rpc::roles::{Load, open_sessions};
 
 /// The work of a client.
 #[derive(Debug, Clone)]
@@ -60,7 +61,7 @@ pub fn call<T: Transport>(
         !interrupt.is_set()
     });
     let rate = rate.map_err(|error| match error {
-        BenchError::NoSamples { .. } => {
+        BenchError::Lab(LabError::NoSamples { .. }) => {
             let time = Duration::from_nanos(endpoint.now().saturating_sub(begun));
             BenchError::NoAnswer { time, why: silence(&endpoint.stats(), calls.size) }
         }

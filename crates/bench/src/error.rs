@@ -1,10 +1,10 @@
 //! Errors of experiments.
 
 use std::io;
-use std::process::ExitStatus;
 use std::time::Duration;
 
 use dunlin_kv::client::KvError;
+use dunlin_lab::LabError;
 use dunlin_net::NetError;
 use dunlin_rpc::msgbuf::AllocError;
 use dunlin_rpc::{CallError, ConnectError, EndpointError, RegisterError};
@@ -23,9 +23,9 @@ use dunlin_store::PartitionError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// The user asked to stop.
-    #[error("interrupted")]
-    Interrupted,
+    /// The lab could not run or measure it.
+    #[error(transparent)]
+    Lab(#[from] LabError),
     /// There is no experiment with this name.
     #[error("there is no experiment {name:?}: choose one of {known}")]
     UnknownExperiment {
@@ -43,54 +43,6 @@ pub enum BenchError {
         name: &'static str,
         /// The feature of `dunlin-cli` that includes it.
         feature: &'static str,
-    },
-    /// A processor that this process may not run on.
-    #[error("core {core} cannot be used: this process may run on {allowed}")]
-    NoSuchCore {
-        /// The requested core.
-        core: usize,
-        /// The allowed ones.
-        allowed: String,
-    },
-    /// A measurement needs more processors than there are.
-    #[error("this needs {needed} cores and only {found} can be used")]
-    TooFewCores {
-        /// Required cores.
-        needed: usize,
-        /// Available cores.
-        found: usize,
-    },
-    /// A process of the experiment reported an error.
-    #[error("{role}: {why}")]
-    PeerFailed {
-        /// The role of the process.
-        role: &'static str,
-        /// Its error.
-        why: String,
-    },
-    /// A process of the experiment ended without a result.
-    #[error("{role} ended before it gave a result ({status}): see its messages above")]
-    PeerDied {
-        /// The role of the process.
-        role: &'static str,
-        /// How it ended.
-        status: ExitStatus,
-    },
-    /// A process of the experiment did not answer in time and was killed.
-    #[error("{role} gave no result within {limit:?} and was killed")]
-    TimedOut {
-        /// The role of the process.
-        role: &'static str,
-        /// The time limit.
-        limit: Duration,
-    },
-    /// A malformed message to or from a process of the experiment.
-    #[error("{role} and its parent do not understand each other: {why}")]
-    BadMessage {
-        /// The role of the process.
-        role: String,
-        /// What is wrong.
-        why: String,
     },
     /// Another RPC system, used for comparison, failed.
     #[error("{system}: {why}")]
@@ -111,12 +63,6 @@ pub enum BenchError {
     /// A replica of a state machine could not start, or stopped.
     #[error("a replica: {0}")]
     Replica(String),
-    /// A measurement finished without a single sample.
-    #[error("{what} gave no sample: the run was too short or nothing came back")]
-    NoSamples {
-        /// What was measured.
-        what: &'static str,
-    },
     /// Calls were made, and none was answered.
     #[error("no call was answered in {time:.1?}: {why}")]
     NoAnswer {
@@ -170,14 +116,6 @@ pub enum BenchError {
     /// A message buffer could not be allocated.
     #[error(transparent)]
     Alloc(#[from] AllocError),
-    /// Something did not happen in virtual time.
-    #[error("{what} within {limit:?} of virtual time: this is a bug, figures would mean nothing")]
-    Stuck {
-        /// What did not happen.
-        what: &'static str,
-        /// The time limit.
-        limit: Duration,
-    },
     /// An invalid description of a simulated datacenter.
     #[error(transparent)]
     Simulation(#[from] SimError),
@@ -187,14 +125,6 @@ pub enum BenchError {
     /// Packet I/O failed.
     #[error(transparent)]
     Net(#[from] NetError),
-    /// The operating system refused.
-    #[error("{doing}: {cause}")]
-    Io {
-        /// What was attempted.
-        doing: String,
-        /// The system's answer.
-        cause: io::Error,
-    },
 }
 
 // Not by `#[from]`, which would also make it the source.
@@ -258,9 +188,14 @@ impl BenchError {
         BenchError::Demo { doing, why: why.into() }
     }
 
+    /// A measurement that finished without a single sample.
+    pub fn no_samples(what: &'static str) -> Self {
+        LabError::NoSamples { what }.into()
+    }
+
     /// Names the purpose of a failed system operation.
     pub fn io(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
-        let doing = doing.into();
-        move |cause| BenchError::Io { doing, cause }
+        let named = LabError::io(doing);
+        move |cause| named(cause).into()
     }
 }

@@ -1,23 +1,34 @@
 //! The experiments of the papers as commands. Each prints the performance of Dunlin, that of the bare transport in the
 //! same run, and the paper's figure on its hardware.
 //!
-//! An experiment is one file under [`experiments`]. It starts a server and a client as separate processes ([`peer`]),
-//! takes five runs of each case ([`lab`]), and fills a [`report::Report`], which is shown as a table, a JSON file or a
-//! page. A program that links this crate must call [`experiments::serve_peer`] if its first argument is
-//! [`peer::ARGUMENT`].
+//! Each area has a folder with its experiments, their roles and the papers' figures; [`experiments`] lists them. With a
+//! [`Lab`] an experiment starts a server and a client as separate processes, takes five runs of each case, and fills a
+//! report. A program that links this crate must call
+//! [`experiments::serve_peer`] if its first argument is [`dunlin_lab::peer::ARGUMENT`].
 #![forbid(unsafe_code)]
 
+mod coord;
 pub mod datacenter;
+mod demo;
 pub mod echo;
 mod error;
 pub mod experiments;
-pub mod hunt;
-pub mod lab;
-pub mod measure;
-pub mod peer;
-pub mod replication;
-pub mod report;
-mod roles;
+mod kv;
+mod rein;
+mod rpc;
+mod seq;
+mod sim;
+mod smr;
+mod store;
 pub mod workload;
 
 pub use error::BenchError;
+
+/// The environment of one experiment.
+pub type Lab = dunlin_lab::Lab<BenchError>;
+
+/// One run of a case in virtual time.
+pub type Trial<'a> = dunlin_lab::Trial<'a, BenchError>;
+
+/// Length of the warm-up, which is not counted, as a share of the measured run.
+const WARM_UP_SHARE: f64 = 0.2;

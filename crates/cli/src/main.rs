@@ -71,7 +71,7 @@ enum Command {
 
 fn main() -> ExitCode {
     #[cfg(feature = "bench")]
-    if std::env::args_os().nth(1).is_some_and(|first| first == dunlin_bench::peer::ARGUMENT) {
+    if std::env::args_os().nth(1).is_some_and(|first| first == dunlin_lab::peer::ARGUMENT) {
         return dunlin_bench::experiments::serve_peer();
     }
     let done = match settings::parse(std::env::args_os().collect()) {

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use dunlin_bench::BenchError;
 use dunlin_bench::experiments::Outcome;
-use dunlin_bench::report::{self, Report, html, table};
+use dunlin_lab::LabError;
+use dunlin_lab::report::{self, Report, html, table};
 use dunlin_serve::signals::EXIT_INTERRUPTED;
 
 use crate::{exit, output};
@@ -90,7 +91,7 @@ impl<'a> Collected<'a> {
         self.files.write(&self.reports)?;
         match self.error {
             None => Ok(ExitCode::SUCCESS),
-            Some(error) if matches!(error.downcast_ref(), Some(BenchError::Interrupted)) => {
+            Some(error) if matches!(error.downcast_ref(), Some(BenchError::Lab(LabError::Interrupted))) => {
                 eprintln!("dunlin: interrupted; what was measured until then is above");
                 Ok(ExitCode::from(EXIT_INTERRUPTED))
             }

@@ -110,7 +110,7 @@ fn lists_the_experiments() {
     let output = dunlin(&["bench", "list"]);
     assert!(output.status.success());
     let list = String::from_utf8_lossy(&output.stdout);
-    for experiment in dunlin_bench::experiments::ALL {
+    for experiment in dunlin_bench::experiments::all() {
         assert!(list.contains(experiment.name));
     }
 }

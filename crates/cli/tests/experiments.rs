@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use dunlin_bench::experiments::{ALL, Experiment};
-use dunlin_bench::lab::Settings;
-use dunlin_bench::peer::Launcher;
+use dunlin_bench::experiments::{Experiment, all};
+use dunlin_lab::Settings;
+use dunlin_lab::peer::Launcher;
 use dunlin_serve::Interrupt;
 
 /// Items of key-value experiments: enough for every case, and quick without optimization.
@@ -25,7 +25,7 @@ fn runs_to_its_end(experiment: &Experiment) {
 
 #[test]
 fn every_experiment_runs_to_its_end() {
-    ALL.iter().for_each(runs_to_its_end);
+    all().for_each(runs_to_its_end);
 }
 
 #[test]
@@ -33,6 +33,6 @@ fn a_busy_core_is_kept_busy() {
     let launcher = Launcher::of_program(env!("CARGO_BIN_EXE_dunlin"), Interrupt::default());
     let settings =
         Settings { run: Duration::from_millis(20), runs: 1, repeats: 0, busy_core: Some(0), ..Settings::default() };
-    let outcome = ALL[0].run(settings, launcher).unwrap();
+    let outcome = all().next().unwrap().run(settings, launcher).unwrap();
     assert!(outcome.error.is_none(), "{:?}", outcome.error);
 }

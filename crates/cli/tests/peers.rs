@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use dunlin_bench::BenchError;
-use dunlin_bench::measure::BusyNeighbour;
-use dunlin_bench::peer::{ARGUMENT, Launcher, Peer};
+use dunlin_lab::LabError;
+use dunlin_lab::measure::BusyNeighbour;
+use dunlin_lab::peer::{ARGUMENT, Launcher, Peer};
 use dunlin_serve::Interrupt;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_dunlin");
@@ -48,7 +48,7 @@ fn is_killed_past_its_time() {
     let peer = ready(&launcher(), Duration::from_secs(2));
     let process = peer.id();
     let error = peer.result().unwrap_err();
-    assert!(matches!(error, BenchError::TimedOut { .. }), "{error}");
+    assert!(matches!(error, LabError::TimedOut { .. }), "{error}");
     assert!(!lives(process));
 }
 
@@ -58,7 +58,7 @@ fn ends_when_the_user_interrupts() {
     let peer = ready(&Launcher::of_program(PROGRAM, interrupt.clone()), LONG);
     let process = peer.id();
     interrupt.flag().store(true, Ordering::Relaxed);
-    assert!(matches!(peer.result(), Err(BenchError::Interrupted)));
+    assert!(matches!(peer.result(), Err(LabError::Interrupted)));
     assert!(!lives(process));
 }
 
@@ -67,7 +67,7 @@ fn says_that_it_was_killed() {
     let peer = ready(&launcher(), LONG);
     Command::new("kill").args(["-KILL", &peer.id().to_string()]).status().unwrap();
     let error = peer.result().unwrap_err();
-    assert!(matches!(error, BenchError::PeerDied { .. }), "{error}");
+    assert!(matches!(error, LabError::PeerDied { .. }), "{error}");
     assert!(error.to_string().contains("signal: 9"), "{error}");
 }
 
@@ -75,7 +75,7 @@ fn says_that_it_was_killed() {
 fn reports_its_error() {
     let mut peer = launcher().start(BusyNeighbour, Some(1023), LONG).unwrap();
     let error = peer.ready().unwrap_err();
-    assert!(matches!(error, BenchError::PeerFailed { .. }), "{error}");
+    assert!(matches!(error, LabError::PeerFailed { .. }), "{error}");
     assert!(error.to_string().contains("core 1023 cannot be used"), "{error}");
 }
 

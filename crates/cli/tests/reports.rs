@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use dunlin_bench::report::{Metric, Report};
+use dunlin_lab::report::{Metric, Report};
 
 /// Far longer than anything here takes, even on a busy machine.
 const LONG: Duration = Duration::from_secs(60);

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use dunlin_bench::experiments::{ALL, Experiment};
-use dunlin_bench::lab::{Settings, Simulations};
-use dunlin_bench::peer::Launcher;
+use dunlin_bench::experiments::{Experiment, all};
+use dunlin_lab::peer::Launcher;
+use dunlin_lab::{Settings, Simulations};
 use dunlin_serve::Interrupt;
 
 fn rows(experiment: &Experiment, seed: u64, seeds: u32) -> serde_json::Value {
@@ -18,7 +18,7 @@ fn rows(experiment: &Experiment, seed: u64, seeds: u32) -> serde_json::Value {
 
 #[test]
 fn the_same_seed_gives_the_same_rows() {
-    let simulations = ALL.iter().filter(|experiment| experiment.name.starts_with("sim-"));
+    let simulations = all().filter(|experiment| experiment.name.starts_with("sim-"));
     for experiment in simulations {
         let first = rows(experiment, 7, 1);
         assert!(first.as_array().is_some_and(|rows| !rows.is_empty()));
@@ -28,7 +28,7 @@ fn the_same_seed_gives_the_same_rows() {
 
 #[test]
 fn several_seeds_give_a_range_and_one_gives_none() {
-    let latency = ALL.iter().find(|experiment| experiment.name == "sim-latency").unwrap();
+    let latency = all().find(|experiment| experiment.name == "sim-latency").unwrap();
     assert!(rows(latency, 1, 1)[0]["min"].is_null());
     assert!(rows(latency, 1, 2)[0]["min"].is_number());
 }

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use dunlin_bench::experiments::find;
-use dunlin_bench::lab::Settings;
-use dunlin_bench::peer::Launcher;
+use dunlin_lab::Settings;
+use dunlin_lab::peer::Launcher;
 use dunlin_serve::Interrupt;
 
 #[test]

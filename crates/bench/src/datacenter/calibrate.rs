@@ -44,7 +44,7 @@ pub fn calibrate(at: &Addr) -> Result<CostModel, BenchError> {
             server.run_once();
             client.poll_once(connecting.as_mut())
         });
-        sessions.push(session.ok_or(BenchError::NoSamples { what: "a session for calibration" })??);
+        sessions.push(session.ok_or(BenchError::no_samples("a session for calibration"))??);
     }
     let poll = median(|| {
         let start = Instant::now();
@@ -85,7 +85,7 @@ fn round(
             return Ok(start.elapsed().as_nanos() as f64);
         }
     }
-    Err(BenchError::NoSamples { what: "a calibration" })
+    Err(BenchError::no_samples("a calibration"))
 }
 
 fn median(mut measure: impl FnMut() -> Result<f64, BenchError>) -> Result<f64, BenchError> {

@@ -2,12 +2,13 @@
 
 use std::rc::Rc;
 
+use dunlin_lab::World;
 use dunlin_net::random::Random;
 use dunlin_rpc::EndpointConfig;
 use dunlin_sim::{CostModel, Datacenter, Topology};
 
 use super::member::{Failure, Member};
-use crate::BenchError;
+use crate::{BenchError, Trial};
 
 /// A datacenter in virtual time whose threads run endpoints. See the [module](super).
 ///
@@ -59,6 +60,14 @@ impl Cluster {
         Member::start(&mut self.datacenter, (host, thread), config, self.failure.clone())
     }
 
+    /// The cluster of a run: with its seed, and the cost model given by the user, else `cost`.
+    ///
+    /// # Errors
+    /// As [`Cluster::new`]; [`dunlin_lab::LabError::Interrupted`].
+    pub fn of_trial(trial: Trial<'_>, topology: &Topology, cost: CostModel) -> Result<Cluster, BenchError> {
+        Cluster::new(topology, trial.cost_or(cost), trial.seed()?)
+    }
+
     /// A source of random numbers for the experiment, which follows from the seed.
     pub fn random(&mut self) -> Random {
         Random::new(self.seeds.next())
@@ -82,5 +91,21 @@ impl Cluster {
         let failure = self.failure.clone();
         self.datacenter.run_while_until(time, || failure.borrow().is_none());
         self.failure.take().map_or(Ok(()), Err)
+    }
+}
+
+impl World for Cluster {
+    type Error = BenchError;
+
+    fn now(&self) -> u64 {
+        Cluster::now(self)
+    }
+
+    fn packets(&mut self) -> u64 {
+        self.datacenter.counters().received
+    }
+
+    fn run_until(&mut self, time: u64) -> Result<(), BenchError> {
+        Cluster::run_until(self, time)
     }
 }

@@ -3,13 +3,13 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use dunlin_lab::measure::Latencies;
 use dunlin_net::random::Random;
 use dunlin_rpc::{Completion, ContinuationId, MsgBuf, Payload, Session};
 use dunlin_sim::ThreadClock;
 
 use super::member::{Failure, Member, SINK};
 use crate::BenchError;
-use crate::measure::Latencies;
 
 /// The shape of the load: a batch goes to random sessions, and when its last response arrives, the next batch is
 /// issued.

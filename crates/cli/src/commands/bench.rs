@@ -7,9 +7,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Subcommand;
 use clap::builder::RangedU64ValueParser;
-use dunlin_bench::experiments::{self, ALL};
-use dunlin_bench::lab::{Settings, Simulations};
-use dunlin_bench::peer::Launcher;
+use dunlin_bench::experiments;
+use dunlin_lab::peer::Launcher;
+use dunlin_lab::{Settings, Simulations};
 use dunlin_serve::Interrupt;
 use dunlin_sim::CostModel;
 use serde_json::{Value, json};
@@ -108,10 +108,10 @@ pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
 
 fn list(arguments: &List) -> Result<(), OutputError> {
     if arguments.json {
-        let all = ALL.iter().map(|it| json!({ "name": it.name, "paper": it.paper, "about": it.about }));
+        let all = experiments::all().map(|it| json!({ "name": it.name, "paper": it.paper, "about": it.about }));
         return output::line(all.collect::<Value>());
     }
-    for experiment in ALL {
+    for experiment in experiments::all() {
         output::line(format_args!("{:<23} {:<20} {}", experiment.name, experiment.paper, experiment.about))?;
     }
     Ok(())

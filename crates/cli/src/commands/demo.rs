@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 use dunlin_bench::experiments::{self, DEMO};
-use dunlin_bench::lab::Settings;
-use dunlin_bench::peer::Launcher;
-use dunlin_bench::report::Machine;
+use dunlin_lab::Settings;
+use dunlin_lab::peer::Launcher;
+use dunlin_lab::report::Machine;
 use dunlin_serve::Interrupt;
 
 use crate::arguments::time::ordinary;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::builder::RangedU64ValueParser;
 use dunlin_bench::echo::{self, Calls, EchoFigures};
-use dunlin_bench::report::{Metric, human};
+use dunlin_lab::report::{Metric, human};
 use dunlin_net::AnyTransport;
 use dunlin_net::pcap::PcapWriter;
 use dunlin_serve::Interrupt;

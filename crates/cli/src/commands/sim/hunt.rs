@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use clap::builder::RangedU64ValueParser;
-use dunlin_bench::hunt::{self, Failure, Hunt, Progress};
+use dunlin_hunt::{Failure, Hunt, Progress};
 use dunlin_serve::Interrupt;
 use dunlin_sim::FaultPlan;
 
@@ -74,12 +74,12 @@ enum Kind {
 }
 
 impl Kind {
-    fn hunted(self) -> hunt::Kind {
+    fn hunted(self) -> dunlin_hunt::Kind {
         match self {
-            Kind::Rpc => hunt::Kind::Rpc,
-            Kind::Kv => hunt::Kind::Kv,
-            Kind::Raft => hunt::Kind::Raft,
-            Kind::Coord => hunt::Kind::Coord,
+            Kind::Rpc => dunlin_hunt::Kind::Rpc,
+            Kind::Kv => dunlin_hunt::Kind::Kv,
+            Kind::Raft => dunlin_hunt::Kind::Raft,
+            Kind::Coord => dunlin_hunt::Kind::Coord,
         }
     }
 
@@ -127,7 +127,7 @@ fn hunt(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     let Some(failure) = failure else { return Ok(ExitCode::SUCCESS) };
     report(arguments.kind, &failure)?;
     eprintln!("looking for fewer faults with which it fails ...");
-    if let Some((plan, _)) = hunt::shrink(arguments.kind.hunted(), failure.seed) {
+    if let Some((plan, _)) = dunlin_hunt::shrink(arguments.kind.hunted(), failure.seed) {
         let path = format!("hunt-{}-faults.toml", failure.seed);
         std::fs::write(&path, plan.to_toml()).with_context(|| format!("writing {path}"))?;
         let command = arguments.kind.command();
@@ -146,7 +146,7 @@ fn replay(seed: u64, arguments: &Arguments) -> Result<ExitCode> {
         FaultPlan::from_toml(&text).with_context(|| format!("reading {}", path.display()))
     });
     let faults = faults.transpose()?;
-    let result = hunt::replay(arguments.kind.hunted(), seed, faults.as_ref(), arguments.trace.as_deref())?;
+    let result = dunlin_hunt::replay(arguments.kind.hunted(), seed, faults.as_ref(), arguments.trace.as_deref())?;
     if let Some(directory) = &arguments.trace {
         output::line(format_args!("what happened is in {}", directory.display()))?;
     }

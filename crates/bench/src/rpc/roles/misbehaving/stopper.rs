@@ -1,0 +1,135 @@
+//! Stops other processes in the middle of sending over shared memory.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use dunlin_lab::peer::{Control, Role};
+use dunlin_net::Transport;
+use dunlin_rpc::Endpoint;
+use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
+
+use super::counted::Counted;
+use crate::BenchError;
+use crate::rpc::roles::setup::{OnTransport, Setup, Side};
+
+/// How long senders run between two stops: some of their bursts.
+const RUN: Duration = Duration::from_micros(50);
+/// Pause with stopped senders if none was caught: so the whole procedure costs the core little.
+const REST: Duration = Duration::from_millis(15);
+/// Pause with stopped senders after one was caught: catching one costs the core almost a millisecond.
+const REST_AFTER: Duration = Duration::from_millis(40);
+/// A packet that the server awaits may belong to a sender that was only preempted. After this time it belongs to a
+/// stopped one.
+const SETTLE: Duration = Duration::from_millis(1);
+/// Maximum interval of checks whether to end.
+const LOOK_AROUND: Duration = Duration::from_millis(20);
+
+/// Stops senders repeatedly, and asks their server each time whether it awaits packets whose places are reserved. If it
+/// does, they stay stopped for long; if not, they continue soon. So only stops in the middle of sending count.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Stopper {
+    /// Transport and endpoint, over shared memory.
+    pub setup: Setup,
+    /// The server's address.
+    pub server: String,
+    /// The senders' process ids.
+    pub senders: Vec<u32>,
+    /// How long a caught sender stays stopped, unless the stopper ends first.
+    pub stop: Duration,
+}
+
+/// How often senders were stopped.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct Stopped {
+    /// While the server awaited their packets.
+    pub caught: u64,
+}
+
+impl Role for Stopper {
+    const NAME: &'static str = "stopping of senders";
+    /// Sent while the first caught sender is stopped.
+    type Ready = ();
+    type Output = Stopped;
+    type Error = BenchError;
+
+    fn run(self, control: &Control<Self>) -> Result<Stopped, BenchError> {
+        self.setup.on_transport(Side::Client, Stop { stopper: &self, control })
+    }
+}
+
+struct Stop<'a> {
+    stopper: &'a Stopper,
+    control: &'a Control<Stopper>,
+}
+
+impl OnTransport for Stop<'_> {
+    type Output = Stopped;
+
+    fn run<T: Transport>(self, transport: T) -> Result<Stopped, BenchError> {
+        let Stopper { setup, server, senders, stop } = self.stopper;
+        let endpoint = Endpoint::new(transport, setup.endpoint())?;
+        let server = server.parse()?;
+        // The query itself is queued behind the places of the stopped senders, so the server has passed those when it
+        // answers. Each query has its own session, since a stop outlasts the server's timeout of a silent session.
+        let awaits = || {
+            let session = endpoint.block_on(endpoint.connect(&server))?;
+            let counted = Counted::ask(&endpoint, &session);
+            endpoint.block_on(session.close());
+            counted.map(|counted| counted.awaited > 0)
+        };
+        let mut stopped = Stopped::default();
+        while !self.control.stopping() {
+            run_for_a_moment(senders)?;
+            let mut is_caught = awaits()?;
+            if is_caught {
+                thread::sleep(SETTLE);
+                is_caught = awaits()?;
+            }
+            if !is_caught {
+                self.rest(REST);
+                continue;
+            }
+            stopped.caught += 1;
+            if stopped.caught == 1 {
+                self.control.ready(());
+            }
+            self.rest(*stop);
+            // Its burst ends now. If the sender is stopped within another burst, that stop lasts longer.
+            run_for_a_moment(senders)?;
+            self.rest(REST_AFTER);
+        }
+        signal(senders, Signal::CONT)?;
+        Ok(stopped)
+    }
+}
+
+impl Stop<'_> {
+    /// Sleeps, unless it is to end earlier.
+    fn rest(&self, time: Duration) {
+        let until = Instant::now() + time;
+        while !self.control.stopping() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            thread::sleep(left.min(LOOK_AROUND));
+        }
+    }
+}
+
+/// Lets senders run for a few bursts.
+fn run_for_a_moment(senders: &[u32]) -> Result<(), BenchError> {
+    signal(senders, Signal::CONT)?;
+    thread::sleep(RUN);
+    signal(senders, Signal::STOP)
+}
+
+fn signal(processes: &[u32], signal: Signal) -> Result<(), BenchError> {
+    for process in processes {
+        let Some(process) = Pid::from_raw(*process as i32) else { continue };
+        kill_process(process, signal)
+            .map_err(|error| BenchError::io("stop a sender and let it go on")(error.into()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,208 @@
+//! The fault hunts: endpoints in a simulated datacenter under random work and random faults, each run drawn from a seed.
+//!
+//! A run draws a topology, endpoints with their settings, work (calls of every kind and size, sessions opened and
+//! closed from both ends) and a fault plan: packets are lost, duplicated, reordered and delayed, links and hosts fail,
+//! hosts restart with lost memory. Then the network heals, and the run must end as the protocol promises, which
+//! [`dunlin_trial::judge`] checks. A broken promise panics inside the run, and reports the seed.
+//!
+//! NICs drop corrupted packets, because of the checksums of Ethernet and UDP: they count as lost. One run in ten flips
+//! bits after the checksums; there a response may be wrong, but nothing panics, leaks or hangs.
+//!
+//! [`Hunt::run`] runs many seeds, [`replay`] one, and [`shrink`] searches for fewer faults. docs/simulation.md describes
+//! each hunt. Start reading at `scenario` and `run`.
+//!
+//! | File | What it holds |
+//! |---|---|
+//! | `kv` | the same for the key-value service, judged by the observations of its clients |
+//! | `raft` | the same for replicated state machines |
+//! | `coord` | the same for the cluster manager |
+//! | `cluster` | replicas of any machine |
+//! | `clients` | the work of their clients, and the judge of their observations |
+//! | `scenario` | the meaning of a seed |
+//! | `strain` | one-way partitions, clocks of other rates and long pauses, for all of them |
+//! | `node` | an endpoint, and the program that drives it |
+//! | `run` | one run, up to its verdict |
+//! | `story` | the result of a run |
+//! | `jobs` | many runs, several in parallel |
+//! | `failure` | turns a broken promise into a message |
+//! | `trace` | the files written for a run |
+#![forbid(unsafe_code)]
+
+mod clients;
+mod cluster;
+mod coord;
+mod error;
+mod failure;
+mod jobs;
+mod kv;
+mod node;
+mod raft;
+mod run;
+mod scenario;
+mod story;
+mod strain;
+mod trace;
+
+use std::fmt::Debug;
+use std::path::Path;
+use std::time::Duration;
+
+use dunlin_sim::{FaultPlan, Topology};
+
+pub use error::TraceError;
+pub use scenario::Scenario;
+pub use story::Story;
+
+use trace::Trace;
+
+/// Limit of runs in the search for fewer faults.
+const SHRINK_TRIES: usize = 40;
+
+/// The subject of a hunt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Kind {
+    /// Endpoints that call each other.
+    #[default]
+    Rpc,
+    /// The key-value service: clients and a server; the history of each key must be linearizable.
+    Kv,
+    /// Replicated state machines: replicas and clients; logs must satisfy Raft's invariants, and histories must be
+    /// linearizable.
+    Raft,
+    /// The cluster manager on replicated state machines: answers to members, holders of leases, writers and watchers
+    /// must be as docs/coordination.md promises.
+    Coord,
+}
+
+/// The run of a seed, of any kind.
+trait Drawn: Debug {
+    fn topology(&self) -> &Topology;
+    fn plan(&mut self) -> &mut FaultPlan;
+
+    /// # Panics
+    /// If a promise is broken.
+    fn run(self: Box<Self>, trace: Option<&Trace>) -> Story;
+}
+
+/// Implements [`Drawn`] by calling a function with the scenario.
+macro_rules! drawn {
+    ($scenario:ty, $run:expr) => {
+        impl Drawn for $scenario {
+            fn topology(&self) -> &Topology {
+                &self.topology
+            }
+
+            fn plan(&mut self) -> &mut FaultPlan {
+                &mut self.plan
+            }
+
+            fn run(self: Box<Self>, trace: Option<&Trace>) -> Story {
+                $run(*self, trace)
+            }
+        }
+    };
+}
+
+drawn!(Scenario, run::run);
+drawn!(kv::Scenario, kv::run);
+
+impl Kind {
+    /// The run of a seed, with its own faults or with others.
+    fn draw(self, seed: u64, faults: Option<&FaultPlan>) -> Box<dyn Drawn> {
+        let mut drawn: Box<dyn Drawn> = match self {
+            Kind::Rpc => Box::new(Scenario::draw(seed)),
+            Kind::Kv => Box::new(kv::Scenario::draw(seed)),
+            Kind::Raft => Box::new(cluster::Of::<raft::KeyValues>::draw(seed)),
+            Kind::Coord => Box::new(cluster::Of::<coord::Manager>::draw(seed)),
+        };
+        if let Some(faults) = faults {
+            *drawn.plan() = faults.clone();
+        }
+        drawn
+    }
+
+    /// The faults of a seed.
+    fn plan(self, seed: u64) -> FaultPlan {
+        self.draw(seed, None).plan().clone()
+    }
+
+    /// Runs a seed, with its own faults or with others; returns its result, or why it failed.
+    fn run(self, seed: u64, faults: Option<&FaultPlan>, trace: Option<&Trace>) -> Result<Story, String> {
+        let drawn = self.draw(seed, faults);
+        failure::caught(|| drawn.run(trace))
+    }
+
+    /// Makes the directory of a trace, with everything known of a seed before it runs.
+    fn trace(self, seed: u64, faults: Option<&FaultPlan>, directory: &Path) -> Result<Trace, TraceError> {
+        let mut drawn = self.draw(seed, faults);
+        let plan = drawn.plan().clone();
+        Trace::create(directory, &drawn, drawn.topology(), &plan)
+    }
+}
+
+/// Which seeds to run.
+#[derive(Debug, Clone, Copy)]
+pub struct Hunt {
+    /// Of which kind.
+    pub kind: Kind,
+    /// The first seed.
+    pub first: u64,
+    /// The number of seeds, if limited.
+    pub seeds: Option<u64>,
+    /// The time, if limited.
+    pub time: Option<Duration>,
+    /// The number of parallel runs.
+    pub jobs: usize,
+}
+
+/// The progress so far.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Progress {
+    /// Completed runs.
+    pub seeds: u64,
+    /// Calls issued in them.
+    pub calls: u64,
+    /// Packets sent in them.
+    pub packets: u64,
+    /// Keys whose histories could not be decided in time.
+    pub undecided: u64,
+    /// Replicas that refused to start because of bit rot, and were replaced.
+    pub replaced: u64,
+    /// Changes of members and of leaders that were made.
+    pub changes: u64,
+    /// Elapsed time.
+    pub elapsed: Duration,
+}
+
+/// A seed that broke a promise.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    /// The seed.
+    pub seed: u64,
+    /// The broken promise, and where it was detected.
+    pub why: String,
+}
+
+/// Runs one seed, with its own faults or with others, and writes a trace of it to a directory if one is given.
+///
+/// # Errors
+/// [`TraceError`] if the trace cannot be written. A broken promise is the inner error.
+pub fn replay(
+    kind: Kind,
+    seed: u64,
+    faults: Option<&FaultPlan>,
+    directory: Option<&Path>,
+) -> Result<Result<Story, Failure>, TraceError> {
+    let trace = directory.map(|directory| kind.trace(seed, faults, directory)).transpose()?;
+    let result = kind.run(seed, faults, trace.as_ref()).map_err(|why| Failure { seed, why });
+    trace.map_or(Ok(()), Trace::finish)?;
+    Ok(result)
+}
+
+/// Searches for fewer faults with which a seed still fails; returns them, with the failure.
+pub fn shrink(kind: Kind, seed: u64) -> Option<(FaultPlan, Failure)> {
+    let why = |plan: &FaultPlan| kind.run(seed, Some(plan), None).err();
+    let plan = kind.plan(seed).shrink(SHRINK_TRIES, |plan| why(plan).is_some());
+    let why = why(&plan)?;
+    Some((plan, Failure { seed, why }))
+}

@@ -1,0 +1,26 @@
+//! What every experiment needs: processes on their cores, repeated runs beside a floor, measurements, and a report.
+//!
+//! It knows no experiment and no service. An experiment gets a [`Lab`], starts processes ([`peer`]) or simulations
+//! ([`Trial`]), takes runs of each case, and adds rows to a [`report::Report`], which is shown as a table, a JSON file or
+//! a page.
+//!
+//! | Module | What it holds |
+//! |---|---|
+//! | `lab` | the environment of one experiment; `lab/simulate.rs` runs cases in virtual time |
+//! | `lab/cases.rs`, `lab/figures.rs` | an experiment as data: the cases as the product of axes, and the figures of each |
+//! | [`peer`] | the processes of an experiment |
+//! | [`measure`] | cores, clocks, memory, latencies, and figures beside their floors |
+//! | [`report`] | rows with floors, papers and targets; tables, pages and plots |
+//!
+//! A program whose experiments start processes must call [`peer::serve`] if its first argument is [`peer::ARGUMENT`].
+//! Start reading at [`Lab`].
+#![forbid(unsafe_code)]
+
+mod error;
+mod lab;
+pub mod measure;
+pub mod peer;
+pub mod report;
+
+pub use error::LabError;
+pub use lab::{Case, Cases, Figure, Lab, Rounds, Settings, Simulations, Trial, World, spread};
