@@ -184,7 +184,8 @@ fn in_key_order<const KEY: usize>(map: &BTreeMap<[u8; KEY], u64>) {
     row("load in key order, one at a time", one, None);
     let bursts = rate_of(&|index| {
         for items in items.chunks(BURST) {
-            let items: ArrayVec<(&[u8], &[u8]), BURST> = items.iter().map(|(key, value)| (&key[..], &value[..])).collect();
+            let items: ArrayVec<(&[u8], &[u8]), BURST> =
+                items.iter().map(|(key, value)| (&key[..], &value[..])).collect();
             index.insert_burst(&items, &pin(), |_, old| _ = old.expect("there is no limit"));
         }
     });
