@@ -8,10 +8,12 @@
 //! | [`log`] | the first segment of a replicated node's log |
 //! | [`memcached`] | the memcached protocol of a server of one core |
 //! | [`index`] | an ordered index, beside a map of the standard library |
+//! | [`index_wire`] | the requests and answers of the index service |
 //! | [`seeds`] | the first corpus: one packet of each kind |
 
 pub mod endpoint;
 pub mod index;
+pub mod index_wire;
 pub mod log;
 pub mod memcached;
 pub mod packet;

@@ -24,13 +24,14 @@ use crate::settings::{Parsed, Refusal};
 
 /// What the commands are for, and examples.
 const HELP: &str = "\
-Services: kv, raft, coord, seq. Observation: top, echo. Lab: demo, bench, sim. For shells: completions, man.
+Services: kv, index, raft, coord, seq. Observation: top, echo. Lab: demo, bench, sim. For shells: completions, man.
 
 Examples:
   dunlin demo                                 see what it does on this machine, in half a minute
   dunlin echo serve --at shm:echo             an echo server; call it with: dunlin echo call --at shm:echo
   dunlin kv serve                             a key-value server, for memcached clients too
   dunlin raft serve --help                    a replicated one, that outlives its machines
+  dunlin index serve                          an ordered index, which can be scanned
   dunlin coord serve --help                   the cluster manager: who is there, who holds what
   dunlin seq serve --at shm:seq               a sequencer: increasing numbers for many clients
   dunlin bench run rpc-latency                repeat one experiment of the papers";
@@ -53,6 +54,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Kv(commands::kv::Arguments),
+    Index(commands::index::Arguments),
     Raft(commands::raft::Arguments),
     Coord(commands::coord::Arguments),
     Seq(commands::seq::Arguments),
@@ -109,6 +111,7 @@ fn default_level(command: &Command) -> LevelFilter {
         #[cfg(feature = "bench")]
         Command::Echo(arguments) if arguments.serves() => LevelFilter::WARN,
         Command::Kv(arguments) if arguments.serves() => LevelFilter::WARN,
+        Command::Index(arguments) if arguments.serves() => LevelFilter::WARN,
         Command::Raft(arguments) if arguments.serves() => LevelFilter::WARN,
         Command::Coord(arguments) if arguments.serves() => LevelFilter::WARN,
         Command::Seq(arguments) if arguments.serves() => LevelFilter::WARN,
@@ -129,6 +132,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         #[cfg(feature = "bench")]
         Command::Echo(arguments) => commands::echo::run(arguments, interrupt),
         Command::Kv(arguments) => commands::kv::run(arguments, interrupt),
+        Command::Index(arguments) => commands::index::run(arguments, interrupt),
         Command::Raft(arguments) => commands::raft::run(arguments, interrupt),
         Command::Coord(arguments) => commands::coord::run(arguments, interrupt),
         Command::Seq(arguments) => commands::seq::run(arguments, interrupt),

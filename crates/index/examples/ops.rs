@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use crossbeam_utils::CachePadded;
-use dunlin_index::{Index, Order, Range, Scan, pin};
+use dunlin_index::{Builder, Index, Order, Range, Scan, pin};
 use dunlin_net::random::Random;
 
 const BURST: usize = 16;
@@ -154,10 +154,50 @@ fn compare<const KEY: usize>(items: u64, key: fn(u64) -> [u8; KEY]) {
         row(&format!("GET, bursts of 16, beside 50/50 of {whose}"), both.0, None);
         row("  that thread", both.1, None);
     }
+    in_key_order(&map);
     println!(
         "  bytes an item, resident after loading: {index_bytes:.1}, {map_bytes:.1} (too low if memory of earlier rows was used again)"
     );
     println!("  {:?}", index.statistics(&pin()));
+}
+
+/// Loads the items in key order into new indexes, in three ways.
+fn in_key_order<const KEY: usize>(map: &BTreeMap<[u8; KEY], u64>) {
+    let items: Vec<([u8; KEY], [u8; 8])> = map.iter().map(|(key, number)| (*key, number.to_le_bytes())).collect();
+    let rate_of = |load: &dyn Fn(&Index)| {
+        let mut rates = [0.0; ROUNDS].map(|_| {
+            let index = Index::new(usize::MAX).expect("there is no limit");
+            let begun = Instant::now();
+            load(&index);
+            let rate = items.len() as f64 / begun.elapsed().as_secs_f64() / 1e6;
+            assert_eq!(index.len(), items.len());
+            rate
+        });
+        rates.sort_by(f64::total_cmp);
+        rates[ROUNDS / 2]
+    };
+    let one = rate_of(&|index| {
+        for (key, value) in &items {
+            index.insert(key, value, &pin()).expect("there is no limit");
+        }
+    });
+    row("load in key order, one at a time", one, None);
+    let bursts = rate_of(&|index| {
+        for items in items.chunks(BURST) {
+            let items: ArrayVec<(&[u8], &[u8]), BURST> =
+                items.iter().map(|(key, value)| (&key[..], &value[..])).collect();
+            index.insert_burst(&items, &pin(), |_, old| _ = old.expect("there is no limit"));
+        }
+    });
+    row("load in key order, bursts of 16", bursts, None);
+    let built = rate_of(&|index| {
+        let mut builder = Builder::new(index);
+        for (key, value) in &items {
+            builder.push(key, value).expect("the keys are in order");
+        }
+        builder.finish().expect("there is no limit");
+    });
+    row("load in key order, built; and one at a time", built, Some(one));
 }
 
 fn get_one<const KEY: usize>(index: &Index, key: [u8; KEY]) -> u64 {

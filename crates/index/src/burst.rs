@@ -78,13 +78,33 @@ impl Index {
         mut done: impl FnMut(usize, Result<Option<Value<'a>>, Refused>),
     ) {
         for (part, items) in items.chunks(PROBES_MAX).enumerate() {
-            let (link, root) = self.root(guard);
-            let mut probes = items.iter().map(|item| Probe::new(link, root, item.0, Purpose::Write)).collect();
-            self.run(&mut probes, guard, |_, _| {});
+            self.fetch(items.iter().map(|item| item.0), guard);
             for (at, (key, value)) in items.iter().enumerate() {
                 done(PROBES_MAX * part + at, self.insert(key, value, guard));
             }
         }
+    }
+
+    /// Removes a burst of keys in order. `done` gets the index of each and the result of its [`Index::remove`].
+    pub fn remove_burst<'a>(
+        &'a self,
+        keys: &[&[u8]],
+        guard: &'a Guard,
+        mut done: impl FnMut(usize, Option<Value<'a>>),
+    ) {
+        for (part, keys) in keys.chunks(PROBES_MAX).enumerate() {
+            self.fetch(keys.iter().copied(), guard);
+            for (at, key) in keys.iter().enumerate() {
+                done(PROBES_MAX * part + at, self.remove(key, guard));
+            }
+        }
+    }
+
+    /// Brings what writes of up to [`PROBES_MAX`] keys need into the cache.
+    fn fetch<'k>(&self, keys: impl Iterator<Item = &'k [u8]>, guard: &Guard) {
+        let (link, root) = self.root(guard);
+        let mut probes = keys.map(|key| Probe::new(link, root, key, Purpose::Write)).collect();
+        self.run(&mut probes, guard, |_, _| {});
     }
 
     fn root<'a>(&'a self, guard: &'a Guard) -> (Link<'a>, Node<'a>) {

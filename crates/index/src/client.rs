@@ -12,9 +12,11 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 
 use crate::error::{IndexError, check_lengths};
 use crate::range::{Gap, Order, Range};
+use crate::service::ServerStats;
+use crate::snapshot::Saved;
 use crate::wire::{
-    After, Code, DELETE, GET, LONG_PAGE, LONG_SCAN, PUT, Page, PageLimits, SCAN, SHORT_PAGE, ScanRequest, encode_key,
-    encode_put,
+    After, COUNT, COUNT_PAGE, Code, Counted, DELETE, GET, LONG_PAGE, LONG_SCAN, PUT, Page, PageLimits, SAVE, SCAN,
+    SHORT_PAGE, STATS, ScanRequest, encode_key, encode_plain, encode_put, parse_saved,
 };
 
 /// Settings of a client.
@@ -156,18 +158,71 @@ impl<T: Transport + 'static> Client<T> {
     /// # Errors
     /// As [`Client::scan`], and if the limits are not within [`LONG_PAGE`].
     pub fn scan_with(&self, range: Range<'_>, order: Order, limits: PageLimits) -> Result<Pages<T>, IndexError> {
-        for gap in [range.low, range.high] {
-            check_lengths(gap.key(), &[]).map_err(IndexError::TooLong)?;
-        }
-        if range.is_reversed() {
-            return Err(IndexError::Reversed);
-        }
+        check_range(range)?;
         if !limits.are_within(LONG_PAGE) {
             return Err(IndexError::PageLimits { items: limits.items, bytes: limits.bytes });
         }
         let bounds = [range.low, range.high].map(OwnedGap::new);
         Ok(Pages { client: self.clone(), bounds, order, limits, after: None, is_over: false })
     }
+}
+
+impl<T: Transport + 'static> Client<T> {
+    /// Counts the items of a range at the server, a part after the other. Each part is a scan as described at
+    /// [`Pages`]; writes meanwhile may or may not be counted.
+    ///
+    /// # Errors
+    /// As [`Client::scan`] and [`Pages::next`]; nothing is known of the number then.
+    pub async fn count(&self, range: Range<'_>) -> Result<u64, IndexError> {
+        check_range(range)?;
+        let inner = &self.0;
+        let (mut items, mut last) = (0, None::<(Vec<u8>, u64)>);
+        loop {
+            let after = last.as_ref().map(|(key, incarnation)| After { key, incarnation: *incarnation });
+            let request = ScanRequest { range, order: Order::Ascending, limits: COUNT_PAGE, after };
+            let call = inner.scans.call_with(COUNT, request.encode(), CallPolicy::repeatable());
+            let answer = call.await.map_err(|why| inner.judge(why))?;
+            let counted = Counted::parse(&answer).ok_or_else(|| inner.protocol("a count is malformed"))?;
+            items += u64::from(counted.items);
+            if !counted.has_more {
+                return Ok(items);
+            }
+            // A server that goes back would make the client count for ever.
+            if !request.rest().contains(counted.last) {
+                return Err(inner.protocol("it counted keys out of the bounds"));
+            }
+            last = Some((counted.last.to_vec(), counted.incarnation));
+        }
+    }
+
+    /// Asks for the statistics of the whole server.
+    ///
+    /// # Errors
+    /// [`IndexError::Call`], [`IndexError::Protocol`].
+    pub async fn stats(&self) -> Result<ServerStats, IndexError> {
+        let inner = &self.0;
+        let call = inner.scans.call_with(STATS, encode_plain(), CallPolicy::repeatable());
+        let answer = call.await.map_err(|why| inner.judge(why))?;
+        ServerStats::decode(&answer).map_err(|why| inner.protocol(&why))
+    }
+
+    /// Makes the server save a snapshot, and returns when it is on the disk. [`ClientConfig::timeout`] must be long
+    /// enough for that.
+    ///
+    /// # Errors
+    /// [`IndexError::Snapshot`]; [`IndexError::Call`], if the server did not say in time that it is done.
+    pub async fn save(&self) -> Result<Saved, IndexError> {
+        let answer = self.0.scans.call(SAVE, encode_plain()).await.map_err(|why| self.0.judge(why))?;
+        let (items, file_bytes) = parse_saved(&answer).ok_or_else(|| self.0.protocol("its answer is malformed"))?;
+        Ok(Saved { items, file_bytes })
+    }
+}
+
+fn check_range(range: Range<'_>) -> Result<(), IndexError> {
+    for gap in [range.low, range.high] {
+        check_lengths(gap.key(), &[]).map_err(IndexError::TooLong)?;
+    }
+    if range.is_reversed() { Err(IndexError::Reversed) } else { Ok(()) }
 }
 
 impl<T: Transport + 'static> Inner<T> {
@@ -189,6 +244,9 @@ impl<T: Transport + 'static> Inner<T> {
             CallError::Application(error) => match Code::of(error.code()) {
                 Some(Code::Full) => IndexError::Full { server },
                 Some(Code::OtherServer) => IndexError::Restarted { server },
+                Some(Code::NoSnapshot | Code::Saving | Code::NotSaved) => {
+                    IndexError::Snapshot { server, why: error.message().into() }
+                }
                 _ => self.protocol(&error.to_string()),
             },
             CallError::NoHandler => self.protocol(&call.to_string()),

@@ -66,6 +66,14 @@ pub enum IndexError {
         /// The server.
         server: Addr,
     },
+    /// The server saved no snapshot. The one before is as it was.
+    #[error("{server} saved no snapshot: {why}")]
+    Snapshot {
+        /// The server.
+        server: Addr,
+        /// What the server said.
+        why: Arc<str>,
+    },
     /// The call failed.
     #[error("{server}: {why}")]
     Call {

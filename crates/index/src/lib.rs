@@ -21,7 +21,8 @@
 //! overlap; [`Index::burst`] does it with look-ups and short scans, [`Index::insert_burst`] with writes.
 //!
 //! **Service.** [`IndexService`] serves an index on endpoints, one for each core, and [`Client`] reaches it: look-ups,
-//! writes, and scans by pages. [`wire`] has the messages.
+//! writes, and scans by pages. [`Server`] is all of that as a program runs it, with snapshots. [`wire`] has the
+//! messages.
 //!
 //! ```
 //! use dunlin_index::{Index, Order, Range, pin};
@@ -57,6 +58,7 @@ mod range;
 mod scan;
 pub mod service;
 mod slice;
+pub mod snapshot;
 mod statistics;
 mod tidy;
 mod value;
@@ -71,6 +73,7 @@ pub use guard::{Guard, pin};
 pub use index::Index;
 pub use range::{Gap, Order, Range};
 pub use scan::{Cursor, Scan};
-pub use service::{IndexService, ServiceStats, SharedIndex};
+pub use service::{IndexService, Server, ServerConfig, ServerError, ServerStats, ServiceStats, SharedIndex};
+pub use snapshot::{BuildError, Builder};
 pub use statistics::Statistics;
 pub use value::Value;

@@ -8,6 +8,11 @@
 //! | answer of [`PUT`], [`DELETE`] | 1 if the key had a value, otherwise 0 |
 //! | request of [`SCAN`], [`LONG_SCAN`] | [`ScanRequest`] |
 //! | their answer | [`Page`] |
+//! | request of [`COUNT`] | [`ScanRequest`] |
+//! | its answer | [`Counted`] |
+//! | request of [`STATS`], [`SAVE`] | version (1) |
+//! | answer of [`STATS`] | JSON: [`ServerStats`](crate::ServerStats) |
+//! | answer of [`SAVE`] | items in the snapshot (8), bytes of its file (8) |
 //!
 //! A refused request ends with an application error, whose code is a [`Code`]. It changes nothing.
 
@@ -26,6 +31,12 @@ pub const DELETE: u8 = 0x72;
 pub const SCAN: u8 = 0x73;
 /// Request type: a page of a scan, made on a worker thread.
 pub const LONG_SCAN: u8 = 0x74;
+/// Request type: how many items a part of a range has, counted on a worker thread.
+pub const COUNT: u8 = 0x75;
+/// Request type: the statistics of a whole server.
+pub const STATS: u8 = 0x76;
+/// Request type: save a snapshot, and answer when it is on the disk.
+pub const SAVE: u8 = 0x77;
 /// Version of these layouts.
 pub const VERSION: u8 = 1;
 
@@ -33,6 +44,9 @@ pub const VERSION: u8 = 1;
 pub const SHORT_PAGE: PageLimits = PageLimits { items: 64, bytes: 16 << 10 };
 /// Maximum limits of a page of [`LONG_SCAN`].
 pub const LONG_PAGE: PageLimits = PageLimits { items: 16 << 10, bytes: 256 << 10 };
+
+/// Maximum limits of one request of [`COUNT`].
+pub const COUNT_PAGE: PageLimits = PageLimits { items: 64 << 10, bytes: u32::MAX };
 
 /// Bytes of a page before its items.
 const PAGE_HEADER_BYTES: usize = 16;
@@ -59,6 +73,16 @@ impl PageLimits {
     pub fn are_within(self, most: PageLimits) -> bool {
         (1..=most.items).contains(&self.items) && (1..=most.bytes).contains(&self.bytes)
     }
+
+    /// Whether a page with `items` items has room for another one, with which it has `bytes` bytes.
+    fn have_room(self, items: u32, bytes: usize) -> bool {
+        items < self.items && (items == 0 || bytes <= self.bytes as usize)
+    }
+}
+
+/// The bytes that an item counts in a page.
+fn item_bytes(key: &[u8], value: &[u8]) -> usize {
+    ITEM_HEADER_BYTES + key.len() + value.len()
 }
 
 /// Codes of application errors.
@@ -83,11 +107,17 @@ pub enum Code {
     OtherServer = 8,
     /// The cursor is not within the bounds of the scan.
     CursorOutside = 9,
+    /// The server has no file for snapshots.
+    NoSnapshot = 10,
+    /// A snapshot is being saved already.
+    Saving = 11,
+    /// The snapshot could not be saved: the message says why.
+    NotSaved = 12,
 }
 
 impl Code {
     /// All of them.
-    pub const ALL: [Code; 9] = [
+    pub const ALL: [Code; 12] = [
         Code::Malformed,
         Code::Unknown,
         Code::KeyTooLong,
@@ -97,6 +127,9 @@ impl Code {
         Code::PageLimits,
         Code::OtherServer,
         Code::CursorOutside,
+        Code::NoSnapshot,
+        Code::Saving,
+        Code::NotSaved,
     ];
 
     /// The code with this number.
@@ -118,7 +151,7 @@ impl Code {
             Code::Reversed => "the lower bound of the scan is above its upper bound: swap them",
             Code::PageLimits => {
                 "a page has 1 to 64 items and bytes up to 16384 (type 0x73), or 1 to 16384 items and bytes up to \
-                 262144 (type 0x74)"
+                 262144 (type 0x74); a count is of 1 to 65536 items and at least 1 byte (type 0x75)"
             }
             Code::OtherServer => {
                 "the cursor is from another server, or this one was restarted: begin the scan again, or a new one \
@@ -127,6 +160,9 @@ impl Code {
             Code::CursorOutside => {
                 "the cursor is not within the bounds of the scan: send the bounds that it began with"
             }
+            Code::NoSnapshot => "the server has no file for snapshots: start it with --snapshot FILE",
+            Code::Saving => "a snapshot is being saved already: try again when it is done",
+            Code::NotSaved => "the snapshot was not saved: the log of the server says why",
         }
     }
 }
@@ -288,6 +324,11 @@ impl<'a> ScanRequest<'a> {
     }
 }
 
+/// Whether a request, which was parsed, is for the first part of a scan.
+pub(crate) fn is_first(request: &[u8]) -> bool {
+    request.get(24..SCAN_HEADER_BYTES).is_some_and(|incarnation| incarnation == [0; 8])
+}
+
 fn kind_of(gap: Gap<'_>) -> u8 {
     match gap {
         Gap::Before(_) => 0,
@@ -302,6 +343,113 @@ fn gap_of(kind: u8, key: &[u8]) -> Result<Gap<'_>, Code> {
         1 => Ok(Gap::After(key)),
         2 => Ok(Gap::AfterPrefix(key)),
         _ => Err(Code::Unknown),
+    }
+}
+
+/// A request for [`STATS`] or [`SAVE`].
+pub fn encode_plain() -> Vec<u8> {
+    vec![VERSION]
+}
+
+/// Parses a request for [`STATS`] or [`SAVE`].
+///
+/// # Errors
+/// What is wrong with the request.
+pub fn parse_plain(request: &[u8]) -> Result<(), Code> {
+    match request {
+        [version] => check_version(*version),
+        _ => Err(Code::Malformed),
+    }
+}
+
+/// The answer of [`SAVE`]: items in the snapshot, and bytes of its file.
+pub(crate) fn encode_saved(items: u64, bytes: u64) -> Vec<u8> {
+    [items, bytes].map(u64::to_le_bytes).concat()
+}
+
+/// Parses the answer of [`SAVE`]; `None` if it is none.
+pub(crate) fn parse_saved(answer: &[u8]) -> Option<(u64, u64)> {
+    let (items, bytes) = answer.split_first_chunk::<8>()?;
+    Some((u64::from_le_bytes(*items), u64::from_le_bytes(bytes.try_into().ok()?)))
+}
+
+/// The answer of [`COUNT`].
+///
+/// | Bytes | Field |
+/// |---|---|
+/// | 8 | incarnation of the server |
+/// | 4 | number of items |
+/// | 1, 3 | 1 if the range has more items, otherwise 0; zeros |
+/// | | the last key that was counted |
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counted<'a> {
+    /// A random number that the server drew when it was started; never zero.
+    pub incarnation: u64,
+    /// Number of items.
+    pub items: u32,
+    /// Whether the range has more items.
+    pub has_more: bool,
+    /// The last key that was counted; empty if there was none.
+    pub last: &'a [u8],
+}
+
+impl<'a> Counted<'a> {
+    /// Encodes it.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut answer = Vec::with_capacity(PAGE_HEADER_BYTES + self.last.len());
+        answer.extend_from_slice(&self.incarnation.to_le_bytes());
+        answer.extend_from_slice(&self.items.to_le_bytes());
+        answer.extend_from_slice(&[u8::from(self.has_more), 0, 0, 0]);
+        answer.extend_from_slice(self.last);
+        answer
+    }
+
+    /// Checks an answer; `None` if the bytes are none.
+    pub fn parse(answer: &'a [u8]) -> Option<Counted<'a>> {
+        let (header, last) = answer.split_at_checked(PAGE_HEADER_BYTES)?;
+        let (items, has_more) = (number(&header[8..]), header[12] == 1);
+        // An empty part that has more would keep a client asking for ever.
+        let is_sound = header[..8] != [0; 8]
+            && header[12] <= 1
+            && header[13..] == [0; 3]
+            && last.len() <= KEY_BYTES_MAX
+            && (items > 0 || (last.is_empty() && !has_more));
+        let incarnation = u64::from(number(header)) | u64::from(number(&header[4..])) << 32;
+        is_sound.then_some(Counted { incarnation, items, has_more, last })
+    }
+}
+
+/// Counts items within limits.
+#[derive(Debug)]
+pub(crate) struct Counting {
+    limits: PageLimits,
+    items: u32,
+    bytes: usize,
+    last: Vec<u8>,
+}
+
+impl Counting {
+    pub fn new(limits: PageLimits) -> Counting {
+        Counting { limits, items: 0, bytes: 0, last: Vec::new() }
+    }
+
+    /// Counts an item; returns false if it belongs to the next part.
+    #[inline]
+    pub fn push(&mut self, key: &[u8], value: &[u8]) -> bool {
+        let bytes = self.bytes + item_bytes(key, value);
+        if !self.limits.have_room(self.items, bytes) {
+            return false;
+        }
+        (self.items, self.bytes) = (self.items + 1, bytes);
+        self.last.clear();
+        self.last.extend_from_slice(key);
+        true
+    }
+
+    /// The answer, and its number of items.
+    pub fn end(self, has_more: bool, incarnation: u64) -> (Vec<u8>, u32) {
+        let Counting { items, last, .. } = self;
+        (Counted { incarnation, items, has_more, last: &last }.encode(), items)
     }
 }
 
@@ -333,8 +481,8 @@ impl<'v> PageWriter<'v> {
     /// Writes an item; returns false if it belongs to the next page.
     #[inline]
     pub fn push(&mut self, key: &[u8], value: &[u8]) -> bool {
-        let bytes = self.page.len() - PAGE_HEADER_BYTES + ITEM_HEADER_BYTES + key.len() + value.len();
-        if self.items == self.limits.items || (self.items > 0 && bytes > self.limits.bytes as usize) {
+        let bytes = self.page.len() - PAGE_HEADER_BYTES + item_bytes(key, value);
+        if !self.limits.have_room(self.items, bytes) {
             return false;
         }
         self.page.extend_from_slice(&(key.len() as u32).to_le_bytes());
@@ -509,10 +657,40 @@ mod tests {
     }
 
     #[test]
+    fn counts_are_read_back_and_nothing_else_is() {
+        let mut counting = Counting::new(LIMITS);
+        assert!(counting.push(b"a", &[1; 200]), "the first item may exceed the limit");
+        assert!(!counting.push(b"b", b""));
+        let mut counting = Counting::new(LIMITS);
+        assert!(counting.push(b"", b"") && counting.push(b"b", b"1") && counting.push(b"c", b"1"));
+        assert!(!counting.push(b"d", b""));
+        let (answer, items) = counting.end(true, 7 << 40);
+        let counted = Counted { incarnation: 7 << 40, items: 3, has_more: true, last: b"c" };
+        assert_eq!((Counted::parse(&answer), items), (Some(counted), 3));
+        let none = Counted { incarnation: 1, items: 0, has_more: false, last: b"" };
+        assert_eq!(Counted::parse(&none.encode()), Some(none));
+        for wrong in [
+            Counted { incarnation: 0, ..counted },
+            Counted { items: 0, ..counted },
+            Counted { has_more: true, ..none },
+            Counted { last: &[0; KEY_BYTES_MAX + 1], ..counted },
+        ] {
+            assert_eq!(Counted::parse(&wrong.encode()), None, "{wrong:?}");
+        }
+        for len in 0..PAGE_HEADER_BYTES {
+            assert_eq!(Counted::parse(&answer[..len]), None);
+        }
+        assert_eq!(parse_saved(&encode_saved(1, u64::MAX)), Some((1, u64::MAX)));
+        assert_eq!(parse_saved(&[0; 15]).or(parse_saved(&[0; 17])), None);
+        assert_eq!(parse_plain(&encode_plain()), Ok(()));
+        assert_eq!((parse_plain(&[]), parse_plain(&[2])), (Err(Code::Malformed), Err(Code::Unknown)));
+    }
+
+    #[test]
     fn codes_are_found_by_their_numbers() {
         for (at, code) in Code::ALL.into_iter().enumerate() {
             assert_eq!((code as usize, Code::of(code as u32)), (at + 1, Some(code)));
         }
-        assert_eq!(Code::of(0).or(Code::of(10)), None);
+        assert_eq!(Code::of(0).or(Code::of(13)), None);
     }
 }

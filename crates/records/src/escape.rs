@@ -2,8 +2,14 @@
 
 use crate::error::Fault;
 
-/// Appends a field to `line`. Valid UTF-8 stays readable.
-pub(crate) fn escape(field: &[u8], line: &mut Vec<u8>) {
+/// Appends a field of a tab-separated line to `line`. Valid UTF-8 stays readable.
+///
+/// ```
+/// let mut line = Vec::new();
+/// dunlin_records::escape(b"a\tb\xff", &mut line);
+/// assert_eq!(line, br"a\tb\xff");
+/// ```
+pub fn escape(field: &[u8], line: &mut Vec<u8>) {
     for chunk in field.utf8_chunks() {
         for byte in chunk.valid().bytes() {
             match byte {

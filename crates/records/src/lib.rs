@@ -28,6 +28,7 @@ mod writer;
 
 pub use columns::{Column, Columns, HeaderRow};
 pub use error::{Fault, RecordError};
+pub use escape::escape;
 pub use format::{Format, UnknownFormat};
 pub use input::{Input, Progress};
 pub use lines::RECORD_BYTES_MAX;

@@ -8,6 +8,7 @@ pub mod coord;
 pub mod demo;
 #[cfg(feature = "bench")]
 pub mod echo;
+pub mod index;
 pub mod kv;
 pub mod man;
 pub mod raft;

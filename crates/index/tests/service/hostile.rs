@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use dunlin_index::wire::{
-    After, Code, DELETE, GET, LONG_PAGE, LONG_SCAN, PUT, Page, PageLimits, SCAN, SHORT_PAGE, ScanRequest, encode_key,
-    encode_put,
+    After, COUNT, COUNT_PAGE, Code, DELETE, GET, LONG_PAGE, LONG_SCAN, PUT, Page, PageLimits, SCAN, SHORT_PAGE, STATS,
+    ScanRequest, encode_key, encode_put,
 };
 use dunlin_index::{Gap, KEY_BYTES_MAX, Order, Range, VALUE_BYTES_MAX, pin};
 use dunlin_net::Addr;
@@ -78,7 +78,10 @@ fn each_wrong_request_is_refused_with_its_reason_and_changes_nothing() {
         (SCAN, sized(SHORT_PAGE.items + 1, 1), Code::PageLimits),
         (SCAN, sized(1, SHORT_PAGE.bytes + 1), Code::PageLimits),
     ];
-    for (req_type, most) in [(SCAN, SHORT_PAGE), (LONG_SCAN, LONG_PAGE)] {
+    for (req_type, most) in [(SCAN, SHORT_PAGE), (LONG_SCAN, LONG_PAGE), (COUNT, COUNT_PAGE)] {
+        if most.bytes < u32::MAX {
+            requests.push((req_type, sized(most.items, u32::MAX), Code::PageLimits));
+        }
         requests.extend((0..scan.len()).map(|len| (req_type, scan[..len].to_vec(), Code::Malformed)));
         requests.extend([
             (req_type, [&scan[..], b"x"].concat(), Code::Malformed),
@@ -88,7 +91,6 @@ fn each_wrong_request_is_refused_with_its_reason_and_changes_nothing() {
             (req_type, with(scan.clone(), 3, 255), Code::Unknown),
             (req_type, sized(0, 1), Code::PageLimits),
             (req_type, sized(1, 0), Code::PageLimits),
-            (req_type, sized(most.items, u32::MAX), Code::PageLimits),
             (req_type, sized(u32::MAX, most.bytes), Code::PageLimits),
             (req_type, page_of(Range::from(&long), None).encode(), Code::KeyTooLong),
             (req_type, page_of(Range::between(b"d", b"b"), None).encode(), Code::Reversed),
@@ -109,7 +111,7 @@ fn each_wrong_request_is_refused_with_its_reason_and_changes_nothing() {
         for (at, (req_type, request, code)) in requests.into_iter().enumerate() {
             assert_eq!(code_of(&session, req_type, request).await, Some(code), "request {at}, type {req_type:#x}");
         }
-        let failure = session.call(0x75, vec![1]).await.unwrap_err();
+        let failure = session.call(STATS, vec![1]).await.unwrap_err();
         assert_eq!(failure.error, CallError::NoHandler);
         // Empty ranges and cursors at their ends are no mistakes.
         for range in [Range::between(b"b", b"b"), Range { low: Gap::After(b"b"), high: Gap::Before(b"b\0") }] {
@@ -154,7 +156,7 @@ fn changed_requests_end_with_an_answer_or_a_reason() {
                         _ => request[at] = random.next() as u8,
                     }
                 }
-                let req_type = [GET, SCAN, LONG_SCAN][random.index(3)];
+                let req_type = [GET, SCAN, LONG_SCAN, COUNT][random.index(4)];
                 match code_of(&session, req_type, request).await {
                     Some(_) => *refused += 1,
                     None => *answered += 1,
@@ -187,7 +189,8 @@ fn a_cursor_goes_on_at_another_core_and_not_at_another_server() {
         let second = Page::parse(second.response).unwrap();
         assert_eq!(second.items().next().map(|(key, _)| key), Some(&64u64.to_be_bytes()[..]));
         assert_eq!(code_of(&sessions[2], SCAN, request.clone()).await, Some(Code::OtherServer));
-        assert_eq!(code_of(&sessions[2], LONG_SCAN, request).await, Some(Code::OtherServer));
+        assert_eq!(code_of(&sessions[2], LONG_SCAN, request.clone()).await, Some(Code::OtherServer));
+        assert_eq!(code_of(&sessions[2], COUNT, request).await, Some(Code::OtherServer));
     });
     assert_eq!(cores.map(|core| core.stats().short_pages), [1, 1]);
 }

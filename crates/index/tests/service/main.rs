@@ -6,7 +6,7 @@ mod net;
 
 use std::time::{Duration, Instant};
 
-use dunlin_index::wire::{GET, LONG_PAGE, PageLimits, SHORT_PAGE, encode_key};
+use dunlin_index::wire::{COUNT_PAGE, GET, LONG_PAGE, PageLimits, SHORT_PAGE, encode_key};
 use dunlin_index::{
     ClientConfig, Gap, Index, IndexError, IndexService, KEY_BYTES_MAX, Order, Range, SharedIndex, VALUE_BYTES_MAX,
 };
@@ -103,6 +103,54 @@ fn gets_that_arrive_together_are_looked_up_together() {
         let at = |number: u64| number.to_le_bytes();
         assert_eq!(found, [Some(&at(7)[..]), None, Some(&at(3)), Some(&at(7))]);
         assert!(client.get_many([b""; 0]).await.unwrap().is_empty());
+    });
+}
+
+/// What a client asks for together is sent together, arrives together and is looked up together; so are writes.
+#[test]
+fn a_client_asks_in_bursts() {
+    let (net, shared) = (Net::new(), numbered(1, 1000));
+    let service = net.serve(1, &shared);
+    let client = &net.client(1, ClientConfig::default());
+    net.run(async {
+        let found = client.get_many((0..1024u64).map(u64::to_be_bytes)).await.unwrap();
+        for (number, value) in (0..).zip(&found) {
+            let expected = (number < 1000u64).then(|| number.to_le_bytes());
+            assert_eq!(value.as_deref(), expected.as_ref().map(|value| &value[..]));
+        }
+        let stats = service.stats();
+        assert_eq!(stats.gets, 1024);
+        assert!(stats.get_bursts <= 1024 / 16, "bursts of 16 at least: {stats:?}");
+        let removed =
+            join_all((0..32u64).map(|number| async move { client.delete(&number.to_be_bytes()).await })).await;
+        assert!(removed.into_iter().all(|existed| existed.unwrap()));
+        let removed = service.stats();
+        assert!(removed.deletes == 32 && removed.write_bursts <= 2, "{removed:?}");
+        let stored =
+            join_all((0..32u64).map(|number| async move { client.put(&number.to_be_bytes(), b"").await })).await;
+        assert!(stored.into_iter().all(|existed| !existed.unwrap()));
+        let stored = service.stats();
+        assert!(stored.puts == 32 && stored.write_bursts - removed.write_bursts <= 2, "{stored:?}");
+    });
+    assert_eq!(shared.index().len(), 1000);
+}
+
+#[test]
+fn items_are_counted_at_the_server_part_by_part() {
+    let count = 2 * u64::from(COUNT_PAGE.items) + 7;
+    let (net, shared) = (Net::new(), numbered(1, count));
+    let service = net.serve(1, &shared);
+    let client = net.client(1, ClientConfig::default());
+    net.run(async {
+        assert_eq!(client.count(Range::ALL).await.unwrap(), count);
+        let stats = service.stats();
+        assert_eq!((stats.scans, stats.counts, stats.items, stats.long_pages, stats.in_progress), (1, 3, count, 0, 0));
+        let (low, high) = (100u64.to_be_bytes(), 200u64.to_be_bytes());
+        assert_eq!(client.count(Range::between(&low, &high)).await.unwrap(), 100);
+        assert_eq!(client.count(Range::prefix(b"none")).await.unwrap(), 0);
+        assert!(matches!(client.count(Range::between(&high, &low)).await, Err(IndexError::Reversed)));
+        let long = vec![0; KEY_BYTES_MAX + 1];
+        assert!(matches!(client.count(Range::from(&long)).await, Err(IndexError::TooLong(_))));
     });
 }
 

@@ -1,7 +1,8 @@
 //! Loads records into a server.
 
 use std::collections::HashSet;
-use std::fmt;
+use std::fmt::{self, Debug, Display};
+use std::future::Future;
 
 use dunlin_net::Transport;
 use dunlin_records::{Numbered, Record, RecordError};
@@ -50,20 +51,45 @@ pub struct Loaded {
     pub skipped: u64,
 }
 
+/// Where records are loaded.
+pub trait Target {
+    /// Why a record was not stored.
+    type Error: Debug + Display;
+
+    /// Stores a record.
+    fn store(&self, record: &Record) -> impl Future<Output = Result<(), Self::Error>>;
+
+    /// Whether an error is the fault of the record, so that others can be stored nevertheless.
+    fn is_misfit(error: &Self::Error) -> bool;
+}
+
+impl<T: Transport + 'static> Target for KvClient<T> {
+    type Error = KvError;
+
+    async fn store(&self, record: &Record) -> Result<(), KvError> {
+        let put = Put { flags: record.flags, expires: record.expires, ..Put::default() };
+        self.put(&record.key, &record.value, put).await.map(drop)
+    }
+
+    fn is_misfit(error: &KvError) -> bool {
+        matches!(error, KvError::Key(_) | KvError::ValueTooLarge { .. } | KvError::Refused(Refused::TooLarge { .. }))
+    }
+}
+
 /// A record that was left out.
 #[derive(Debug)]
-pub struct Skipped {
+pub struct Skipped<E = KvError> {
     /// Its line, counted from 1.
     pub line: u64,
     /// The reason.
-    pub why: Misfit,
+    pub why: Misfit<E>,
 }
 
-impl fmt::Display for Skipped {
+impl<E: Display> Display for Skipped<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.why {
             // It names the line itself.
-            Misfit::Record(error) => error.fmt(f),
+            Misfit::Record(error) => Display::fmt(error, f),
             Misfit::Server { key, error } => write!(f, "line {}: key {key:?}: {error}", self.line),
         }
     }
@@ -71,7 +97,7 @@ impl fmt::Display for Skipped {
 
 /// Why a record cannot be loaded.
 #[derive(Debug)]
-pub enum Misfit {
+pub enum Misfit<E = KvError> {
     /// It is malformed.
     Record(RecordError),
     /// The server rejects it: its key or value is too long.
@@ -79,17 +105,17 @@ pub enum Misfit {
         /// The beginning of its key.
         key: String,
         /// The server's error.
-        error: KvError,
+        error: E,
     },
 }
 
 /// Why loading ended early. Records already loaded stay.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum LoadError {
+pub enum LoadError<E: Debug + Display = KvError> {
     /// A record was rejected, in strict mode.
     #[error("{0}")]
-    Skipped(Skipped),
+    Skipped(Skipped<E>),
     /// The rest of the file cannot be read.
     #[error(transparent)]
     File(RecordError),
@@ -99,7 +125,7 @@ pub enum LoadError {
         /// The line of the record at which it failed.
         line: u64,
         /// The cause.
-        error: KvError,
+        error: E,
         /// Records loaded before.
         loaded: u64,
     },
@@ -109,13 +135,13 @@ pub enum LoadError {
 }
 
 /// Receives the progress of loading.
-pub trait Watch {
+pub trait Watch<E = KvError> {
     /// Reports the number of records loaded. Called for every record, and ten times a second. Returning false ends
     /// loading, after the records in flight.
     fn loaded(&mut self, records: u64) -> bool;
 
     /// Reports that a record was left out.
-    fn skipped(&mut self, skipped: &Skipped);
+    fn skipped(&mut self, skipped: &Skipped<E>);
 }
 
 /// Stores every record, many concurrently. Of records with the same key, the last one wins.
@@ -126,13 +152,13 @@ pub trait Watch {
 /// # Errors
 /// [`LoadError`].
 pub async fn load<T, R>(
-    client: &KvClient<T>,
+    target: &T,
     records: R,
     loading: Loading,
-    watch: &mut impl Watch,
-) -> Result<Loaded, LoadError>
+    watch: &mut impl Watch<T::Error>,
+) -> Result<Loaded, LoadError<T::Error>>
 where
-    T: Transport + 'static,
+    T: Target,
     R: Iterator<Item = Result<Numbered, RecordError>> + Send + 'static,
 {
     let mut source = Some(feed(records).map_err(LoadError::Thread)?);
@@ -142,11 +168,11 @@ where
     loop {
         if let Some(numbered) = next.take_if(|numbered| load.has_room(&numbered.record, in_flight.len())) {
             load.begin(&numbered.record);
-            in_flight.push(store(client, numbered));
+            in_flight.push(store(target, numbered));
         } else if next.is_some() {
             // Without room, there is something in flight.
             if let Some(done) = in_flight.next().await {
-                load.end(done)?;
+                load.end::<T>(done)?;
             }
         } else if let Some(events) = &mut source {
             let event = match waiting(events) {
@@ -155,7 +181,7 @@ where
                 None => tokio::select! {
                     biased;
                     Some(done) = in_flight.next() => {
-                        load.end(done)?;
+                        load.end::<T>(done)?;
                         continue;
                     }
                     event = events.recv() => event.unwrap_or(Event::End),
@@ -172,7 +198,7 @@ where
                 (source, next) = (None, None);
             }
         } else if let Some(done) = in_flight.next().await {
-            load.end(done)?;
+            load.end::<T>(done)?;
         } else {
             return Ok(load.loaded);
         }
@@ -188,10 +214,8 @@ fn waiting(events: &mut Receiver<Event>) -> Option<Event> {
     }
 }
 
-async fn store<T: Transport + 'static>(client: &KvClient<T>, numbered: Numbered) -> (Numbered, Result<(), KvError>) {
-    let record = &numbered.record;
-    let put = Put { flags: record.flags, expires: record.expires, ..Put::default() };
-    let result = client.put(&record.key, &record.value, put).await.map(drop);
+async fn store<T: Target>(target: &T, numbered: Numbered) -> (Numbered, Result<(), T::Error>) {
+    let result = target.store(&numbered.record).await;
     (numbered, result)
 }
 
@@ -205,7 +229,7 @@ struct Load<'w, W> {
     watch: &'w mut W,
 }
 
-impl<W: Watch> Load<'_, W> {
+impl<W> Load<'_, W> {
     fn has_room(&self, record: &Record, in_flight: usize) -> bool {
         in_flight < self.loading.in_flight && self.bytes < BYTES_IN_FLIGHT_MAX && !self.keys.contains(&record.key)
     }
@@ -215,7 +239,13 @@ impl<W: Watch> Load<'_, W> {
         self.bytes += len(record);
     }
 
-    fn end(&mut self, (numbered, result): (Numbered, Result<(), KvError>)) -> Result<(), LoadError> {
+    fn end<T: Target>(
+        &mut self,
+        (numbered, result): (Numbered, Result<(), T::Error>),
+    ) -> Result<(), LoadError<T::Error>>
+    where
+        W: Watch<T::Error>,
+    {
         let Numbered { line, record } = numbered;
         self.keys.remove(&record.key);
         self.bytes -= len(&record);
@@ -225,14 +255,17 @@ impl<W: Watch> Load<'_, W> {
                 self.loaded.bytes += len(&record) as u64;
                 Ok(())
             }
-            Err(error) if is_misfit(&error) => {
+            Err(error) if T::is_misfit(&error) => {
                 self.skip(Skipped { line, why: Misfit::Server { key: beginning(&record.key), error } })
             }
             Err(error) => Err(LoadError::Server { line, error, loaded: self.loaded.records }),
         }
     }
 
-    fn skip(&mut self, skipped: Skipped) -> Result<(), LoadError> {
+    fn skip<E: Debug + Display>(&mut self, skipped: Skipped<E>) -> Result<(), LoadError<E>>
+    where
+        W: Watch<E>,
+    {
         if self.loading.is_strict {
             return Err(LoadError::Skipped(skipped));
         }
@@ -244,11 +277,6 @@ impl<W: Watch> Load<'_, W> {
 
 fn len(record: &Record) -> usize {
     record.key.len() + record.value.len()
-}
-
-/// Whether the error is the record's fault.
-fn is_misfit(error: &KvError) -> bool {
-    matches!(error, KvError::Key(_) | KvError::ValueTooLarge { .. } | KvError::Refused(Refused::TooLarge { .. }))
 }
 
 /// Returns as much of a key as fits in a line of text.

@@ -5,4 +5,4 @@ mod feed;
 mod load;
 
 pub use dump::{DumpError, dump_server, dump_snapshot};
-pub use load::{LoadError, Loaded, Loading, Misfit, Skipped, Watch, load};
+pub use load::{LoadError, Loaded, Loading, Misfit, Skipped, Target, Watch, load};

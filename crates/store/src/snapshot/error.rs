@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use super::format::{VERSION, VERSION_WITHOUT_ORIGIN};
 use super::load::Loaded;
 use super::origin::Origin;
 use crate::error::Refused;
@@ -38,13 +37,17 @@ pub enum SnapshotError {
     },
     /// The format has an unsupported version.
     #[error(
-        "at byte {offset}: the snapshot has version {found} of the format, this program reads versions {VERSION_WITHOUT_ORIGIN} to {VERSION}"
+        "at byte {offset}: the snapshot has version {found} of the format, this program reads versions {oldest} to {newest}"
     )]
     Version {
         /// The offset of the version.
         offset: u64,
         /// The version.
         found: u32,
+        /// The oldest version that this program reads.
+        oldest: u32,
+        /// The newest one.
+        newest: u32,
     },
     /// The file ends too early.
     #[error("at byte {offset}: the snapshot ends inside of {part}: it was truncated")]

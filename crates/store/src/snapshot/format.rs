@@ -9,13 +9,59 @@ use crate::store::VALUE_BYTES_MAX;
 pub const VERSION: u32 = 2;
 /// The previous version, whose files do not record their origin.
 pub const VERSION_WITHOUT_ORIGIN: u32 = 1;
+/// The version that is written of [`Content::Index`], and the only one that can be read.
+pub const VERSION_OF_INDEX: u32 = 1;
 /// A block is closed when its records reach this many bytes.
 pub const BLOCK_BYTES: usize = 256 << 10;
 /// No block has more bytes of records: a longer one is rejected before it is read.
 pub const BLOCK_BYTES_MAX: usize = 2 << 20;
 const _: () = assert!(BLOCK_BYTES + RECORD_HEADER_BYTES + KEY_BYTES_MAX + VALUE_BYTES_MAX <= BLOCK_BYTES_MAX);
 
-pub const MAGIC: [u8; 8] = *b"\x89DNLSNP\n";
+/// Whose items a file holds. The files differ in their first bytes and in their records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Content {
+    /// Of partitions.
+    Partitions,
+    /// Of an ordered index; its crate reads and writes the records.
+    Index,
+}
+
+impl Content {
+    /// The first bytes of a file.
+    const fn magic(self) -> [u8; 8] {
+        match self {
+            Content::Partitions => *b"\x89DNLSNP\n",
+            Content::Index => *b"\x89DNLIDX\n",
+        }
+    }
+
+    /// The version that is written.
+    pub(super) const fn version(self) -> u32 {
+        match self {
+            Content::Partitions => VERSION,
+            Content::Index => VERSION_OF_INDEX,
+        }
+    }
+
+    /// The oldest version that can be read.
+    pub(super) const fn oldest(self) -> u32 {
+        match self {
+            Content::Partitions => VERSION_WITHOUT_ORIGIN,
+            Content::Index => VERSION_OF_INDEX,
+        }
+    }
+
+    /// Bytes of the shortest record.
+    const fn record_bytes_min(self) -> u64 {
+        match self {
+            // At least one byte of key follows the header.
+            Content::Partitions => RECORD_HEADER_BYTES as u64 + 1,
+            // Two lengths.
+            Content::Index => 8,
+        }
+    }
+}
+
 pub const HEADER_BYTES: usize = 32;
 pub const BLOCK_HEADER_BYTES: usize = 32;
 pub const TRAILER_BYTES: usize = 40;
@@ -68,6 +114,7 @@ pub fn check_reserved(is_zero: bool, offset: u64) -> Result<(), SnapshotError> {
 /// The header of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
+    pub content: Content,
     pub taken_at: UnixSeconds,
     pub version: u32,
 }
@@ -75,7 +122,7 @@ pub struct Header {
 impl Header {
     pub fn to_bytes(self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
-        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[..8].copy_from_slice(&self.content.magic());
         bytes[8..12].copy_from_slice(&self.version.to_le_bytes());
         bytes[16..24].copy_from_slice(&u64::from(self.taken_at).to_le_bytes());
         seal(bytes)
@@ -83,22 +130,25 @@ impl Header {
 
     /// Whether the file may record its origin.
     pub fn has_origin(self) -> bool {
-        self.version != VERSION_WITHOUT_ORIGIN
+        self.content == Content::Partitions && self.version != VERSION_WITHOUT_ORIGIN
     }
 
-    pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Header, SnapshotError> {
-        if let Some(offset) = (0..MAGIC.len()).find(|at| bytes[*at] != MAGIC[*at]) {
+    pub fn parse(content: Content, bytes: &[u8; HEADER_BYTES]) -> Result<Header, SnapshotError> {
+        let magic = content.magic();
+        if let Some(offset) = (0..magic.len()).find(|at| bytes[*at] != magic[*at]) {
             return Err(SnapshotError::NotASnapshot { offset: offset as u64 });
         }
         let version = u32_at(bytes, VERSION_AT as usize);
-        if version != VERSION && version != VERSION_WITHOUT_ORIGIN {
-            return Err(SnapshotError::Version { offset: VERSION_AT, found: version });
+        let (oldest, newest) = (content.oldest(), content.version());
+        if !(oldest..=newest).contains(&version) {
+            return Err(SnapshotError::Version { offset: VERSION_AT, found: version, oldest, newest });
         }
         check_seal(bytes, 0, "the header")?;
         check_reserved(u32_at(bytes, 12) == 0, 12)?;
         check_reserved(u32_at(bytes, 24) == 0, 24)?;
         let taken_at = u64_at(bytes, 16).try_into();
         Ok(Header {
+            content,
             version,
             taken_at: taken_at
                 .map_err(|_| SnapshotError::Malformed { offset: 16, what: "the time of the snapshot is past 2106" })?,
@@ -128,7 +178,12 @@ impl BlockHeader {
     }
 
     /// Parses bytes at `offset` that begin with [`BLOCK_TAG`], where block `number` is expected.
-    pub fn parse(bytes: &[u8; BLOCK_HEADER_BYTES], offset: u64, number: u64) -> Result<BlockHeader, SnapshotError> {
+    pub fn parse(
+        content: Content,
+        bytes: &[u8; BLOCK_HEADER_BYTES],
+        offset: u64,
+        number: u64,
+    ) -> Result<BlockHeader, SnapshotError> {
         check_seal(bytes, offset, "the header of a block")?;
         let header = BlockHeader {
             payload_bytes: u32_at(bytes, 4),
@@ -140,10 +195,8 @@ impl BlockHeader {
         if header.payload_bytes as usize > BLOCK_BYTES_MAX {
             return malformed(4, "a block is longer than blocks may be");
         }
-        // A record has at least one byte of key after its header.
-        if header.records == 0
-            || u64::from(header.records) * (RECORD_HEADER_BYTES as u64 + 1) > u64::from(header.payload_bytes)
-        {
+        let bytes_min = u64::from(header.records) * content.record_bytes_min();
+        if header.records == 0 || bytes_min > u64::from(header.payload_bytes) {
             return malformed(8, "a block cannot have that many records");
         }
         if header.number != number {

@@ -48,13 +48,13 @@ mod sweep;
 mod writer;
 
 pub use error::{NoRoom, SaveError, SnapshotError};
-pub use file::{beside, sync_directory};
-pub use format::{BLOCK_BYTES, BLOCK_BYTES_MAX, VERSION};
+pub use file::{Replacement, beside, sync_directory};
+pub use format::{BLOCK_BYTES, BLOCK_BYTES_MAX, Content, VERSION};
 pub use load::{Loaded, Misfit, Progress, load, load_file};
 pub use lock::SnapshotLock;
 pub use meeting::{MEETINGS_MAX, PAUSE_MAX};
 pub use origin::{Origin, PARTITIONS_MAX, origin_of};
-pub use reader::{Reader, Records};
+pub use reader::{Payload, Reader, Records};
 pub use record::{Block, Record};
 pub use save::{BLOCKS_QUEUED_MAX, Canceller, Collector, Part, Report, Turn, save};
 pub use sweep::{

@@ -4,7 +4,8 @@ use std::io::Read;
 
 use super::error::SnapshotError;
 use super::format::{
-    BLOCK_HEADER_BYTES, BLOCK_TAG, BlockHeader, HEADER_BYTES, Header, TRAILER_BYTES, TRAILER_TAG, Trailer, check_sum,
+    BLOCK_HEADER_BYTES, BLOCK_TAG, BlockHeader, Content, HEADER_BYTES, Header, TRAILER_BYTES, TRAILER_TAG, Trailer,
+    check_sum,
 };
 use super::origin::{ORIGIN_HEADER_BYTES, ORIGIN_TAG, Origin, OriginHeader};
 use super::record::Record;
@@ -31,11 +32,19 @@ impl<R: Read> Reader<R> {
     ///
     /// # Errors
     /// [`SnapshotError`] if this is not a snapshot.
-    pub fn new(mut input: R) -> Result<Reader<R>, SnapshotError> {
+    pub fn new(input: R) -> Result<Reader<R>, SnapshotError> {
+        Reader::of(Content::Partitions, input)
+    }
+
+    /// As [`Reader::new`], for a snapshot of something else than partitions.
+    ///
+    /// # Errors
+    /// As [`Reader::new`]; also for a snapshot of something else than `content`.
+    pub fn of(content: Content, mut input: R) -> Result<Reader<R>, SnapshotError> {
         let mut offset = 0;
         let mut bytes = [0; HEADER_BYTES];
         read(&mut input, &mut bytes, &mut offset, "the header")?;
-        let header = Header::parse(&bytes)?;
+        let header = Header::parse(content, &bytes)?;
         let so_far = Trailer { blocks: 0, records: 0, payload_bytes: 0, headers_checksum: crc32c::crc32c(&bytes) };
         let mut reader =
             Reader { input, header, offset, so_far, payload: Vec::new(), origin: None, tag: None, is_over: false };
@@ -86,6 +95,15 @@ impl<R: Read> Reader<R> {
     /// # Errors
     /// [`SnapshotError`] at the first wrong byte. Do not continue after that.
     pub fn next_block(&mut self) -> Result<Option<Records<'_>>, SnapshotError> {
+        let payload = self.next_payload()?;
+        Ok(payload.map(|Payload { bytes, offset, records }| Records { rest: bytes, offset, left: records }))
+    }
+
+    /// As [`Reader::next_block`], but returns the block's bytes: for records of another kind than [`Record`].
+    ///
+    /// # Errors
+    /// As [`Reader::next_block`].
+    pub fn next_payload(&mut self) -> Result<Option<Payload<'_>>, SnapshotError> {
         if self.is_over {
             return Ok(None);
         }
@@ -102,11 +120,11 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    fn read_block(&mut self, start: u64) -> Result<Records<'_>, SnapshotError> {
+    fn read_block(&mut self, start: u64) -> Result<Payload<'_>, SnapshotError> {
         let mut bytes = [0; BLOCK_HEADER_BYTES];
         bytes[..4].copy_from_slice(&BLOCK_TAG.to_le_bytes());
         read(&mut self.input, &mut bytes[4..], &mut self.offset, "the header of a block")?;
-        let header = BlockHeader::parse(&bytes, start, self.so_far.blocks)?;
+        let header = BlockHeader::parse(self.header.content, &bytes, start, self.so_far.blocks)?;
         let payload_at = self.offset;
         // The length was checked. Memory is still allocated only as bytes arrive.
         self.payload.clear();
@@ -122,7 +140,7 @@ impl<R: Read> Reader<R> {
         self.so_far.records += u64::from(header.records);
         self.so_far.payload_bytes += limit;
         self.so_far.headers_checksum = crc32c::crc32c_append(self.so_far.headers_checksum, &bytes);
-        Ok(Records { rest: &self.payload, offset: payload_at, left: header.records })
+        Ok(Payload { bytes: &self.payload, offset: payload_at, records: header.records })
     }
 
     fn read_trailer(&mut self, start: u64) -> Result<(), SnapshotError> {
@@ -156,6 +174,17 @@ fn read(input: &mut impl Read, bytes: &mut [u8], offset: &mut u64, part: &'stati
         }
     }
     Ok(())
+}
+
+/// The bytes of a block, which match their checksum.
+#[derive(Debug, Clone, Copy)]
+pub struct Payload<'a> {
+    /// The encoded records.
+    pub bytes: &'a [u8],
+    /// The offset in the file of the first.
+    pub offset: u64,
+    /// How many there are, as the header of the block says.
+    pub records: u32,
 }
 
 /// The records of a block. An error ends them: then the block does not match its header, although its checksum is

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::format::{BlockHeader, HEADER_BYTES, Header, TRAILER_BYTES, Trailer, VERSION};
+use super::format::{BLOCK_BYTES_MAX, BlockHeader, Content, HEADER_BYTES, Header, TRAILER_BYTES, Trailer};
 use super::origin::Origin;
 use super::record::Block;
 use crate::item::UnixSeconds;
@@ -34,8 +34,16 @@ impl<W: Write> Writer<W> {
     ///
     /// # Errors
     /// Errors of the output.
-    pub fn new(mut output: W, taken_at: UnixSeconds) -> io::Result<Writer<W>> {
-        let header = Header { taken_at, version: VERSION }.to_bytes();
+    pub fn new(output: W, taken_at: UnixSeconds) -> io::Result<Writer<W>> {
+        Writer::of(Content::Partitions, output, taken_at)
+    }
+
+    /// As [`Writer::new`], for a snapshot of something else than partitions.
+    ///
+    /// # Errors
+    /// Errors of the output.
+    pub fn of(content: Content, mut output: W, taken_at: UnixSeconds) -> io::Result<Writer<W>> {
+        let header = Header { content, taken_at, version: content.version() }.to_bytes();
         output.write_all(&header)?;
         let totals = Totals { file_bytes: HEADER_BYTES as u64, ..Totals::default() };
         Ok(Writer { output, totals, payload_bytes: 0, headers_checksum: crc32c::crc32c(&header) })
@@ -58,13 +66,24 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// Errors of the output.
     pub fn write(&mut self, block: &Block) -> io::Result<()> {
-        if block.is_empty() {
+        self.write_payload(block.payload(), block.records())
+    }
+
+    /// Writes a block of records of any kind, unless it is empty.
+    ///
+    /// # Errors
+    /// Errors of the output.
+    ///
+    /// # Panics
+    /// If there are more than [`BLOCK_BYTES_MAX`] bytes.
+    pub fn write_payload(&mut self, payload: &[u8], records: u32) -> io::Result<()> {
+        if records == 0 {
             return Ok(());
         }
-        let payload = block.payload();
+        assert!(payload.len() <= BLOCK_BYTES_MAX, "a block within the limit");
         let header = BlockHeader {
             payload_bytes: payload.len() as u32,
-            records: block.records(),
+            records,
             payload_checksum: crc32c::crc32c(payload),
             number: self.totals.blocks,
         };
@@ -74,7 +93,7 @@ impl<W: Write> Writer<W> {
         self.headers_checksum = crc32c::crc32c_append(self.headers_checksum, &header);
         self.payload_bytes += payload.len() as u64;
         self.totals.blocks += 1;
-        self.totals.records += u64::from(block.records());
+        self.totals.records += u64::from(records);
         self.totals.file_bytes += (header.len() + payload.len()) as u64;
         Ok(())
     }

@@ -21,7 +21,7 @@ pub struct Target {
     #[command(flatten)]
     cluster: Cluster,
     /// What the keys in an etcd begin with
-    #[arg(long, value_name = "PATH", default_value = "/dunlin")]
+    #[arg(long, value_name = "PREFIX", default_value = "/dunlin")]
     prefix: String,
 }
 

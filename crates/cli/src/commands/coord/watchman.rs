@@ -24,7 +24,7 @@ pub struct Arguments {
     #[command(flatten)]
     at: At,
     /// What the keys begin with
-    #[arg(long, value_name = "PATH", default_value = "/dunlin")]
+    #[arg(long, value_name = "PREFIX", default_value = "/dunlin")]
     prefix: String,
     #[command(flatten)]
     patience: Patience,

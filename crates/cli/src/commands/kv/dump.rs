@@ -40,22 +40,58 @@ Examples:
   dunlin kv dump items.jsonl.gz --at udp://127.0.0.1:7700
   dunlin kv dump --snapshot kv.snapshot --format csv | head")]
 pub struct Arguments {
-    /// The file; - for standard output
-    #[arg(default_value = "-")]
-    file: PathBuf,
+    #[command(flatten)]
+    destination: Destination,
     /// The server: shm:NAME, udp://HOST:PORT, or a name in clusters.toml
     #[arg(long, value_name = "WHERE", env = "DUNLIN_AT", required_unless_present = "snapshot")]
     at: Option<Place>,
     /// Dump this snapshot, and ask no server
     #[arg(long, value_name = "FILE")]
     snapshot: Option<PathBuf>,
+}
+
+/// Where records are written, and how.
+#[derive(Debug, clap::Args)]
+pub struct Destination {
+    /// The file; - for standard output
+    #[arg(default_value = "-")]
+    file: PathBuf,
     /// tsv, csv or jsonl; tsv on standard output unless told
     #[arg(long)]
     format: Option<Format>,
 }
 
+/// What is dumped.
+pub trait Records {
+    /// Writes all records, and returns their number and the writer. Calls `begin` when the source is known to be valid.
+    fn write<W: Write>(
+        &self,
+        begin: impl FnOnce() -> Result<Writer<W>, DumpError>,
+        interrupt: &Interrupt,
+    ) -> Result<(u64, Writer<W>)>;
+}
+
 /// Runs the command.
 pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
+    dump_to(&arguments.destination, arguments, interrupt)
+}
+
+impl Records for Arguments {
+    fn write<W: Write>(
+        &self,
+        begin: impl FnOnce() -> Result<Writer<W>, DumpError>,
+        interrupt: &Interrupt,
+    ) -> Result<(u64, Writer<W>)> {
+        match (&self.snapshot, &self.at) {
+            (Some(path), _) => from_snapshot(path, begin, interrupt),
+            (None, Some(at)) => from_server(at.server()?, begin, interrupt),
+            (None, None) => bail!("say what to dump: --at a server, or --snapshot FILE"),
+        }
+    }
+}
+
+/// Writes records to where they shall be, and reports that.
+pub fn dump_to(arguments: &Destination, records: &impl Records, interrupt: &Interrupt) -> Result<ExitCode> {
     let is_stdout = arguments.file == Path::new("-");
     let format = match arguments.format.or_else(|| Format::of_path(&arguments.file)) {
         Some(Format::Packages) => bail!("package indices are only read: choose tsv, csv or jsonl"),
@@ -66,16 +102,16 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
         }
     };
     if is_stdout {
-        let outcome = dump(arguments, format, BufWriter::new(stdout().lock()), interrupt);
+        let outcome = dump(records, format, BufWriter::new(stdout().lock()), interrupt);
         return report(outcome.map(|(records, _)| records), "standard output");
     }
     let name = arguments.file.display().to_string();
     // A pipe or a device is written directly. Otherwise a new file of the same name would replace it.
     if fs::metadata(&arguments.file).is_ok_and(|metadata| !metadata.is_file()) {
-        return report(dump_to_file(arguments, format, &arguments.file, interrupt), &name);
+        return report(dump_to_file(arguments, records, format, &arguments.file, interrupt), &name);
     }
     let unfinished = unfinished(&arguments.file);
-    let outcome = dump_to_file(arguments, format, &unfinished, interrupt);
+    let outcome = dump_to_file(arguments, records, format, &unfinished, interrupt);
     let outcome = outcome.and_then(|records| {
         fs::rename(&unfinished, &arguments.file).with_context(|| format!("cannot write {name}"))?;
         Ok(records)
@@ -113,11 +149,17 @@ fn unfinished(file: &Path) -> PathBuf {
     file.with_file_name(name)
 }
 
-fn dump_to_file(arguments: &Arguments, format: Format, path: &Path, interrupt: &Interrupt) -> Result<u64> {
+fn dump_to_file(
+    arguments: &Destination,
+    records: &impl Records,
+    format: Format,
+    path: &Path,
+    interrupt: &Interrupt,
+) -> Result<u64> {
     let cannot = || format!("cannot write {}", path.display());
     let file = File::create(path).with_context(cannot)?;
     let file = if arguments.file.extension().is_some_and(|extension| extension == "gz") {
-        let (records, output) = dump(arguments, format, GzipEncoder::new(BufWriter::new(file)), interrupt)?;
+        let (records, output) = dump(records, format, GzipEncoder::new(BufWriter::new(file)), interrupt)?;
         output
             .finish()
             .with_context(cannot)?
@@ -125,7 +167,7 @@ fn dump_to_file(arguments: &Arguments, format: Format, path: &Path, interrupt: &
             .map_err(|error| error.into_error())
             .map(|file| (records, file))
     } else {
-        let (records, output) = dump(arguments, format, BufWriter::new(file), interrupt)?;
+        let (records, output) = dump(records, format, BufWriter::new(file), interrupt)?;
         output.into_inner().map_err(|error| error.into_error()).map(|file| (records, file))
     };
     let (records, file) = file.with_context(cannot)?;
@@ -137,13 +179,9 @@ fn dump_to_file(arguments: &Arguments, format: Format, path: &Path, interrupt: &
 
 /// Writes everything, and returns the number of records and the output. Writes nothing until the source is known to be
 /// valid.
-fn dump<W: Write>(arguments: &Arguments, format: Format, output: W, interrupt: &Interrupt) -> Result<(u64, W)> {
+fn dump<W: Write>(records: &impl Records, format: Format, output: W, interrupt: &Interrupt) -> Result<(u64, W)> {
     let begin = || Writer::new(output, format).map_err(DumpError::Write);
-    let (records, writer) = match (&arguments.snapshot, &arguments.at) {
-        (Some(path), _) => from_snapshot(path, begin, interrupt)?,
-        (None, Some(at)) => from_server(at.server()?, begin, interrupt)?,
-        (None, None) => bail!("say what to dump: --at a server, or --snapshot FILE"),
-    };
+    let (records, writer) = records.write(begin, interrupt)?;
     Ok((records, writer.finish().map_err(DumpError::Write)?))
 }
 
@@ -184,7 +222,7 @@ fn from_snapshot<W: Write>(
 }
 
 /// Shows a message ten times a second. Returns false if the command is to end.
-fn show(bar: &ProgressBar, shown: &mut Instant, interrupt: &Interrupt, message: impl FnOnce() -> String) -> bool {
+pub fn show(bar: &ProgressBar, shown: &mut Instant, interrupt: &Interrupt, message: impl FnOnce() -> String) -> bool {
     if shown.elapsed() >= BAR_INTERVAL {
         *shown = Instant::now();
         bar.set_message(message());

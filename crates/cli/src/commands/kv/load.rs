@@ -1,5 +1,6 @@
 //! `dunlin kv load`: keys and values from a file into a server.
 
+use std::fmt::Display;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::builder::RangedU64ValueParser;
 use dunlin_kv::client::{ClientConfig, KvClient};
-use dunlin_kv::transfer::{self, Loading, Misfit, Skipped};
-use dunlin_net::AnyTransport;
+use dunlin_kv::transfer::{self, Loading, Misfit, Skipped, Target};
+use dunlin_net::{Addr, AnyTransport};
 use dunlin_records::{Column, Columns, Format, HeaderRow, Input, Progress, Reader};
 use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_serve::Interrupt;
@@ -48,10 +49,17 @@ Examples:
   zcat events.jsonl.gz | dunlin kv load - --at shm:kv --format jsonl --key-column id --value-column payload
   dunlin kv load /var/lib/dpkg/status --at shm:kv")]
 pub struct Arguments {
-    /// The file; - for standard input
-    file: PathBuf,
+    #[command(flatten)]
+    source: Source,
     #[command(flatten)]
     at: At,
+}
+
+/// What is loaded, and how.
+#[derive(Debug, clap::Args)]
+pub struct Source {
+    /// The file; - for standard input
+    file: PathBuf,
     /// tsv, csv, jsonl or packages
     #[arg(long)]
     format: Option<Format>,
@@ -85,25 +93,39 @@ enum Header {
 /// Runs the command.
 pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     let server = arguments.at.server()?;
-    let (input, format) = open(arguments)?;
-    let bar = progress_bar(input.len);
-    let progress = input.progress.clone();
-    let records = reader(arguments, input, format);
-
+    let opened = arguments.source.open()?;
     let endpoint = Rc::new(Endpoint::new(AnyTransport::for_peer(server)?, EndpointConfig::default())?);
     let mut config = ClientConfig::default();
     config.deadline = Some(DEADLINE);
     let client = KvClient::new(&endpoint, server, config);
+    let loaded = load(&arguments.source, opened, &endpoint, &client, server, interrupt);
+    client.close();
+    loaded
+}
 
+/// Loads records into a target, which an endpoint of this thread reaches, and reports that.
+pub fn load<T: Target>(
+    arguments: &Source,
+    Opened(input, format): Opened,
+    endpoint: &Endpoint<AnyTransport>,
+    target: &T,
+    server: &Addr,
+    interrupt: &Interrupt,
+) -> Result<ExitCode>
+where
+    T::Error: Send + Sync + 'static,
+{
+    let bar = progress_bar(input.len);
+    let progress = input.progress.clone();
+    let records = reader(arguments, input, format);
     let started = Instant::now();
     let mut watch = Watch { bar: &bar, progress, shown: started, named: 0, interrupt };
     let mut loading = Loading::new(arguments.in_flight);
     if arguments.strict {
         loading = loading.strict();
     }
-    let outcome = endpoint.block_on(transfer::load(&client, records, loading, &mut watch));
+    let outcome = endpoint.block_on(transfer::load(target, records, loading, &mut watch));
     bar.finish_and_clear();
-    client.close();
     let loaded = outcome.with_context(|| format!("loading {} into {server}", arguments.file.display()))?;
     let seconds = started.elapsed().as_secs_f64();
     output::line(format_args!(
@@ -123,17 +145,23 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn open(arguments: &Arguments) -> Result<(Input, Format)> {
-    let is_stdin = arguments.file == Path::new("-");
-    let Some(format) = arguments.format.or_else(|| Format::of_file(&arguments.file)) else {
-        let what = if is_stdin { "standard input".into() } else { arguments.file.display().to_string() };
-        bail!("the name does not tell the format of {what}: say --format tsv, csv, jsonl or packages");
-    };
-    let input = if is_stdin { Input::stdin() } else { Input::open(&arguments.file) };
-    Ok((input.with_context(|| format!("cannot read {}", arguments.file.display()))?, format))
+/// A file that can be read.
+pub struct Opened(Input, Format);
+
+impl Source {
+    /// Opens the file, before a server is asked.
+    pub fn open(&self) -> Result<Opened> {
+        let is_stdin = self.file == Path::new("-");
+        let Some(format) = self.format.or_else(|| Format::of_file(&self.file)) else {
+            let what = if is_stdin { "standard input".into() } else { self.file.display().to_string() };
+            bail!("the name does not tell the format of {what}: say --format tsv, csv, jsonl or packages");
+        };
+        let input = if is_stdin { Input::stdin() } else { Input::open(&self.file) };
+        Ok(Opened(input.with_context(|| format!("cannot read {}", self.file.display()))?, format))
+    }
 }
 
-fn reader(arguments: &Arguments, input: Input, format: Format) -> Reader<Box<dyn std::io::BufRead + Send>> {
+fn reader(arguments: &Source, input: Input, format: Format) -> Reader<Box<dyn std::io::BufRead + Send>> {
     let header = match arguments.header {
         Header::Auto => HeaderRow::Auto,
         Header::Yes => HeaderRow::Present,
@@ -156,7 +184,7 @@ struct Watch<'a> {
     interrupt: &'a Interrupt,
 }
 
-impl transfer::Watch for Watch<'_> {
+impl<E: Display> transfer::Watch<E> for Watch<'_> {
     fn loaded(&mut self, records: u64) -> bool {
         if self.shown.elapsed() >= BAR_INTERVAL {
             self.shown = Instant::now();
@@ -166,7 +194,7 @@ impl transfer::Watch for Watch<'_> {
         !self.interrupt.is_set()
     }
 
-    fn skipped(&mut self, skipped: &Skipped) {
+    fn skipped(&mut self, skipped: &Skipped<E>) {
         self.named += 1;
         match self.named {
             ..=SKIPPED_NAMED_MAX => self.bar.suspend(|| eprintln!("dunlin: left out: {skipped}")),
@@ -181,7 +209,7 @@ impl transfer::Watch for Watch<'_> {
     }
 }
 
-pub(super) fn progress_bar(len: Option<u64>) -> ProgressBar {
+pub fn progress_bar(len: Option<u64>) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }

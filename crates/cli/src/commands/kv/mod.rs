@@ -2,11 +2,11 @@
 
 mod client;
 mod deletes;
-mod dump;
+pub mod dump;
 mod gets;
-mod load;
+pub mod load;
 mod mgets;
-mod serve;
+pub mod serve;
 mod sets;
 mod snapshot;
 mod stats;

@@ -206,7 +206,7 @@ fn allow_connections(config: &ServerConfig) {
 }
 
 /// Checks that a snapshot can be saved, to fail now and not when the server ends.
-fn check_directory(snapshot: &Path) -> Result<()> {
+pub fn check_directory(snapshot: &Path) -> Result<()> {
     let directory = snapshot.parent().filter(|directory| !directory.as_os_str().is_empty());
     ensure!(directory.is_none_or(Path::is_dir), "there is no directory for {}", snapshot.display());
     let probe = directory.unwrap_or(Path::new(".")).join(format!(".dunlin-probe-{}", std::process::id()));
@@ -237,14 +237,14 @@ fn saved_line(report: &Report) -> String {
     format!("snapshot saved: {} items in {elapsed:.1?}, all stood still for {pause:.1?}", totals.records)
 }
 
-fn show_progress(progress: Progress) {
+pub fn show_progress(progress: Progress) {
     if stderr().is_terminal() {
         let percent = 100 * progress.bytes / progress.file_bytes.max(1);
         eprint!("\rloading the snapshot: {percent} %, {} items ", progress.records);
     }
 }
 
-fn clear_progress() {
+pub fn clear_progress() {
     if stderr().is_terminal() {
         eprint!("\r{:<60}\r", "");
     }

@@ -31,7 +31,7 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let server = arguments.at.server()?;
-    let stats = Poller::new(server)?.ask().with_context(|| format!("no statistics from {server}"))?;
+    let stats = Poller::<ServerStats>::new(server)?.ask().with_context(|| format!("no statistics from {server}"))?;
     if arguments.json {
         output::line(String::from_utf8_lossy(&stats.encode()))?;
     } else {

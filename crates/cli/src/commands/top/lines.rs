@@ -3,10 +3,11 @@
 use dunlin_kv::metrics::Operation;
 use serde_json::Value;
 
+use super::Watched;
 use super::figures::Figures;
 
 /// A column: its heading, and its content.
-type Column = (&'static str, fn(&Figures) -> String);
+pub type Column<F> = (&'static str, fn(&F) -> String);
 
 /// Operations that store a value under some condition.
 const STORES: [Operation; 6] = [
@@ -18,7 +19,8 @@ const STORES: [Operation; 6] = [
     Operation::Prepend,
 ];
 
-const COLUMNS: [Column; 12] = [
+/// The columns of a key-value server.
+pub const COLUMNS: [Column<Figures>; 12] = [
     ("ops/s", |figures| whole(figures.rate())),
     ("get/s", |figures| whole(figures.rate_of(Operation::Get) + figures.rate_of(Operation::GetAndTouch))),
     ("set/s", |figures| whole(STORES.into_iter().map(|operation| figures.rate_of(operation)).sum())),
@@ -37,18 +39,18 @@ const COLUMNS: [Column; 12] = [
 const WIDTH_MIN: usize = 9;
 
 /// The heading.
-pub fn heading() -> String {
-    line(COLUMNS.iter().map(|(name, _)| (*name).to_owned()))
+pub fn heading<W: Watched>() -> String {
+    line(W::columns().iter().map(|(name, _)| (*name).to_owned()))
 }
 
 /// One interval.
-pub fn interval(figures: &Figures) -> String {
-    line(COLUMNS.iter().map(|(_, value)| value(figures)))
+pub fn interval<W: Watched>(figures: &W::Figures) -> String {
+    line(W::columns().iter().map(|(_, value)| value(figures)))
 }
 
 /// One interval for programs: the columns by name; null where there is nothing to tell.
-pub fn as_json(figures: &Figures) -> Value {
-    let cells = COLUMNS
+pub fn as_json<W: Watched>(figures: &W::Figures) -> Value {
+    let cells = W::columns()
         .iter()
         .map(|(name, value)| ((*name).to_owned(), value(figures).parse::<f64>().map_or(Value::Null, Value::from)));
     Value::Object(cells.collect())
@@ -59,7 +61,8 @@ fn line(cells: impl Iterator<Item = String>) -> String {
     cells.join(" ")
 }
 
-fn whole(rate: f64) -> String {
+/// A rate as a whole number.
+pub fn whole(rate: f64) -> String {
     format!("{rate:.0}")
 }
 
@@ -73,13 +76,15 @@ fn micros(figures: &Figures, percent: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use dunlin_kv::metrics::ServerStats;
+
     use super::super::tests::server;
     use super::*;
 
     #[test]
     fn every_heading_has_a_number() {
         let figures = Figures::of_server(&server(3_000_000, 700), &server(1_000_000, 100)).unwrap();
-        let (heading, line) = (heading(), interval(&figures));
+        let (heading, line) = (heading::<ServerStats>(), interval::<ServerStats>(&figures));
         let numbers: Vec<&str> = line.split_whitespace().collect();
         assert_eq!(heading.split_whitespace().count(), numbers.len());
         assert_eq!(numbers[..4], ["600", "600", "0", "90.00"]);

@@ -5,39 +5,36 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
 use anyhow::Result;
-use dunlin_kv::client::{ClientConfig, KvClient, KvError};
-use dunlin_kv::metrics::ServerStats;
 use dunlin_net::{Addr, AnyTransport};
 use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_serve::{Interrupt, side};
 
+use super::Watched;
+
 /// Timeout of an answer.
-const DEADLINE: Duration = Duration::from_secs(1);
+pub const DEADLINE: Duration = Duration::from_secs(1);
 /// Interval at which an interrupt is checked.
 const LOOK_AROUND: Duration = Duration::from_millis(50);
 
 /// A client that polls one server.
-pub struct Poller {
+pub struct Poller<W: Watched> {
     endpoint: Rc<Endpoint<AnyTransport>>,
-    client: KvClient<AnyTransport>,
+    client: W::Client,
 }
 
-impl Poller {
+impl<W: Watched> Poller<W> {
     /// Makes an endpoint. The server need not be running yet.
-    pub fn new(server: &Addr) -> Result<Poller> {
+    pub fn new(server: &Addr) -> Result<Poller<W>> {
         let transport = AnyTransport::for_peer(server)?;
         let config = EndpointConfig { connect_timeout: DEADLINE, ..EndpointConfig::default() };
         let endpoint = Rc::new(Endpoint::new(transport, config)?);
-        let mut config = ClientConfig::default();
-        config.sessions_per_core = 1;
-        config.deadline = Some(DEADLINE);
-        let client = KvClient::new(&endpoint, server, config);
+        let client = W::client(&endpoint, server);
         Ok(Poller { endpoint, client })
     }
 
     /// Asks, and waits for the answer.
-    pub fn ask(&self) -> Result<ServerStats, KvError> {
-        self.endpoint.block_on(self.client.stats())
+    pub fn ask(&self) -> Result<W, W::Error> {
+        self.endpoint.block_on(W::ask(&self.client))
     }
 
     /// Waits, and keeps the sessions alive meanwhile. Returns false if it was interrupted.
@@ -53,16 +50,16 @@ impl Poller {
 }
 
 /// Polls on a separate thread, at once and then in intervals, until the flag is set or the receiver is dropped.
-pub fn in_background(
+pub fn in_background<W: Watched>(
     server: &Addr,
     interval: Duration,
     stop: Interrupt,
-) -> Result<Receiver<Result<ServerStats, String>>> {
+) -> Result<Receiver<Result<W, String>>> {
     // If the screen is not drawn, polling waits; memory does not grow.
     let (sender, answers) = sync_channel(1);
     let server = server.clone();
     let work = move || {
-        let poller = match Poller::new(&server) {
+        let poller = match Poller::<W>::new(&server) {
             Ok(poller) => poller,
             Err(error) => {
                 let _ = sender.send(Err(format!("{error:#}")));

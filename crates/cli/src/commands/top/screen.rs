@@ -2,24 +2,21 @@
 
 use std::collections::VecDeque;
 
-use dunlin_kv::metrics::ServerStats;
-
-use super::figures::Figures;
+use super::Watched;
 
 /// Intervals in the graph.
 const HISTORY_MAX: usize = 1024;
 
 /// The state of the view.
-#[derive(Debug)]
-pub struct Screen {
+pub struct Screen<W: Watched> {
     /// The server's address.
     pub server: String,
     /// The last sample.
-    pub latest: Option<ServerStats>,
+    pub latest: Option<W>,
     /// The last interval.
-    pub figures: Option<Figures>,
+    pub figures: Option<W::Figures>,
     /// The same by core.
-    pub cores: Vec<Figures>,
+    pub cores: Vec<W::Figures>,
     /// Operations per second of each interval, the latest one last.
     pub rates: VecDeque<u64>,
     /// Why the last poll got no answer.
@@ -28,15 +25,15 @@ pub struct Screen {
     pub is_paused: bool,
 }
 
-impl Screen {
+impl<W: Watched> Screen<W> {
     /// A screen without data.
-    pub fn new(server: String) -> Screen {
+    pub fn new(server: String) -> Screen<W> {
         let (rates, cores) = (VecDeque::new(), Vec::new());
         Screen { server, latest: None, figures: None, cores, rates, error: None, is_paused: false }
     }
 
     /// Takes an answer of the server, or the error.
-    pub fn update(&mut self, answer: Result<ServerStats, String>) {
+    pub fn update(&mut self, answer: Result<W, String>) {
         if self.is_paused {
             return;
         }
@@ -49,9 +46,9 @@ impl Screen {
             Ok(stats) => {
                 self.error = None;
                 if let Some(before) = &self.latest {
-                    if let Some(figures) = Figures::of_server(&stats, before) {
-                        self.cores = Figures::of_cores(&stats, before);
-                        self.remember(figures.rate() as u64);
+                    if let Some(figures) = stats.figures(before) {
+                        self.cores = stats.figures_of_cores(before);
+                        self.remember(W::rate(&figures) as u64);
                         self.figures = Some(figures);
                     } else if !stats.is_same_process(before) {
                         (self.figures, self.cores) = (None, Vec::new());
@@ -72,12 +69,14 @@ impl Screen {
 
 #[cfg(test)]
 mod tests {
+    use dunlin_kv::metrics::ServerStats;
+
     use super::super::tests::{server, server_with};
     use super::*;
 
     #[test]
     fn a_restarted_server_is_followed() {
-        let mut screen = Screen::new("shm:kv".into());
+        let mut screen = Screen::<ServerStats>::new("shm:kv".into());
         screen.update(Ok(server(1_000_000, 100)));
         assert!(screen.figures.is_none() && screen.rates.is_empty(), "one look is no interval");
         screen.update(Ok(server(2_000_000, 200)));
@@ -92,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_paused_screen_stands_still() {
-        let mut screen = Screen::new("shm:kv".into());
+        let mut screen = Screen::<ServerStats>::new("shm:kv".into());
         screen.update(Ok(server(1_000_000, 100)));
         screen.is_paused = true;
         screen.update(Ok(server(2_000_000, 200)));
@@ -105,7 +104,7 @@ mod tests {
 
     #[test]
     fn the_graph_forgets() {
-        let mut screen = Screen::new("shm:kv".into());
+        let mut screen = Screen::<ServerStats>::new("shm:kv".into());
         (0..3000).for_each(|_| screen.update(Err("nobody".into())));
         assert_eq!(screen.rates.len(), HISTORY_MAX);
     }

@@ -5,15 +5,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use dunlin_kv::metrics::ServerStats;
 use dunlin_net::Addr;
 use dunlin_serve::Interrupt;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use super::poll;
 use super::screen::Screen;
-use super::view;
+use super::{Watched, poll};
 
 /// Maximum delay of a key, and minimum time between two frames.
 const TICK: Duration = Duration::from_millis(50);
@@ -31,9 +29,9 @@ enum Wish {
 ///
 /// The terminal is restored however this ends: by returning, by a panic (the hook that `try_init` sets), or by a signal
 /// (the flag).
-pub fn show(
+pub fn show<W: Watched>(
     server: &Addr,
-    screen: Screen,
+    screen: Screen<W>,
     interval: Duration,
     count: Option<NonZeroU64>,
     interrupt: &Interrupt,
@@ -49,21 +47,22 @@ pub fn show(
 }
 
 /// Waits briefly for the thread to close its sessions.
-fn leave(answers: &Receiver<Result<ServerStats, String>>) {
+fn leave<W>(answers: &Receiver<Result<W, String>>) {
     let deadline = Instant::now() + LEAVE_LIMIT;
-    while answers.recv_timeout(deadline.saturating_duration_since(Instant::now()))
-        != Err(RecvTimeoutError::Disconnected)
-    {
+    while !matches!(
+        answers.recv_timeout(deadline.saturating_duration_since(Instant::now())),
+        Err(RecvTimeoutError::Disconnected)
+    ) {
         if Instant::now() >= deadline {
             return;
         }
     }
 }
 
-fn run(
+fn run<W: Watched>(
     terminal: &mut DefaultTerminal,
-    mut screen: Screen,
-    answers: &Receiver<Result<ServerStats, String>>,
+    mut screen: Screen<W>,
+    answers: &Receiver<Result<W, String>>,
     count: Option<NonZeroU64>,
     interrupt: &Interrupt,
 ) -> Result<()> {
@@ -82,7 +81,7 @@ fn run(
             }
         }
         // Also redraws after a resize.
-        terminal.draw(|frame| view::draw(frame, &screen)).context("cannot draw on the terminal")?;
+        terminal.draw(|frame| W::draw(frame, &screen)).context("cannot draw on the terminal")?;
         if left == Some(0) {
             return Ok(());
         }
@@ -96,7 +95,7 @@ fn run(
     Ok(())
 }
 
-fn pressed(key: KeyEvent, screen: &mut Screen) -> Wish {
+fn pressed<W: Watched>(key: KeyEvent, screen: &mut Screen<W>) -> Wish {
     if key.kind == KeyEventKind::Release {
         return Wish::GoOn;
     }
@@ -114,11 +113,13 @@ fn pressed(key: KeyEvent, screen: &mut Screen) -> Wish {
 
 #[cfg(test)]
 mod tests {
+    use dunlin_kv::metrics::ServerStats;
+
     use super::*;
 
     #[test]
     fn keys_do_what_the_last_line_says() {
-        let mut screen = Screen::new("shm:kv".into());
+        let mut screen = Screen::<ServerStats>::new("shm:kv".into());
         let mut press = |code, modifiers| (pressed(KeyEvent::new(code, modifiers), &mut screen), screen.is_paused);
         assert_eq!(press(KeyCode::Char('p'), KeyModifiers::NONE), (Wish::GoOn, true));
         assert_eq!(press(KeyCode::Char('c'), KeyModifiers::NONE), (Wish::GoOn, true));

@@ -1,22 +1,24 @@
 //! Draws the screen.
 
+use dunlin_kv::metrics::ServerStats;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Gauge, Paragraph, Row, Sparkline, Table};
 
+use super::Watched;
 use super::figures::Figures;
 use super::human::{bytes, count, share, time, uptime};
 use super::screen::Screen;
 
 /// Rows of the graph, including its border.
-const GRAPH_ROWS: u16 = 6;
+pub const GRAPH_ROWS: u16 = 6;
 /// Width of a figure.
 const FIGURE_COLUMNS: u16 = 10;
 
 /// Draws everything, in any size.
-pub fn draw(frame: &mut Frame<'_>, screen: &Screen) {
+pub fn draw(frame: &mut Frame<'_>, screen: &Screen<ServerStats>) {
     let operations = screen.figures.as_ref().map_or(0, |figures| figures.operations.len());
     let rows = [
         Constraint::Length(1),
@@ -27,7 +29,11 @@ pub fn draw(frame: &mut Frame<'_>, screen: &Screen) {
         Constraint::Length(1),
     ];
     let [title, totals, graph, kinds, cores, keys] = Layout::vertical(rows).areas(frame.area());
-    draw_title(frame, title, screen);
+    let facts = screen.latest.as_ref().map(|stats| {
+        let (mode, version) = (&stats.mode, &stats.server_version);
+        format!("  {mode} · {} · up {} · {version}", cores_of(stats.cores.len()), uptime(stats.uptime_micros))
+    });
+    draw_title(frame, title, screen, facts);
     match &screen.figures {
         Some(figures) => {
             draw_totals(frame, totals, figures);
@@ -40,18 +46,20 @@ pub fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     draw_keys(frame, keys, screen);
 }
 
-fn waiting(screen: &Screen) -> &'static str {
+/// A number of cores.
+pub fn cores_of(cores: usize) -> String {
+    if cores == 1 { "1 core".into() } else { format!("{cores} cores") }
+}
+
+/// What is said before there are figures.
+pub fn waiting<W: Watched>(screen: &Screen<W>) -> &'static str {
     if screen.error.is_some() { "No answer; asking again." } else { "Waiting for the first interval to end." }
 }
 
-fn draw_title(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
+/// Draws the first line: the server, facts about it, and an error.
+pub fn draw_title<W: Watched>(frame: &mut Frame<'_>, area: Rect, screen: &Screen<W>, facts: Option<String>) {
     let mut spans = vec![Span::from(screen.server.as_str()).bold().cyan()];
-    if let Some(stats) = &screen.latest {
-        let cores = if stats.cores.len() == 1 { "1 core".into() } else { format!("{} cores", stats.cores.len()) };
-        let facts =
-            format!("  {} · {cores} · up {} · {}", stats.mode, uptime(stats.uptime_micros), stats.server_version);
-        spans.push(facts.into());
-    }
+    spans.extend(facts.map(Span::from));
     match &screen.error {
         Some(error) => spans.push(Span::from(format!("  {error}")).red().bold()),
         None if screen.is_paused => spans.push("  paused".yellow().bold()),
@@ -64,7 +72,6 @@ fn draw_totals(frame: &mut Frame<'_>, area: Rect, figures: &Figures) {
     let [rates, times, store, memory] = Layout::vertical([Constraint::Length(1); 4]).areas(area);
     let latency = figures.latency();
     let [p50, p99, p999] = [50.0, 99.0, 99.9].map(|percent| time(latency.percentile(percent)));
-    let label = |text: &'static str| Span::from(text).dark_gray();
     let line = |parts: Vec<Span<'static>>| Paragraph::new(Line::from(parts));
     let rate = format!("{}/s", count(figures.rate()));
     let rates_line = vec![label("operations "), rate.bold(), label("  hit ratio "), share(figures.hit_ratio()).bold()];
@@ -85,17 +92,27 @@ fn draw_totals(frame: &mut Frame<'_>, area: Rect, figures: &Figures) {
         figures.connections.open.to_string().bold(),
     ];
     frame.render_widget(line(store_line), store);
-    let (used, limit) = (figures.store.memory_bytes, figures.store.memory_bytes_max);
+    draw_memory(frame, memory, figures.store.memory_bytes, figures.store.memory_bytes_max);
+}
+
+/// The name of a figure.
+pub fn label(text: &'static str) -> Span<'static> {
+    Span::from(text).dark_gray()
+}
+
+/// Draws how much of the memory is used.
+pub fn draw_memory(frame: &mut Frame<'_>, area: Rect, used: u64, limit: u64) {
     let gauge = if limit == 0 || limit == u64::MAX {
         Gauge::default().ratio(0.0).label(format!("memory {}", bytes(used)))
     } else {
         let ratio = (used as f64 / limit as f64).clamp(0.0, 1.0);
         Gauge::default().ratio(ratio).label(format!("memory {} of {}", bytes(used), bytes(limit)))
     };
-    frame.render_widget(gauge.gauge_style(Style::new().fg(Color::Blue).bg(Color::Black)), memory);
+    frame.render_widget(gauge.gauge_style(Style::new().fg(Color::Blue).bg(Color::Black)), area);
 }
 
-fn draw_graph(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
+/// Draws the rates of all intervals.
+pub fn draw_graph<W: Watched>(frame: &mut Frame<'_>, area: Rect, screen: &Screen<W>) {
     let block = Block::bordered().title("operations per second");
     let room = usize::from(block.inner(area).width);
     // The last intervals, as many as fit.
@@ -137,7 +154,11 @@ fn draw_cores(frame: &mut Frame<'_>, area: Rect, cores: &[Figures]) {
 }
 
 /// A table whose first column is a name and whose others are figures.
-fn table(title: &'static str, heading: [&'static str; 9], rows: Vec<Vec<String>>) -> Table<'static> {
+pub fn table<const N: usize>(
+    title: &'static str,
+    heading: [&'static str; N],
+    rows: Vec<Vec<String>>,
+) -> Table<'static> {
     let right = |text: String| Cell::from(Line::from(text).right_aligned());
     let row = |cells: Vec<String>| {
         let mut cells = cells.into_iter();
@@ -145,12 +166,13 @@ fn table(title: &'static str, heading: [&'static str; 9], rows: Vec<Vec<String>>
         Row::new([name].into_iter().chain(cells.map(right)))
     };
     let heading = row(heading.map(str::to_owned).to_vec()).style(Style::new().dark_gray());
-    Table::new(rows.into_iter().map(row), [Constraint::Length(FIGURE_COLUMNS); 9])
+    Table::new(rows.into_iter().map(row), [Constraint::Length(FIGURE_COLUMNS); N])
         .header(heading)
         .block(Block::bordered().title(title))
 }
 
-fn draw_keys(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
+/// Draws the last line: what keys do.
+pub fn draw_keys<W: Watched>(frame: &mut Frame<'_>, area: Rect, screen: &Screen<W>) {
     let pause = if screen.is_paused { " go on  " } else { " pause  " };
     frame.render_widget(Line::from(vec!["p".bold(), pause.into(), "q".bold(), " quit".into()]), area);
 }
@@ -164,7 +186,7 @@ mod tests {
     use super::*;
 
     /// The screen as lines of text.
-    fn drawn(screen: &Screen, width: u16, height: u16) -> Vec<String> {
+    fn drawn(screen: &Screen<ServerStats>, width: u16, height: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| draw(frame, screen)).unwrap();
         let buffer = terminal.backend().buffer();
@@ -172,7 +194,7 @@ mod tests {
         rows.map(|row| row.trim_end().to_owned()).collect()
     }
 
-    fn running() -> Screen {
+    fn running() -> Screen<ServerStats> {
         let mut screen = Screen::new("shm:kv".into());
         screen.update(Ok(server(1_000_000, 100)));
         screen.update(Ok(server(3_000_000, 700)));

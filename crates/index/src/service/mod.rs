@@ -3,6 +3,17 @@
 //! The event loop never does more for one request than a look-up, a write, or a page of [`SHORT_PAGE`]. So a GET waits
 //! for at most the requests of one receive burst, whatever others scan. Between pages the server keeps nothing of a
 //! scan: the client sends back where it was.
+//!
+//! | File | What it holds |
+//! |---|---|
+//! | `mod` | the handlers of one core |
+//! | `server` | a server of several cores: settings, metrics, shutdown |
+//! | `saver` | snapshots of a running server |
+//! | `stats` | what a server tells about itself |
+
+mod saver;
+mod server;
+mod stats;
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -14,14 +25,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arrayvec::ArrayVec;
 use dunlin_net::Transport;
 use dunlin_rpc::{ApplicationError, Endpoint, RegisterError, RequestBurst, WorkerPool};
+use serde::{Deserialize, Serialize};
 
 use crate::error::Refused;
 use crate::guard::pin;
 use crate::index::Index;
 use crate::wire::{
-    Code, DELETE, GET, LONG_PAGE, LONG_SCAN, PUT, PageLimits, PageWriter, SCAN, SHORT_PAGE, ScanRequest, parse_key,
-    parse_put,
+    COUNT, COUNT_PAGE, Code, Counting, DELETE, GET, LONG_PAGE, LONG_SCAN, PUT, PageLimits, PageWriter, SCAN,
+    SHORT_PAGE, ScanRequest, is_first, parse_key, parse_put,
 };
+
+pub use saver::Saving;
+pub use server::{Server, ServerConfig, ServerError, WORKERS_MAX};
+pub use stats::{CoreStats, HandlerFigures, IndexFigures, Latency, ServerStats, SnapshotFigures};
 
 /// Maximum number of requests that an endpoint hands over at once.
 const BURST_MAX: usize = dunlin_net::transport::RX_BURST;
@@ -64,21 +80,36 @@ impl SharedIndex {
 
     /// Makes a page. Returns its number of items.
     fn make_page(&self, request: &[u8], most: PageLimits, page: &mut Vec<u8>) -> Result<u32, Code> {
+        let scan = self.parse(request, most)?;
+        let mut writer = PageWriter::new(page, scan.limits, self.incarnation);
+        let has_more = self.visit(&scan, |key, value| writer.push(key, value));
+        Ok(writer.end(has_more))
+    }
+
+    /// Counts items. Returns the answer, and their number.
+    fn count(&self, request: &[u8]) -> Result<(Vec<u8>, u32), Code> {
+        let scan = self.parse(request, COUNT_PAGE)?;
+        let mut counting = Counting::new(scan.limits);
+        let has_more = self.visit(&scan, |key, value| counting.push(key, value));
+        Ok(counting.end(has_more, self.incarnation))
+    }
+
+    fn parse<'r>(&self, request: &'r [u8], most: PageLimits) -> Result<ScanRequest<'r>, Code> {
         let scan = ScanRequest::parse(request, most)?;
-        if scan.after.is_some_and(|after| after.incarnation != self.incarnation) {
-            return Err(Code::OtherServer);
-        }
+        let is_of_another = scan.after.is_some_and(|after| after.incarnation != self.incarnation);
+        if is_of_another { Err(Code::OtherServer) } else { Ok(scan) }
+    }
+
+    /// Visits the items that are still to come until `visit` returns false. Returns whether that was so.
+    fn visit(&self, scan: &ScanRequest<'_>, mut visit: impl FnMut(&[u8], &[u8]) -> bool) -> bool {
         let guard = pin();
         let mut cursor = self.index.cursor(scan.rest(), scan.order, &guard);
-        let mut writer = PageWriter::new(page, scan.limits, self.incarnation);
-        let has_more = loop {
-            match cursor.advance() {
-                Some((key, value)) if writer.push(key, &value) => {}
-                Some(_) => break true,
-                None => break false,
+        while let Some((key, value)) = cursor.advance() {
+            if !visit(key, &value) {
+                return true;
             }
-        };
-        Ok(writer.end(has_more))
+        }
+        false
     }
 }
 
@@ -90,7 +121,8 @@ impl fmt::Debug for SharedIndex {
 }
 
 /// The counters of one core's service.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ServiceStats {
     /// Look-ups.
     pub gets: u64,
@@ -100,24 +132,96 @@ pub struct ServiceStats {
     pub puts: u64,
     /// Removals, also of keys without a value.
     pub deletes: u64,
+    /// Bursts of PUTs and of DELETEs.
+    pub write_bursts: u64,
+    /// Scans and counts that began.
+    pub scans: u64,
     /// Pages made in the event loop.
     pub short_pages: u64,
     /// Pages made on worker threads.
     pub long_pages: u64,
-    /// Items in all pages.
+    /// Parts of ranges counted on worker threads.
+    pub counts: u64,
+    /// Items in all pages, and counted ones.
     pub items: u64,
+    /// Pages and counts that worker threads are making now.
+    pub in_progress: u64,
     /// Values that were not stored because the memory budget was used up.
     pub full: u64,
     /// Requests that were refused for another reason.
     pub bad: u64,
 }
 
+impl ServiceStats {
+    /// The sums of the counters of two cores.
+    #[must_use]
+    pub fn plus(self, other: ServiceStats) -> ServiceStats {
+        ServiceStats {
+            gets: self.gets.saturating_add(other.gets),
+            get_bursts: self.get_bursts.saturating_add(other.get_bursts),
+            puts: self.puts.saturating_add(other.puts),
+            deletes: self.deletes.saturating_add(other.deletes),
+            write_bursts: self.write_bursts.saturating_add(other.write_bursts),
+            scans: self.scans.saturating_add(other.scans),
+            short_pages: self.short_pages.saturating_add(other.short_pages),
+            long_pages: self.long_pages.saturating_add(other.long_pages),
+            counts: self.counts.saturating_add(other.counts),
+            items: self.items.saturating_add(other.items),
+            in_progress: self.in_progress.saturating_add(other.in_progress),
+            full: self.full.saturating_add(other.full),
+            bad: self.bad.saturating_add(other.bad),
+        }
+    }
+}
+
 /// What worker threads count.
 #[derive(Debug, Default)]
 struct WorkerStats {
+    scans: AtomicU64,
     pages: AtomicU64,
+    counts: AtomicU64,
     items: AtomicU64,
+    in_progress: AtomicU64,
     bad: AtomicU64,
+}
+
+/// Work of a worker thread, which counts as in progress until this is dropped.
+struct InProgress<'a>(&'a WorkerStats);
+
+impl WorkerStats {
+    fn begin(&self) -> InProgress<'_> {
+        self.in_progress.fetch_add(1, Ordering::Relaxed);
+        InProgress(self)
+    }
+}
+
+impl Drop for InProgress<'_> {
+    fn drop(&mut self) {
+        self.0.in_progress.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl InProgress<'_> {
+    /// Counts a request, whose answer has `items` items, in `requests`.
+    fn end<R>(
+        self,
+        request: &[u8],
+        requests: &AtomicU64,
+        answer: Result<(R, u32), Code>,
+    ) -> Result<R, ApplicationError> {
+        match answer {
+            Ok((answer, items)) => {
+                self.0.scans.fetch_add(u64::from(is_first(request)), Ordering::Relaxed);
+                requests.fetch_add(1, Ordering::Relaxed);
+                self.0.items.fetch_add(items.into(), Ordering::Relaxed);
+                Ok(answer)
+            }
+            Err(code) => {
+                self.0.bad.fetch_add(1, Ordering::Relaxed);
+                Err(ApplicationError::new(code as u32, code.message()))
+            }
+        }
+    }
 }
 
 /// The service of one core. Clones share one state.
@@ -136,7 +240,7 @@ impl IndexService {
     /// All callers of the endpoint are trusted: there is no authentication.
     ///
     /// # Errors
-    /// [`RegisterError`] if one of the request types 0x70 to 0x74 has a handler already.
+    /// [`RegisterError`] if one of the request types 0x70 to 0x75 has a handler already.
     ///
     /// ```
     /// use std::rc::Rc;
@@ -189,6 +293,7 @@ impl IndexService {
             match serving.shared.make_page(request.payload(), SHORT_PAGE, &mut page) {
                 Ok(items) => {
                     serving.count(|stats| {
+                        stats.scans += u64::from(is_first(request.payload()));
                         stats.short_pages += 1;
                         stats.items += u64::from(items);
                     });
@@ -203,18 +308,14 @@ impl IndexService {
         })?;
         let (shared, stats) = (service.shared.clone(), service.of_workers.clone());
         endpoint.register_worker(LONG_SCAN, pool, move |request| {
-            let mut page = Vec::new();
-            match shared.make_page(request.payload(), LONG_PAGE, &mut page) {
-                Ok(items) => {
-                    stats.pages.fetch_add(1, Ordering::Relaxed);
-                    stats.items.fetch_add(items.into(), Ordering::Relaxed);
-                    Ok(page)
-                }
-                Err(code) => {
-                    stats.bad.fetch_add(1, Ordering::Relaxed);
-                    Err(ApplicationError::new(code as u32, code.message()))
-                }
-            }
+            let (working, mut page) = (stats.begin(), Vec::new());
+            let items = shared.make_page(request.payload(), LONG_PAGE, &mut page);
+            working.end(request.payload(), &stats.pages, items.map(|items| (page, items)))
+        })?;
+        let (shared, stats) = (service.shared.clone(), service.of_workers.clone());
+        endpoint.register_worker(COUNT, pool, move |request| {
+            let working = stats.begin();
+            working.end(request.payload(), &stats.counts, shared.count(request.payload()))
         })?;
         Ok(service)
     }
@@ -222,8 +323,11 @@ impl IndexService {
     /// The counters.
     pub fn stats(&self) -> ServiceStats {
         let (mut stats, workers) = (self.stats.get(), &self.of_workers);
+        stats.scans += workers.scans.load(Ordering::Relaxed);
         stats.long_pages += workers.pages.load(Ordering::Relaxed);
+        stats.counts += workers.counts.load(Ordering::Relaxed);
         stats.items += workers.items.load(Ordering::Relaxed);
+        stats.in_progress += workers.in_progress.load(Ordering::Relaxed);
         stats.bad += workers.bad.load(Ordering::Relaxed);
         stats
     }
@@ -289,6 +393,7 @@ impl IndexService {
             Err(Refused::Full { .. }) => full.push(at),
             result => self.stored(burst, places[at], result.map(|old| old.is_some())),
         });
+        self.count(|stats| stats.write_bursts += u64::from(!items.is_empty()));
         if full.is_empty() {
             return;
         }
@@ -317,11 +422,10 @@ impl IndexService {
 
     fn delete(&self, burst: &mut RequestBurst<'_>) {
         let (places, keys) = self.sort(burst, parse_key);
-        let guard = pin();
-        for (i, key) in places.iter().zip(&keys) {
-            let existed = self.shared.index.remove(key, &guard).is_some();
-            burst.respond(*i, &[u8::from(existed)]);
-        }
-        self.count(|stats| stats.deletes += keys.len() as u64);
+        self.shared.index.remove_burst(&keys, &pin(), |at, old| burst.respond(places[at], &[u8::from(old.is_some())]));
+        self.count(|stats| {
+            stats.deletes += keys.len() as u64;
+            stats.write_bursts += u64::from(!keys.is_empty());
+        });
     }
 }
