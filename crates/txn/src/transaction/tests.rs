@@ -88,7 +88,7 @@ fn limits_are_kept() {
     assert!(matches!(state.plan(TABLE, b"k", Planned::Put(long)), Err(TxnError::TooLarge { .. })));
     assert_eq!(state.plan(TABLE, b"", Planned::Delete), Err(TxnError::KeyLength { len: 0 }));
     assert_eq!(state.plan(TABLE, &[0; KEY_BYTES_MAX + 1], Planned::Delete), Err(TxnError::KeyLength { len: 251 }));
-    assert!(matches!(state.plan(TableId(1), b"k", Planned::Delete), Err(TxnError::NoTable { .. })));
+    assert!(matches!(state.plan(TableId(2), b"k", Planned::Delete), Err(TxnError::NoTable { .. })));
     let value = Bytes::from(vec![0; VALUE_BYTES_MAX]);
     let planned = (0..10u8).take_while(|key| state.plan(TABLE, &[*key], Planned::Put(value.clone())).is_ok()).count();
     assert_eq!(planned, MESSAGE_BYTES_MAX / VALUE_BYTES_MAX - 1, "a record fits a message");
