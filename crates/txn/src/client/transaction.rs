@@ -78,12 +78,12 @@ impl<T: Transport + 'static> Transaction<T> {
         Ok(values)
     }
 
-    /// Reads up to `limit` items of a range of an ordered table, in order of their keys, with the transaction's own
-    /// writes. The commit validates the range up to the last key that was read: no key was inserted, changed or deleted
-    /// in it. Each page of up to 1,024 items costs a message, and each part of the table that the range touches. The
-    /// items share the memory of their page, so copy what is kept for longer.
+    /// Reads up to `limit` items of a range of an ordered table, in the order of their keys. The transaction sees its
+    /// own writes. If no other transaction inserts, changes or deletes a key of the range until the commit, the commit
+    /// validates it. If the limit ends the read, the range ends with the last item.
     ///
-    /// A limit that ends a scan saves validation, too: with `limit` 1, only the gap before the first item is read.
+    /// The read costs a message for each page of 1,024 items, and at least one for each part of the table that the
+    /// range meets. The items share the memory of their page: copy those that you keep.
     ///
     /// # Errors
     /// As [`Transaction::get`]; [`TxnError::RangeConflict`] if another transaction has locked a key in the range, also

@@ -203,10 +203,12 @@ fn backup_beside_primary(random: &mut Random, table: &Table) {
     assert_eq!(primary.stats().locks, 0);
 }
 
+type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// A page of a range, and what to validate then.
-fn page(primary: &Partition, reader: u64, span: Span<'_>) -> Result<(Vec<(Vec<u8>, Vec<u8>)>, Version), Cause> {
+fn page(primary: &Partition, reader: u64, span: Span<'_>) -> Result<(Pairs, Version), Cause> {
     let request = PageRequest { partition: PartitionId(0), table: TABLE, span, items_max: 1000 };
-    let (limits, mut out) = (PageLimits { entries_max: 1000, bytes_max: 1000_000 }, Vec::new());
+    let (limits, mut out) = (PageLimits { entries_max: 1000, bytes_max: 1_000_000 }, Vec::new());
     primary.read_page(transaction(reader), &request, limits, &mut out)?;
     let page = Page::parse(&out).unwrap();
     assert_eq!(page.last, None);
