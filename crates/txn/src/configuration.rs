@@ -1,5 +1,7 @@
 //! Configurations: the members of an epoch, and the copies of partitions that each holds.
 
+mod table;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
 
@@ -8,6 +10,9 @@ use siphasher::sip::SipHasher13;
 
 use crate::ids::{Epoch, NodeId, PartitionId, Place, TableId};
 use crate::limits::{PARTITIONS_MAX, TABLES_MAX};
+use crate::wire::scan::Span;
+
+pub use table::{Keys, Table};
 
 /// Maximum number of copies of a partition.
 pub const REPLICAS_MAX: usize = 7;
@@ -26,9 +31,9 @@ pub struct Configuration {
     pub nodes: BTreeMap<NodeId, Member>,
     /// The copies of each partition, the primary first, each on another node.
     pub partitions: Vec<Vec<Place>>,
-    /// The names of the tables. Never reordered; none is ever removed.
-    pub tables: Vec<String>,
-    /// Seed of the hash that partitions the keys.
+    /// The tables. Never reordered nor changed; none is ever removed.
+    pub tables: Vec<Table>,
+    /// Seed of the hash that partitions the keys of hashed tables.
     pub seed: [u8; 16],
 }
 
@@ -81,6 +86,14 @@ pub enum ConfigurationError {
         /// The node.
         node: NodeId,
     },
+    /// The keys at which an ordered table is split are out of order, or too long.
+    #[error(
+        "the splits of table {table:?} are wrong: give keys of 1 to 250 bytes in ascending order, fewer than 65536"
+    )]
+    Splits {
+        /// The name of the table.
+        table: String,
+    },
     /// All copies of a partition are gone.
     #[error("all copies of partition {} are lost: its nodes failed together; restore its data from a backup", .0.0)]
     PartitionLost(PartitionId),
@@ -97,9 +110,9 @@ pub struct Plan {
     pub partitions_per_core: usize,
     /// Copies of each partition.
     pub replicas: usize,
-    /// The names of the tables.
-    pub tables: Vec<String>,
-    /// Seed of the hash that partitions the keys.
+    /// The tables.
+    pub tables: Vec<Table>,
+    /// Seed of the hash that partitions the keys of hashed tables.
     pub seed: [u8; 16],
 }
 
@@ -146,6 +159,9 @@ impl Configuration {
         check_number("replicas", self.replicas, REPLICAS_MAX)?;
         check_number("partitions", self.partitions.len(), PARTITIONS_MAX)?;
         check_number("tables", self.tables.len(), TABLES_MAX)?;
+        if let Some(table) = self.tables.iter().find(|table| !table.keys.are_valid()) {
+            return Err(ConfigurationError::Splits { table: table.name.clone() });
+        }
         for (number, copies) in self.partitions.iter().enumerate() {
             self.check_copies(PartitionId(number as u32), copies)?;
         }
@@ -183,13 +199,34 @@ impl Configuration {
         Ok(next)
     }
 
-    /// The partition of a key, the same in every table: items of several tables with one key are on the same core.
+    /// The partition of a key. It is the same in all hashed tables, and in all ordered tables with the same splits:
+    /// items of such tables with one key are on the same core.
+    ///
+    /// # Panics
+    /// If there is no such table.
     #[inline]
-    pub fn partition_of(&self, key: &[u8]) -> PartitionId {
+    pub fn partition_of(&self, table: TableId, key: &[u8]) -> PartitionId {
+        if let Keys::Ordered { splits } = &self.tables[usize::from(table.0)].keys {
+            return self.partition_of_part(splits.partition_point(|split| **split <= *key));
+        }
         let mut hasher = SipHasher13::new_with_key(&self.seed);
         hasher.write(key);
         // The high half of a product with 32 random bits: as uniform as a remainder, without a division.
         PartitionId((((hasher.finish() >> 32) * self.partitions.len() as u64) >> 32) as u32)
+    }
+
+    /// The partition of part number `part` of an ordered table.
+    fn partition_of_part(&self, part: usize) -> PartitionId {
+        PartitionId((part % self.partitions.len()) as u32)
+    }
+
+    /// The beginning of a range of an ordered table, as far as it is in one partition, and that partition. `None` if
+    /// the table is not ordered.
+    pub(crate) fn first_part<'a>(&'a self, table: TableId, span: Span<'a>) -> Option<(PartitionId, Span<'a>)> {
+        let splits = self.tables.get(usize::from(table.0))?.keys.splits()?;
+        let part = splits.partition_point(|split| **split <= *span.low);
+        let next = splits.get(part).map(|split| &**split).filter(|split| span.is_before_end(split));
+        Some((self.partition_of_part(part), Span { high: next.or(span.high), ..span }))
     }
 
     /// The copies of a partition, the primary first.
@@ -209,7 +246,7 @@ impl Configuration {
 
     /// The table with this name.
     pub fn table(&self, name: &str) -> Option<TableId> {
-        self.tables.iter().position(|table| table == name).map(|at| TableId(at as u16))
+        self.tables.iter().position(|table| table.name == name).map(|at| TableId(at as u16))
     }
 
     /// The address of a core.
@@ -283,6 +320,41 @@ mod tests {
         without_tables.tables.clear();
         assert!(matches!(without_tables.configure(), Err(ConfigurationError::Number { what: "tables", .. })));
         assert!(matches!(plan(3, 0, 1).configure(), Err(ConfigurationError::Number { what: "partitions", .. })));
+    }
+
+    #[test]
+    fn ordered_tables_are_cut_at_their_splits() {
+        let mut plan = plan(3, 1, 1);
+        plan.tables.push(Table::ordered("ordered", ["d", "m", "mm", "t", "u", "v", "w"]));
+        let configuration = plan.configure().unwrap();
+        assert_eq!(configuration.partitions.len(), 6);
+        let parts = |low: &'static str, high: Option<&'static str>| {
+            let (mut span, mut found) = (Span { low: low.as_bytes(), high: high.map(str::as_bytes) }, Vec::new());
+            loop {
+                let (partition, part) = configuration.first_part(TableId(1), span).unwrap();
+                assert_eq!(configuration.partition_of(TableId(1), part.low), partition);
+                found.push((partition.0, part.high.map(|high| std::str::from_utf8(high).unwrap())));
+                if part.high == span.high {
+                    return found;
+                }
+                span.low = part.high.unwrap();
+            }
+        };
+        assert_eq!(parts("", Some("d")), [(0, Some("d"))]);
+        assert_eq!(parts("d", Some("l")), [(1, Some("l"))]);
+        assert_eq!(parts("e", Some("mm\0")), [(1, Some("m")), (2, Some("mm")), (3, Some("mm\0"))]);
+        let all = [Some("d"), Some("m"), Some("mm"), Some("t"), Some("u"), Some("v"), Some("w"), None];
+        assert_eq!(parts("", None), [0, 1, 2, 3, 4, 5, 0, 1].into_iter().zip(all).collect::<Vec<_>>());
+        assert_eq!(configuration.first_part(TableId(0), Span::ALL), None, "a hashed table has no ranges");
+    }
+
+    #[test]
+    fn splits_out_of_order_are_refused() {
+        for splits in [vec!["b", "a"], vec!["a", "a"], vec![""], vec!["a", &"k".repeat(251)]] {
+            let mut plan = plan(3, 1, 1);
+            plan.tables.push(Table::ordered("ordered", splits));
+            assert_eq!(plan.configure(), Err(ConfigurationError::Splits { table: "ordered".into() }));
+        }
     }
 
     #[test]

@@ -31,6 +31,17 @@ pub enum TxnError {
         /// Why.
         cause: Cause,
     },
+    /// A range that the transaction read conflicts with another transaction. It is aborted; run it again.
+    #[error("the transaction conflicts: the range that it read from key {} on {}; run it again", Shown(.from), match .cause {
+        Cause::Locked => "has a key that is locked by another transaction",
+        Cause::Changed => "was changed since it was read",
+    })]
+    RangeConflict {
+        /// Where the page begins that conflicts.
+        from: Box<[u8]>,
+        /// Why.
+        cause: Cause,
+    },
     /// A key to be inserted exists already. It is aborted.
     #[error("key {} exists already", Shown(.key))]
     Exists {
@@ -43,7 +54,16 @@ pub enum TxnError {
         /// The requested name.
         table: String,
     },
-    /// A key is empty or too long.
+    /// The table has no range reads.
+    #[error("table {table:?} is not ordered: make it with Table::ordered, or read it by keys")]
+    NotOrdered {
+        /// Its name.
+        table: String,
+    },
+    /// The lower bound of a range read is above its upper bound.
+    #[error("the lower bound of the range is above its upper bound: swap them")]
+    Reversed,
+    /// A key is empty or too long, or a bound of a range is too long.
     #[error("a key has {len} bytes: choose 1 to {KEY_BYTES_MAX}")]
     KeyLength {
         /// Its length in bytes.
@@ -100,7 +120,10 @@ impl TxnError {
     /// Whether the same transaction may succeed if it is run again.
     pub fn may_be_repeated(&self) -> bool {
         match self {
-            TxnError::Conflict { .. } | TxnError::Busy { .. } | TxnError::Unreachable { .. } => true,
+            TxnError::Conflict { .. }
+            | TxnError::RangeConflict { .. }
+            | TxnError::Busy { .. }
+            | TxnError::Unreachable { .. } => true,
             TxnError::Refused { refusal: Refusal::Full(what), .. } => *what != Resource::Answer,
             TxnError::Refused { refusal, .. } => {
                 matches!(
@@ -114,6 +137,8 @@ impl TxnError {
             }
             TxnError::Exists { .. }
             | TxnError::NoTable { .. }
+            | TxnError::NotOrdered { .. }
+            | TxnError::Reversed
             | TxnError::KeyLength { .. }
             | TxnError::TooLarge { .. }
             | TxnError::Ended

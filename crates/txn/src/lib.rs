@@ -8,7 +8,7 @@
 //! - Committed transactions survive the loss of any f of the f + 1 copies. The f + 1 log replicas belong to the
 //!   coordinator, whatever partitions it writes.
 //! - Transactions are strictly serializable: they appear to run one at a time, in an order that agrees with real time.
-//!   Reads of absent keys are covered. No transaction waits for a lock, so there are no deadlocks: a conflict aborts,
+//!   Reads of absent keys and of ranges are covered. No transaction waits for a lock, so there are no deadlocks: a conflict aborts,
 //!   and the client runs it again.
 //! - Every message carries its epoch. After a failure, recovery uses the logs to decide each transaction of earlier
 //!   epochs.
@@ -36,7 +36,8 @@ mod transaction;
 pub mod wire;
 
 pub use client::{Client, ClientConfig, ClientStats, Outcome, Recovered, RetryPolicy, Transaction};
-pub use configuration::{Configuration, ConfigurationError, Member, Plan, Role};
+pub use configuration::{Configuration, ConfigurationError, Keys, Member, Plan, Role, Table};
+pub use dunlin_index::{Gap, Range};
 pub use error::TxnError;
 pub use ids::{Epoch, NodeId, PartitionId, Place, TableId, TransactionId, Version};
 pub use limits::{Limits, RecoverySlice};

@@ -14,6 +14,15 @@ pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
 pub const PARTITIONS_MAX: usize = 1 << 16;
 /// Tables of a cluster.
 pub const TABLES_MAX: usize = 1 << 12;
+/// Pages that the range reads of one transaction may have.
+pub const PAGES_MAX: usize = 1024;
+/// Entries that the range reads of one transaction may visit: items, remembered deletions and locks on absent keys. The
+/// commit visits them once more.
+pub const SCANNED_MAX: usize = 1 << 16;
+/// Bytes that the range reads of one transaction may bring.
+pub const SCANNED_BYTES_MAX: usize = 16 << 20;
+/// Bytes after which a page of a range read ends; its last item may exceed them.
+pub const PAGE_BYTES_MAX: usize = 256 << 10;
 /// Bytes that an item counts beyond its key and value: its slot in a half-full table (49 bytes each), and the counters
 /// and lengths of two allocations.
 pub const ITEM_BYTES: usize = 128;
@@ -75,6 +84,11 @@ pub struct Limits {
     /// Bytes of the items in one copy of a partition, including the room reserved by locks. It must be the same at all
     /// copies, so that a backup has room for everything that its primary accepted. Default 1 GiB.
     pub partition_bytes_max: usize,
+    /// Bytes of the index of one ordered table in one copy of a partition, beyond its items, above which the primary
+    /// locks no further absent key. Default 1 GiB.
+    pub index_bytes_max: usize,
+    /// Entries that one page of a range read visits, so that it does not delay others; at least one. Default 1,024.
+    pub page_entries_max: usize,
     /// Locks that are held in one partition. Default 65,536.
     pub locks_max: usize,
     /// Deleted keys whose versions one copy of a partition remembers. Twice as many are a hard limit. Default 65,536.
@@ -95,6 +109,8 @@ impl Default for Limits {
     fn default() -> Self {
         Limits {
             partition_bytes_max: 1 << 30,
+            index_bytes_max: 1 << 30,
+            page_entries_max: 1024,
             locks_max: 1 << 16,
             tombstones_max: 1 << 16,
             coordinators_max: 256,

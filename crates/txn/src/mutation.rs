@@ -6,6 +6,16 @@ dunlin_rpc::mutations! {
     LockNotValidated,
     /// Validation ignores changes to items of the read set.
     VersionNotValidated,
+    /// A coordinator commits without validating its range reads.
+    ScanNotValidated,
+    /// Of a range read of several pages, only the last is validated.
+    ScanPagesNotValidated,
+    /// A range read is validated from its first item to its last, without the gaps before and after them.
+    ScanGapNotValidated,
+    /// Validation of a range ignores deletions in it.
+    ScanDeletionNotValidated,
+    /// A range read ignores locks.
+    ScanPassesLocks,
     /// A backup does not apply the first write of a commit.
     BackupSkipsWrite,
     /// A coordinator commits without validating its read set.

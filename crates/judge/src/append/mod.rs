@@ -32,7 +32,8 @@
 //! - **Acknowledged appends that no transaction read.** They count as later than everything. Read all keys at the end,
 //!   after all transactions have ended: then a lost append is found, as a cycle with real time.
 //! - **Reads of aborted transactions.** They may be inconsistent, as in optimistic concurrency control.
-//! - **Predicates**, such as ranges of keys. Keys that are absent read as empty lists.
+//! - **Predicates**, except ranges of known keys: record a range read as a read of every key that may be in the range.
+//!   Keys that are absent read as empty lists, so an insertion that a range read missed shows as a cycle.
 //!
 //! # Use
 //!

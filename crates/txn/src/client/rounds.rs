@@ -155,8 +155,10 @@ impl<T: Transport + 'static> Inner<T> {
         let mut stats = self.stats.borrow_mut();
         *match result {
             Ok(_) => &mut stats.committed,
-            Err(TxnError::Conflict { cause: Cause::Locked, .. }) => &mut stats.locked,
-            Err(TxnError::Conflict { cause: Cause::Changed, .. }) => &mut stats.changed,
+            Err(
+                TxnError::Conflict { cause: Cause::Locked, .. } | TxnError::RangeConflict { cause: Cause::Locked, .. },
+            ) => &mut stats.locked,
+            Err(TxnError::Conflict { .. } | TxnError::RangeConflict { .. }) => &mut stats.changed,
             Err(TxnError::InDoubt { .. }) => &mut stats.in_doubt,
             Err(_) => &mut stats.failed,
         } += 1;
@@ -267,8 +269,8 @@ pub(super) fn done(state: &mut State, message: &Outgoing, sent: Sent) -> Result<
     match sent {
         Sent::Done(answer) => Ok(answer),
         Sent::Refused(Refusal::Conflict { index, cause }) => {
-            let entry = message.entries.get(usize::from(index));
-            Err(TxnError::Conflict { key: entry.map_or_else(Box::default, |entry| state.key(*entry)), cause })
+            let number = message.entries.get(usize::from(index)).ok_or_else(|| unreadable(place))?;
+            Err(state.conflict(*number, cause))
         }
         Sent::Refused(refusal) => Err(TxnError::Refused { place, refusal }),
         Sent::NotRun(why) | Sent::Lost(why) => Err(TxnError::Unreachable { place, why }),
@@ -282,6 +284,7 @@ fn take(state: &mut State, message: &Outgoing, sent: Sent) -> Result<(), TxnErro
     let answer = done(state, message, sent)?;
     match message.kind {
         Kind::Execute => state.executed(message, answer.body()).map_err(|_| unreadable(message.place)),
+        Kind::Scan => state.scanned(answer.body()).map_err(|_| unreadable(message.place)),
         _ => Ok(()),
     }
 }

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use bytes::Bytes;
+use dunlin_index::Range;
 use dunlin_net::Transport;
 
 use super::finish::{Finish, Finished};
@@ -10,7 +11,7 @@ use super::{Client, Inner};
 use crate::client::Outcome;
 use crate::error::TxnError;
 use crate::ids::{TableId, TransactionId};
-use crate::transaction::{Mode, Planned, State};
+use crate::transaction::{Mode, Outgoing, Planned, State};
 
 /// A transaction. If it commits, its reads are of one moment. Until then they may be of several, so base no decision
 /// outside the transaction on them.
@@ -70,20 +71,79 @@ impl<T: Transport + 'static> Transaction<T> {
             Err(error) => return self.fail(state, error).await,
         };
         if !messages.is_empty() {
-            let inner = self.inner.clone();
-            let round = async move {
-                let result = inner.ask(&mut state, messages).await;
-                Finished { state: Some(state), result }
-            };
-            let finished = Finish::new(&self.inner, round).await;
-            state = finished.state.ok_or(TxnError::Ended)?;
-            if let Err(error) = finished.result {
-                return self.fail(state, error).await;
-            }
+            state = self.round(state, messages).await?;
         }
         let values = keys.iter().map(|(table, key)| state.known(*table, key, mode).flatten()).collect();
         self.state = Some(state);
         Ok(values)
+    }
+
+    /// Reads up to `limit` items of a range of an ordered table, in the order of their keys. The transaction sees its
+    /// own writes. If no other transaction inserts, changes or deletes a key of the range until the commit, the commit
+    /// validates it. If the limit ends the read, the range ends with the last item.
+    ///
+    /// The read costs a message for each page of 1,024 items, and at least one for each part of the table that the
+    /// range meets. The items share the memory of their page: copy those that you keep.
+    ///
+    /// # Errors
+    /// As [`Transaction::get`]; [`TxnError::RangeConflict`] if another transaction has locked a key in the range, also
+    /// one that is about to be inserted; [`TxnError::TooLarge`] if the range reads of the transaction exceed 1,024
+    /// pages, 65,536 items or 16 MiB.
+    ///
+    /// ```
+    /// # use dunlin_net::Transport;
+    /// use dunlin_txn::{Client, Range, RetryPolicy, TxnError};
+    ///
+    /// /// Takes the first job, unless there is none.
+    /// async fn take<T: Transport + 'static>(client: &Client<T>) -> Result<Option<Vec<u8>>, TxnError> {
+    ///     let jobs = client.table("jobs")?;
+    ///     client.run(&RetryPolicy::default(), async |tx| {
+    ///         let first = tx.scan(jobs, Range::ALL, 1).await?;
+    ///         let Some((key, job)) = first.first() else { return Ok(None) };
+    ///         tx.delete(jobs, key)?;
+    ///         Ok(Some(job.to_vec()))
+    ///     }).await
+    /// }
+    /// ```
+    pub async fn scan(
+        &mut self,
+        table: TableId,
+        range: Range<'_>,
+        limit: usize,
+    ) -> Result<Vec<(Bytes, Bytes)>, TxnError> {
+        let mut state = self.state.take().ok_or(TxnError::Ended)?;
+        if !state.admit(self.inner.config.transactions_max) {
+            return self.fail(state, TxnError::Busy { what: "transactions" }).await;
+        }
+        if let Err(error) = state.begin_scan(table, range, limit) {
+            return self.fail(state, error).await;
+        }
+        loop {
+            let message = match state.scan_round() {
+                Ok(Some(message)) => message,
+                Ok(None) => break,
+                Err(error) => return self.fail(state, error).await,
+            };
+            state = self.round(state, vec![message]).await?;
+        }
+        let found = state.end_scan();
+        self.state = Some(state);
+        Ok(found)
+    }
+
+    /// Sends the messages of the execution phase, and ends the transaction if that fails.
+    async fn round(&mut self, mut state: Box<State>, messages: Vec<Outgoing>) -> Result<Box<State>, TxnError> {
+        let inner = self.inner.clone();
+        let round = async move {
+            let result = inner.ask(&mut state, messages).await;
+            Finished { state: Some(state), result }
+        };
+        let Finished { state, result } = Finish::new(&self.inner, round).await;
+        let state = state.ok_or(TxnError::Ended)?;
+        match result {
+            Ok(()) => Ok(state),
+            Err(error) => self.fail(state, error).await,
+        }
     }
 
     /// Ends the transaction with an error.

@@ -69,7 +69,7 @@ impl Participant {
         index: u16,
     ) -> Result<Found<'_>, Refusal> {
         let seen = self.primary(target.partition, target.table)?.look(target.table, target.key);
-        if seen.owner.is_some_and(|owner| owner != reader) {
+        if seen.is_locked_by_other(reader) {
             return Err(Refusal::Conflict { index, cause: Cause::Locked });
         }
         let presence = if seen.value.is_some() { Presence::Present } else { Presence::Absent };
@@ -83,13 +83,20 @@ impl Participant {
         }
     }
 
-    /// Whether no item of the read set has changed, or is about to.
+    /// Whether no item and no range of the read set has changed, or is about to.
     pub(super) fn validate(&mut self, header: &Header, mut rest: &[u8], answer: &mut Vec<u8>) -> Result<(), Refusal> {
         for index in 0..header.count {
-            let Check { target, version } = Check::take(&mut rest)?;
+            let (target, version) = match Check::take(&mut rest)? {
+                Check::Item { target, version } => (target, version),
+                Check::Range(range) => {
+                    let partition = self.ordered(range.partition, range.table)?;
+                    let unchanged = partition.check_range(header.transaction, &range);
+                    unchanged.map_err(|cause| Refusal::Conflict { index, cause })?;
+                    continue;
+                }
+            };
             let seen = self.primary(target.partition, target.table)?.look(target.table, target.key);
-            let is_locked = seen.owner.is_some_and(|owner| owner != header.transaction);
-            if is_locked && !is_planted(Mutation::LockNotValidated) {
+            if seen.is_locked_by_other(header.transaction) && !is_planted(Mutation::LockNotValidated) {
                 return Err(Refusal::Conflict { index, cause: Cause::Locked });
             }
             if seen.version != version && !is_planted(Mutation::VersionNotValidated) {

@@ -9,18 +9,20 @@
 //! | `execute` | phases 1 and 2, and unlocking |
 //! | `commit` | phases 3 to 5, and outcomes |
 //! | `fence` | transactions that hold locks for too long |
+//! | `scan` | range reads |
 //! | `recover` | the requests of recovery |
 
 mod commit;
 mod execute;
 mod fence;
 mod recover;
+mod scan;
 #[cfg(test)]
 mod tests;
 
 use std::rc::Rc;
 
-use crate::configuration::{Configuration, Member, Role};
+use crate::configuration::{Configuration, Member, Role, Table};
 use crate::ids::{Epoch, NodeId, PartitionId, Place, TableId};
 use crate::limits::Limits;
 use crate::log::Log;
@@ -108,6 +110,12 @@ pub enum NotTaken {
         /// The incarnation of the participant.
         ours: u64,
     },
+    /// It changes or lacks a table of the participant's configuration.
+    #[error("the configuration changes table {table:?}: tables can only be added, behind all others")]
+    TableChanged {
+        /// The name of the table.
+        table: String,
+    },
     /// It assigns the core a copy that the core does not have.
     #[error("partition {} is configured for {place}, which has no copy of it; copies cannot be moved yet", partition.0)]
     NoCopy {
@@ -123,10 +131,9 @@ impl Participant {
     /// its node, past and future. The participant answers only while the configuration names that number, so a
     /// restarted process does not answer in place of the one that had the data.
     pub fn new(place: Place, incarnation: u64, configuration: Rc<Configuration>, limits: Limits) -> Participant {
-        let tables = configuration.tables.len();
         let copy = |partition: u32| {
             let role = configuration.role(PartitionId(partition), place)?;
-            let partition = Partition::new(tables, limits);
+            let partition = Partition::new(&configuration.tables, limits);
             Some(Box::new(Copy { partition, role, service: Service::Open }))
         };
         let copies = (0..configuration.partitions.len() as u32).map(copy).collect();
@@ -167,7 +174,7 @@ impl Participant {
                 copy.service = Service::Recovering;
             }
             copy.role = role;
-            copy.partition.grow_tables(next.tables.len());
+            copy.partition.grow_tables(&next.tables);
             if is_planted(Mutation::LocksReleasedEarly) {
                 copy.partition.release_of(|owner| owner.epoch < next.epoch);
             }
@@ -183,6 +190,10 @@ impl Participant {
         }
         if next.epoch <= ours.epoch {
             return Err(NotTaken::Older { given: next.epoch, ours: ours.epoch });
+        }
+        let is_kept = |(at, table): &(usize, &Table)| next.tables.get(*at) == Some(*table);
+        if let Some((_, table)) = ours.tables.iter().enumerate().find(|table| !is_kept(table)) {
+            return Err(NotTaken::TableChanged { table: table.name.clone() });
         }
         let node = self.place.node;
         if let Some(Member { incarnation: given, .. }) =
@@ -246,6 +257,7 @@ impl Participant {
             Kind::Open => self.open(rest, answer),
             Kind::Fence => self.fence(rest, answer),
             Kind::End => self.end(rest, answer),
+            Kind::Scan => self.scan(&header, rest, answer),
         }
     }
 

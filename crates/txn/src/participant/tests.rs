@@ -6,23 +6,29 @@ use dunlin_net::Addr;
 use dunlin_trial::Random;
 
 use super::*;
-use crate::configuration::Plan;
+use crate::configuration::{Plan, Table};
 use crate::ids::{TransactionId, Version};
 use crate::limits::{RecoverySlice, VALUE_BYTES_MAX};
 use crate::wire::answer::{Found, Presence, Resource, take_status};
-use crate::wire::execute::{Access, Check, Lock, Target};
+use crate::wire::execute::{Access, Check, Lock, RangeCheck, Target};
 use crate::wire::log::{Append, Recorded, put_transaction, take_transaction};
+use crate::wire::scan::{Page, PageRequest, Span};
 use crate::wire::write::Write;
 
 const HERE: Place = Place { node: 1, core: 0 };
 const TABLE: TableId = TableId(0);
+const ORDERED: TableId = TableId(1);
 const INCARNATION: u64 = 77;
 
 fn configuration() -> Configuration {
     let member = |node| Member { incarnation: INCARNATION, cores: vec![Addr::Node(node)] };
     let nodes: BTreeMap<u32, Member> = (1..=2).map(|node| (node, member(node))).collect();
-    let plan = Plan { cluster: 9, nodes, partitions_per_core: 1, replicas: 2, tables: vec!["t".into()], seed: [1; 16] };
+    let plan = Plan { cluster: 9, nodes, partitions_per_core: 1, replicas: 2, tables: tables(), seed: [1; 16] };
     plan.configure().unwrap()
+}
+
+fn tables() -> Vec<Table> {
+    vec!["t".into(), Table::ordered("ordered", ["m"])]
 }
 
 fn participant() -> Participant {
@@ -94,13 +100,15 @@ fn other_epochs_clusters_and_tables_are_refused() {
         assert_eq!(ask(&mut participant, kind, &message), Err(Refusal::OtherEpoch { ours: 1 }));
         message[4] ^= 1;
         assert_eq!(ask(&mut participant, kind, &message), Err(Refusal::OtherCluster { ours: 9 }));
-        message[0] ^= 1;
-        assert_eq!(ask(&mut participant, kind, &message), Err(Refusal::Malformed));
+        message[0] = 2;
+        let refusal = ask(&mut participant, kind, &message).unwrap_err();
+        assert_eq!(refusal, Refusal::OtherVersion { ours: 3 });
+        assert!(refusal.to_string().contains("has version 3"), "{refusal}");
     }
     let mut message = request(Kind::Execute, 1, name(1));
-    Target { partition: primary, table: TableId(1), key: b"k" }.encode(&mut message);
+    Target { partition: primary, table: TableId(2), key: b"k" }.encode(&mut message);
     Access::Read.encode(&mut message);
-    assert_eq!(ask(&mut participant, Kind::Execute, &message), Err(Refusal::NoTable(TableId(1))));
+    assert_eq!(ask(&mut participant, Kind::Execute, &message), Err(Refusal::NoTable(TableId(2))));
 }
 
 /// A restarted process has no data, and reports that.
@@ -122,7 +130,7 @@ fn what_was_validated_is_neither_locked_nor_changed() {
     let target = Target { partition: primary, table: TABLE, key: b"k" };
     let check = |participant: &mut Participant, sequence, version| {
         let mut message = request(Kind::Validate, 1, name(sequence));
-        Check { target, version }.encode(&mut message);
+        Check::Item { target, version }.encode(&mut message);
         ask(participant, Kind::Validate, &message).map(|_| ())
     };
     assert_eq!(check(&mut participant, 1, 0), Ok(()));
@@ -140,6 +148,41 @@ fn what_was_validated_is_neither_locked_nor_changed() {
     assert_eq!(ask(&mut participant, Kind::CommitPrimary, &never_locked), Err(Refusal::NotLocked(0)));
     assert_eq!(check(&mut participant, 1, 0), Err(Refusal::Conflict { index: 0, cause: Cause::Changed }));
     assert_eq!(check(&mut participant, 1, grant.version), Ok(()));
+}
+
+fn page_of(partition: PartitionId, table: TableId, span: Span<'_>) -> Vec<u8> {
+    let mut message = request(Kind::Scan, 1, name(1));
+    PageRequest { partition, table, span, items_max: 10 }.encode(&mut message);
+    message
+}
+
+#[test]
+fn a_range_is_read_only_from_an_ordered_table_at_its_primary() {
+    let mut participant = participant();
+    let (primary, backup) = partitions(&participant);
+    let ask_for = |participant: &mut Participant, partition, table| {
+        ask(participant, Kind::Scan, &page_of(partition, table, Span::ALL))
+    };
+    let answer = ask_for(&mut participant, primary, ORDERED).unwrap();
+    assert_eq!(Page::parse(&answer), Ok(Page { version: 0, visited: 0, items: vec![], last: None }));
+    assert_eq!(ask_for(&mut participant, primary, TABLE), Err(Refusal::NotOrdered(TABLE)));
+    assert_eq!(ask_for(&mut participant, primary, TableId(2)), Err(Refusal::NoTable(TableId(2))));
+    assert_eq!(ask_for(&mut participant, backup, ORDERED), Err(Refusal::NotHere(backup)));
+    let mut check = request(Kind::Validate, 1, name(1));
+    Check::Range(RangeCheck { partition: primary, table: TABLE, span: Span::ALL, version: 0 }).encode(&mut check);
+    assert_eq!(ask(&mut participant, Kind::Validate, &check), Err(Refusal::NotOrdered(TABLE)));
+    // Bounds the wrong way round are an empty range.
+    let reversed = page_of(primary, ORDERED, Span { low: b"b", high: Some(b"a") });
+    assert!(ask(&mut participant, Kind::Scan, &reversed).is_ok());
+    let mut two = page_of(primary, ORDERED, Span::ALL);
+    Header::set_count(&mut two, 2);
+    assert_eq!(ask(&mut participant, Kind::Scan, &two), Err(Refusal::Malformed));
+    let mut none = page_of(primary, ORDERED, Span::ALL);
+    let at = none.len() - 4;
+    none[at..].fill(0);
+    assert_eq!(ask(&mut participant, Kind::Scan, &none), Err(Refusal::Malformed), "a page of no items has no end");
+    let long = page_of(primary, ORDERED, Span { low: &[1; 252], high: None });
+    assert_eq!(ask(&mut participant, Kind::Scan, &long), Err(Refusal::Malformed));
 }
 
 #[test]
@@ -286,6 +329,10 @@ fn configurations_that_do_not_fit_are_refused() {
     assert_eq!(older, Err(NotTaken::Older { given: 1, ours: 1 }));
     let foreign = participant.reconfigure(given(|next| next.cluster = 8));
     assert_eq!(foreign, Err(NotTaken::OtherCluster { given: 8, ours: 9 }));
+    let renamed = participant.reconfigure(given(|next| next.tables[1] = Table::ordered("ordered", ["n"])));
+    assert_eq!(renamed, Err(NotTaken::TableChanged { table: "ordered".into() }));
+    let fewer = participant.reconfigure(given(|next| next.tables.truncate(1)));
+    assert_eq!(fewer, Err(NotTaken::TableChanged { table: "ordered".into() }));
     let moved = participant.reconfigure(given(|next| next.partitions.push(vec![HERE])));
     assert!(matches!(moved, Err(NotTaken::NoCopy { .. })));
     assert_eq!(participant.epoch(), 1);
@@ -334,7 +381,17 @@ fn hostile_bytes_do_no_harm() {
 fn hostile(random: &mut Random, primary: PartitionId, backup: PartitionId) -> Vec<u8> {
     let target = Target { partition: if random.chance(70) { primary } else { backup }, table: TABLE, key: b"knot" };
     let write = Write { target, version: 5, low: 4, value: Some(b"red") };
-    match random.between(0, 6) {
+    match random.between(0, 7) {
+        7 => {
+            let (partition, span) = (target.partition, Span { low: b"a", high: Some(b"z") });
+            let mut message = page_of(partition, ORDERED, span);
+            if random.chance(50) {
+                message = request(Kind::Validate, 2, name(1));
+                Check::Range(RangeCheck { partition, table: ORDERED, span, version: 0 }).encode(&mut message);
+                Check::Item { target, version: 0 }.encode(&mut message);
+            }
+            message
+        }
         5 => {
             // Of two entries, the second may be wrong.
             let mut message = request(Kind::Abort, 2, name(1));
@@ -355,7 +412,7 @@ fn hostile(random: &mut Random, primary: PartitionId, backup: PartitionId) -> Ve
         0 => execute(1, &[(primary, b"a", lock(4)), (target.partition, b"b", Access::Read), (primary, b"c", lock(9))]),
         1 => {
             let mut message = request(Kind::Validate, 1, name(1));
-            Check { target, version: 0 }.encode(&mut message);
+            Check::Item { target, version: 0 }.encode(&mut message);
             message
         }
         2 => {

@@ -70,11 +70,14 @@ impl Partition {
             return Err(NoLock::Full(Resource::Locks));
         }
         // Any locked key may be deleted.
-        if self.tombstones.len() + self.locks.len() >= 2 * self.limits.tombstones_max {
+        if self.tombstones() + self.locks.len() >= 2 * self.limits.tombstones_max {
             return Err(NoLock::Full(Resource::Tombstones));
         }
         let (key, before, len) = match self.table(wish.table).get_key_value(wish.key) {
             Some((key, item)) => (key.clone(), item.cost(key), item.value.as_ref().map_or(0, |value| value.len())),
+            None if self.table(wish.table).index_bytes() > self.limits.index_bytes_max => {
+                return Err(NoLock::Full(Resource::Memory));
+            }
             None => (Rc::from(wish.key), 0, 0),
         };
         // A value as long as the old one always has room.
@@ -82,7 +85,7 @@ impl Partition {
         let reserved = self.reserve(wish.key, room, before, 0)?;
         let version = self.last + 1;
         self.last = version;
-        self.table_mut(wish.table).entry(key.clone()).or_default().lock = version;
+        self.table_mut(wish.table).entry(&key).lock = version;
         self.locks.insert(version, Held { owner: wish.owner, table: wish.table, key, room, reserved, is_old: false });
         Ok(Grant { version, low: self.low() })
     }
@@ -147,8 +150,7 @@ impl Partition {
             }
         }
         self.raise_floor(self.low());
-        let kept = self.limits.tombstones_max;
-        self.forget_deletions(|partition, oldest, count| count > kept && oldest.version <= partition.floor);
+        self.forget_deletions(self.limits.tombstones_max);
     }
 
     /// Releases the locks of transactions of earlier epochs, as many as fit a slice: recovery has decided all of them.

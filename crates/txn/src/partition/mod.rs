@@ -5,8 +5,9 @@
 //! read a second lookup.
 //!
 //! **Versions** are numbers of the partition, not of the item: each is issued once, with a lock, in ascending order. So
-//! an absent item has a version, too: that of its deletion or, once that is forgotten, the highest forgotten one.
-//! Whatever happened to an item in between, its version differs from the one that was read.
+//! an absent item has a version, too: that of its deletion or, once that is forgotten, the highest forgotten one of its
+//! table, or of its gap in an ordered table. Whatever happened to an item in between, its version differs from the one
+//! that was read.
 //!
 //! **The low-water mark** is the lowest version whose lock is held. A lock is released after all backups have applied
 //! the write, so every version below the mark is applied at all copies, or never will be. The mark travels with each
@@ -14,21 +15,26 @@
 //! repeated one.
 
 mod item;
+mod items;
 mod lock;
+mod range;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
+use crate::configuration::Table;
 use crate::ids::{Epoch, TableId, TransactionId, Version};
 use crate::limits::Limits;
 use crate::mutation::{Mutation, is_planted};
 use crate::wire::write::Write;
 use item::{Item, cost};
+use items::Items;
 use lock::Held;
 
 pub(crate) use lock::{Before, NoLock, Wish};
+pub(crate) use range::PageLimits;
 
 /// Versions of one epoch; then those of the next begin. So a promoted backup begins above all versions of its
 /// predecessor.
@@ -45,6 +51,12 @@ pub(crate) struct Seen<'a> {
     pub owner: Option<TransactionId>,
 }
 
+impl Seen<'_> {
+    pub fn is_locked_by_other(&self, transaction: TransactionId) -> bool {
+        self.owner.is_some_and(|owner| owner != transaction)
+    }
+}
+
 /// A remembered deletion: its version and key.
 #[derive(Debug)]
 struct Tombstone {
@@ -53,21 +65,27 @@ struct Tombstone {
     key: Rc<[u8]>,
 }
 
+/// Takes the oldest deletion if its version is not above `floor`.
+fn take_oldest(all: &mut VecDeque<Tombstone>, floor: Version) -> Option<Tombstone> {
+    all.front().filter(|oldest| oldest.version <= floor)?;
+    all.pop_front()
+}
+
 /// A copy of a partition.
 #[derive(Debug)]
 pub(crate) struct Partition {
     /// Indexed by table number.
-    tables: Vec<HashMap<Rc<[u8]>, Item>>,
+    tables: Vec<Items>,
     /// By the version that the owner will write.
     locks: BTreeMap<Version, Held>,
     /// The highest version that was issued or applied here.
     last: Version,
     /// Every version up to this one is applied at all copies, or never will be.
     floor: Version,
-    /// The highest version of a forgotten deletion: it applies to all unknown items.
-    absent: Version,
-    /// Remembered deletions, roughly in order.
+    /// Remembered deletions of hashed tables, roughly in order.
     tombstones: VecDeque<Tombstone>,
+    /// Those of ordered tables. They are forgotten sooner: range reads visit them, and a gap remembers the version.
+    ordered_tombstones: VecDeque<Tombstone>,
     /// Bytes of items, and of the room reserved for them.
     bytes: usize,
     limits: Limits,
@@ -85,25 +103,27 @@ pub struct PartitionStats {
     pub locks: usize,
     /// Remembered deletions.
     pub tombstones: usize,
+    /// Bytes of the indexes of ordered tables, which other copies may need more or less of.
+    pub index_bytes: usize,
 }
 
 impl Partition {
-    pub fn new(tables: usize, limits: Limits) -> Partition {
+    pub fn new(tables: &[Table], limits: Limits) -> Partition {
         Partition {
-            tables: (0..tables).map(|_| HashMap::new()).collect(),
+            tables: tables.iter().map(|table| Items::new(&table.keys)).collect(),
             locks: BTreeMap::new(),
             last: 0,
             floor: 0,
-            absent: 0,
             tombstones: VecDeque::new(),
+            ordered_tombstones: VecDeque::new(),
             bytes: 0,
             limits,
         }
     }
 
     /// Adds the tables of a new configuration.
-    pub fn grow_tables(&mut self, tables: usize) {
-        self.tables.resize_with(tables.max(self.tables.len()), HashMap::new);
+    pub fn grow_tables(&mut self, tables: &[Table]) {
+        self.tables.extend(tables.iter().skip(self.tables.len()).map(|table| Items::new(&table.keys)));
     }
 
     pub fn tables(&self) -> usize {
@@ -111,21 +131,22 @@ impl Partition {
     }
 
     /// The table must exist: the participant checks it first.
-    fn table(&self, table: TableId) -> &HashMap<Rc<[u8]>, Item> {
+    fn table(&self, table: TableId) -> &Items {
         &self.tables[usize::from(table.0)]
     }
 
-    fn table_mut(&mut self, table: TableId) -> &mut HashMap<Rc<[u8]>, Item> {
+    fn table_mut(&mut self, table: TableId) -> &mut Items {
         &mut self.tables[usize::from(table.0)]
     }
 
     pub fn look(&self, table: TableId, key: &[u8]) -> Seen<'_> {
-        let Some(item) = self.table(table).get(key) else {
-            return Seen { version: self.absent, value: None, owner: None };
-        };
-        let owner = self.locks.get(&item.lock).map(|held| held.owner);
-        let version = if item.version == 0 { self.absent } else { item.version };
-        Seen { version, value: item.value.as_deref(), owner }
+        let (version, item) = self.table(table).look(key);
+        self.seen(version, item)
+    }
+
+    fn seen<'p>(&self, version: Version, item: Option<&'p Item>) -> Seen<'p> {
+        let owner = item.and_then(|item| self.locks.get(&item.lock)).map(|held| held.owner);
+        Seen { version, value: item.and_then(|item| item.value.as_deref()), owner }
     }
 
     /// The low-water mark of a primary.
@@ -149,7 +170,7 @@ impl Partition {
         }
         self.last = self.last.max(version);
         self.raise_floor(low);
-        self.forget_deletions(|partition, oldest, _| oldest.version <= partition.floor);
+        self.forget_deletions(0);
     }
 
     /// Sets an item's value and version. Its lock stays.
@@ -158,33 +179,34 @@ impl Partition {
             Some((shared, _)) => shared.clone(),
             None => Rc::from(key),
         };
-        let item = self.table_mut(table).entry(shared.clone()).or_default();
+        let item = self.table_mut(table).entry(&shared);
         let before = item.cost(key);
         item.version = version;
         item.value = value.map(Box::from);
         self.bytes = self.bytes - before + cost(key, value);
         if value.is_none() {
-            self.tombstones.push_back(Tombstone { version, table, key: shared });
+            let is_ordered = self.table(table).is_ordered();
+            let all = if is_ordered { &mut self.ordered_tombstones } else { &mut self.tombstones };
+            all.push_back(Tombstone { version, table, key: shared });
         }
     }
 
-    /// Forgets the oldest deletions, as long as `may_forget` allows.
-    fn forget_deletions(&mut self, may_forget: impl Fn(&Partition, &Tombstone, usize) -> bool) {
-        while let Some(oldest) = self.tombstones.front() {
-            if !may_forget(self, oldest, self.tombstones.len()) {
-                return;
-            }
-            let Some(Tombstone { version, table, key }) = self.tombstones.pop_front() else { return };
-            // The item may have been stored again, and deleted again, since.
-            if let Some(item) = self.table_mut(table).get_mut(&key).filter(|item| item.version == version) {
-                item.version = 0;
-                let is_locked = item.lock != 0;
-                self.absent = self.absent.max(version);
-                if !is_locked {
-                    self.table_mut(table).remove(&key);
-                }
-            }
+    /// Forgets deletions that are applied at all copies: those of ordered tables, and the oldest of hashed tables beyond
+    /// the `kept` newest.
+    fn forget_deletions(&mut self, kept: usize) {
+        while self.tombstones.len() > kept
+            && let Some(oldest) = take_oldest(&mut self.tombstones, self.floor)
+        {
+            self.table_mut(oldest.table).forget(&oldest.key, oldest.version);
         }
+        while let Some(oldest) = take_oldest(&mut self.ordered_tombstones, self.floor) {
+            self.table_mut(oldest.table).forget(&oldest.key, oldest.version);
+        }
+    }
+
+    /// Remembered deletions.
+    fn tombstones(&self) -> usize {
+        self.tombstones.len() + self.ordered_tombstones.len()
     }
 
     /// Makes it a primary: it has applied all recovered records, and issues versions that no other primary ever issued.
@@ -194,10 +216,11 @@ impl Partition {
 
     pub fn stats(&self) -> PartitionStats {
         PartitionStats {
-            items: self.tables.iter().flat_map(HashMap::values).filter(|item| item.value.is_some()).count(),
+            items: self.tables.iter().flat_map(Items::iter).filter(|(_, item)| item.value.is_some()).count(),
             bytes: self.bytes,
             locks: self.locks.len(),
-            tombstones: self.tombstones.len(),
+            tombstones: self.tombstones(),
+            index_bytes: self.tables.iter().map(Items::index_bytes).sum(),
         }
     }
 

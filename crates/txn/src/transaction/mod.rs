@@ -6,6 +6,7 @@
 mod answers;
 mod open;
 mod rounds;
+mod scan;
 #[cfg(test)]
 mod tests;
 
@@ -18,11 +19,12 @@ use crate::error::TxnError;
 use crate::ids::{PartitionId, TableId, TransactionId, Version};
 use crate::limits::{KEY_BYTES_MAX, KEYS_MAX, MESSAGE_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::wire::HEADER_BYTES;
-use crate::wire::answer::{Grant, Presence};
+use crate::wire::answer::{Cause, Grant, Presence};
 use crate::wire::write::Write;
 
 pub(crate) use open::{Open, OpenSet};
 pub(crate) use rounds::{Outgoing, Unlocked};
+use scan::Scans;
 
 /// What a transaction knows of a key, and its planned write.
 #[derive(Debug)]
@@ -92,6 +94,7 @@ pub(crate) struct State {
     pub configuration: Rc<Configuration>,
     /// In order of table and key.
     entries: Vec<Entry>,
+    scans: Scans,
     /// Messages of its execution phase.
     messages: usize,
     /// Bytes of its record.
@@ -102,7 +105,8 @@ pub(crate) struct State {
 
 impl State {
     pub fn new(id: TransactionId, configuration: Rc<Configuration>) -> State {
-        State { id, configuration, entries: Vec::new(), messages: 0, record_bytes: HEADER_BYTES, open: None }
+        let (entries, scans) = (Vec::new(), Scans::default());
+        State { id, configuration, entries, scans, messages: 0, record_bytes: HEADER_BYTES, open: None }
     }
 
     /// A transaction that counts as open until its state is dropped.
@@ -143,7 +147,7 @@ impl State {
             Ok(place) => place,
             Err(place) => {
                 self.check_key(table, key)?;
-                let partition = self.configuration.partition_of(key);
+                let partition = self.configuration.partition_of(table, key);
                 let entry = Entry {
                     table,
                     key: key.into(),
@@ -174,9 +178,12 @@ impl State {
         Ok(())
     }
 
-    /// The key of an entry.
-    pub fn key(&self, entry: usize) -> Box<[u8]> {
-        self.entries[entry].key.clone()
+    /// A conflict, given the number of what conflicts: that of an entry, or of a page behind all entries.
+    pub fn conflict(&self, number: usize, cause: Cause) -> TxnError {
+        match self.entries.get(number) {
+            Some(entry) => TxnError::Conflict { key: entry.key.clone(), cause },
+            None => TxnError::RangeConflict { from: self.page_begin(number - self.entries.len()), cause },
+        }
     }
 
     /// Plans a write.

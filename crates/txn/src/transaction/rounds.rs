@@ -20,25 +20,25 @@ use crate::wire::{Header, Kind};
 pub(crate) struct Outgoing {
     pub place: Place,
     pub kind: Kind,
-    /// For each entry of the message, the index of the transaction's entry.
+    /// For each entry of the message, the index of the transaction's entry; those of pages follow behind all entries.
     pub entries: Vec<usize>,
     pub payload: Bytes,
 }
 
 /// The messages of a phase, under construction.
-struct Round {
+pub(super) struct Round {
     header: Header,
     configuration: Rc<Configuration>,
     by_place: BTreeMap<Place, (Vec<usize>, Vec<u8>)>,
 }
 
 impl Round {
-    fn new(state: &State, kind: Kind) -> Round {
+    pub fn new(state: &State, kind: Kind) -> Round {
         Round { header: state.header(kind, 0), configuration: state.configuration.clone(), by_place: BTreeMap::new() }
     }
 
     /// Adds an entry to the message for a core.
-    fn add(&mut self, place: Place, entry: usize, encode: impl FnOnce(&mut Vec<u8>)) {
+    pub fn add(&mut self, place: Place, entry: usize, encode: impl FnOnce(&mut Vec<u8>)) {
         let (entries, message) = self.by_place.entry(place).or_insert_with(|| {
             let mut message = Vec::with_capacity(128);
             Header { incarnation: self.configuration.incarnation(place), ..self.header }.encode(&mut message);
@@ -48,7 +48,7 @@ impl Round {
         encode(message);
     }
 
-    fn finish(self) -> Vec<Outgoing> {
+    pub fn finish(self) -> Vec<Outgoing> {
         let kind = self.header.kind;
         let finish = |(place, (entries, mut message)): (Place, (Vec<usize>, Vec<u8>))| {
             Header::set_count(&mut message, entries.len() as u16);
@@ -150,7 +150,7 @@ impl State {
         messages
     }
 
-    /// Validates the keys that were read and are not locked. A transaction without writes validates locked keys, too:
+    /// Validates the ranges that were read, and the keys that were read and are not locked. A transaction without writes validates locked keys, too:
     /// no log would tell it that a lock was broken. If such a transaction read everything with one message, there is
     /// nothing to validate: its core read it at one moment.
     pub fn validate_round(&self) -> Vec<Outgoing> {
@@ -163,9 +163,10 @@ impl State {
             if entry.held.is_some() && self.writes() {
                 continue;
             }
-            let check = Check { target: entry.target(), version: read.version };
+            let check = Check::Item { target: entry.target(), version: read.version };
             round.add(self.primary(entry), index, |out| check.encode(out));
         }
+        self.check_pages(&mut round);
         round.finish()
     }
 

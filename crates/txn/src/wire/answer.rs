@@ -2,7 +2,7 @@
 
 use bytes::{Buf, BufMut};
 
-use super::{WireError, put_value, take_value};
+use super::{VERSION, WireError, put_value, take_value};
 use crate::ids::{Epoch, PartitionId, TableId, Version};
 
 /// Why a transaction conflicts with another one.
@@ -88,11 +88,24 @@ pub enum Refusal {
     /// The request cannot be parsed: another version, or a bug.
     #[error("the participant cannot read the request: run the same version everywhere")]
     Malformed,
+    /// The request has another version of the layouts than the participant. Version 2 reads it as
+    /// [`Refusal::Malformed`].
+    #[error("the participant has version {ours} of the messages, and not {VERSION}: run the same version everywhere")]
+    OtherVersion {
+        /// The participant's version.
+        ours: u8,
+    },
+    /// The table has no range reads.
+    #[error("table {} is not ordered: only ordered tables have range reads", .0.0)]
+    NotOrdered(TableId),
 }
 
 impl From<WireError> for Refusal {
-    fn from(_: WireError) -> Refusal {
-        Refusal::Malformed
+    fn from(error: WireError) -> Refusal {
+        match error {
+            WireError::Version { .. } => Refusal::OtherVersion { ours: VERSION },
+            _ => Refusal::Malformed,
+        }
     }
 }
 
@@ -113,8 +126,10 @@ impl Refusal {
             Refusal::NoTable(table) => (8, table.0.into()),
             Refusal::NotLocked(index) => (9, index.into()),
             Refusal::Malformed => (10, 0),
+            Refusal::OtherVersion { ours } => (10, ours.into()),
             Refusal::OtherIncarnation { ours } => (11, ours),
             Refusal::Fenced => (12, 0),
+            Refusal::NotOrdered(table) => (13, table.0.into()),
         }
     }
 
@@ -148,9 +163,11 @@ pub fn take_status(from: &mut &[u8]) -> Result<Result<(), Refusal>, WireError> {
         7 => Refusal::Recovering(PartitionId(value as u32)),
         8 => Refusal::NoTable(TableId(value as u16)),
         9 => Refusal::NotLocked(value as u16),
-        10 => Refusal::Malformed,
+        10 if value == 0 => Refusal::Malformed,
+        10 => Refusal::OtherVersion { ours: value as u8 },
         11 => Refusal::OtherIncarnation { ours: value },
         12 => Refusal::Fenced,
+        13 => Refusal::NotOrdered(TableId(value as u16)),
         _ => return Err(unknown),
     }))
 }

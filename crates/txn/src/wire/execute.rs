@@ -2,6 +2,7 @@
 
 use bytes::{Buf, BufMut};
 
+use super::scan::Span;
 use super::{WireError, take};
 use crate::ids::{PartitionId, TableId, Version};
 use crate::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
@@ -103,27 +104,65 @@ impl Access {
     }
 }
 
-/// A version to validate.
+/// A read to validate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Check<'a> {
-    /// The item.
-    pub target: Target<'a>,
-    /// The version that was read.
+pub enum Check<'a> {
+    /// The item, or its absence, must have this version.
+    Item {
+        /// The item.
+        target: Target<'a>,
+        /// The version that was read.
+        version: Version,
+    },
+    /// No key of the range may have changed.
+    Range(RangeCheck<'a>),
+}
+
+/// A range of an ordered table that must not have changed since a page of it was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RangeCheck<'a> {
+    /// The partition, which has all keys of the range.
+    pub partition: PartitionId,
+    /// The table.
+    pub table: TableId,
+    /// The range that the page covered.
+    pub span: Span<'a>,
+    /// The highest version that the partition had issued when it was read.
     pub version: Version,
 }
 
 impl<'a> Check<'a> {
     /// Writes it.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        self.target.encode(out);
-        out.put_u64_le(self.version);
+        match self {
+            Check::Item { target, version } => {
+                out.put_u8(0);
+                target.encode(out);
+                out.put_u64_le(*version);
+            }
+            Check::Range(RangeCheck { partition, table, span, version }) => {
+                out.put_u8(1);
+                out.put_u32_le(partition.0);
+                out.put_u16_le(table.0);
+                span.encode(out);
+                out.put_u64_le(*version);
+            }
+        }
     }
 
     /// Takes it from the front.
     ///
     /// # Errors
-    /// If it is truncated.
+    /// If it is truncated or unknown.
     pub fn take(from: &mut &'a [u8]) -> Result<Check<'a>, WireError> {
-        Ok(Check { target: Target::take(from)?, version: from.try_get_u64_le()? })
+        match from.try_get_u8()? {
+            0 => Ok(Check::Item { target: Target::take(from)?, version: from.try_get_u64_le()? }),
+            1 => {
+                let (partition, table) = (PartitionId(from.try_get_u32_le()?), TableId(from.try_get_u16_le()?));
+                let (span, version) = (Span::take(from)?, from.try_get_u64_le()?);
+                Ok(Check::Range(RangeCheck { partition, table, span, version }))
+            }
+            value => Err(WireError::Unknown { field: "check", value: value.into() }),
+        }
     }
 }

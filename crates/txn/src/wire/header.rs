@@ -43,7 +43,7 @@ impl Header {
     pub fn take(kind: Kind, from: &mut &[u8]) -> Result<Header, WireError> {
         let version = from.try_get_u8()?;
         if version != VERSION {
-            return Err(WireError::Unknown { field: "version", value: version.into() });
+            return Err(WireError::Version { theirs: version });
         }
         let said = from.try_get_u8()?;
         if said != kind.req_type() {

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `header` | the header of every request |
 //! | `execute` | read, lock, validate, unlock: lists of keys |
+//! | `scan` | range reads |
 //! | `write` | new values: log records and commits |
 //! | `log` | requests to logs |
 //! | `answer` | statuses, and results |
@@ -13,6 +14,7 @@ pub mod answer;
 pub mod execute;
 pub mod header;
 pub mod log;
+pub mod scan;
 pub mod write;
 
 use bytes::{Buf, BufMut, TryGetError};
@@ -20,7 +22,7 @@ use bytes::{Buf, BufMut, TryGetError};
 pub use header::{HEADER_BYTES, Header};
 
 /// The version of all layouts here.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 
 /// The kind of a request. Each kind is a separate request type, so that an endpoint counts and times them separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -53,11 +55,13 @@ pub enum Kind {
     Fence = 0x5b,
     /// Reports that a fenced transaction is committed at all copies: its record is dropped.
     End = 0x5c,
+    /// Reads a page of a range of an ordered table (phase 1).
+    Scan = 0x5d,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 13] = [
+    pub const ALL: [Kind; 14] = [
         Kind::Execute,
         Kind::Validate,
         Kind::Log,
@@ -71,6 +75,7 @@ impl Kind {
         Kind::Open,
         Kind::Fence,
         Kind::End,
+        Kind::Scan,
     ];
 
     /// Its request type.
@@ -89,6 +94,12 @@ pub enum WireError {
     /// Bytes follow the end of the message.
     #[error("bytes follow the message")]
     Long,
+    /// The message has another version of the layouts.
+    #[error("the message has version {theirs} of the layouts, not {VERSION}: run the same version everywhere")]
+    Version {
+        /// Its version.
+        theirs: u8,
+    },
     /// A field has an undefined value.
     #[error("{field} has the unknown value {value}")]
     Unknown {

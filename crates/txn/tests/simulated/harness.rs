@@ -14,14 +14,13 @@ use dunlin_trial::Random;
 use dunlin_txn::limits::ITEM_BYTES;
 use dunlin_txn::{
     Client, ClientConfig, Configuration, Limits, Member, NodeId, Participant, PartitionId, Place, Plan, RecoverySlice,
-    serve,
+    TableId, serve,
 };
 
 use crate::judge::History;
 
 pub const MILLISECOND: u64 = 1_000_000;
 const INCARNATION: u64 = 1;
-pub const TABLES: [&str; 3] = ["accounts", "registers", "birds"];
 /// Iterations of an endpoint in one run.
 const ITERATIONS_MAX: u32 = 256;
 
@@ -159,7 +158,7 @@ impl Cluster {
             nodes: (1..=nodes).map(|node| (node, Member { incarnation: INCARNATION, cores: addrs(node) })).collect(),
             partitions_per_core: 1 + (seed % 2) as usize,
             replicas,
-            tables: TABLES.map(str::to_owned).to_vec(),
+            tables: crate::work::tables(),
             seed: [seed as u8; 16],
         };
         let configuration = Rc::new(plan.configure().unwrap());
@@ -228,11 +227,11 @@ impl Cluster {
     /// The history, with the final contents of the registers.
     pub fn take_history(&self) -> History {
         let mut history = self.history.take();
-        for register in 0..crate::work::REGISTERS {
-            let key = crate::work::register(register);
-            let partition = self.configuration.partition_of(&key);
+        for register in 0..crate::work::REGISTERS + crate::work::SHELF {
+            let (table, key) = crate::work::register(register);
+            let partition = self.configuration.partition_of(table, &key);
             let items = self.items(partition, self.configuration.copies(partition)[0]);
-            if let Some((_, value)) = items.get(&(1, key)) {
+            if let Some((_, value)) = items.get(&(table, key)) {
                 history.last.insert(register, crate::work::list(Some(value)));
             }
         }
@@ -332,10 +331,10 @@ impl Cluster {
     }
 
     /// The contents of a copy of a partition.
-    fn items(&self, partition: PartitionId, place: Place) -> BTreeMap<(u16, Vec<u8>), (u64, Vec<u8>)> {
+    fn items(&self, partition: PartitionId, place: Place) -> BTreeMap<(TableId, Vec<u8>), (u64, Vec<u8>)> {
         let copy = self.copy(place).borrow();
         copy.items(partition)
-            .map(|(table, key, version, value)| ((table.0, key.to_vec()), (version, value.to_vec())))
+            .map(|(table, key, version, value)| ((table, key.to_vec()), (version, value.to_vec())))
             .collect()
     }
 
@@ -370,9 +369,10 @@ impl Cluster {
 }
 
 pub fn limits() -> Limits {
-    // So small that deletions are forgotten in every run, and that recoveries have several slices.
+    // So small that deletions are forgotten in every run, and that recoveries have several slices, and range reads
+    // several pages.
     let recovery_slice = RecoverySlice { records_max: 3, bytes_max: 1000 };
-    Limits { tombstones_max: 8, locks_max: 64, recovery_slice, ..Limits::default() }
+    Limits { tombstones_max: 8, locks_max: 64, page_entries_max: 3, recovery_slice, ..Limits::default() }
 }
 
 /// The event loop of one core.

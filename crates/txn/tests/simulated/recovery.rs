@@ -84,7 +84,7 @@ fn leave_records(cluster: &Cluster) {
         let (coordinator, sequence) = (1000 + number % COORDINATORS, 1 + number / COORDINATORS);
         let of = TransactionId { epoch: cluster.configuration.epoch, coordinator, sequence };
         let key = key(number);
-        let partition = cluster.configuration.partition_of(&key);
+        let partition = cluster.configuration.partition_of(TABLE, &key);
         let target = Target { partition, table: TABLE, key: &key };
         let lock = Access::Lock(Lock { room: 8, expected: Version::MAX });
         let primary = cluster.configuration.copies(partition)[0];
@@ -108,7 +108,7 @@ fn leave_records(cluster: &Cluster) {
 fn free_key(before: &Configuration, after: &Configuration, node: u32) -> Vec<u8> {
     let on = Place { node, core: 0 };
     let is_there = |number: &u64| {
-        let partition = before.partition_of(&key(*number));
+        let partition = before.partition_of(TABLE, &key(*number));
         before.copies(partition)[0] == on && after.copies(partition)[0] == on
     };
     key((RECORDS..).find(is_there).unwrap()).to_vec()
@@ -167,7 +167,8 @@ fn recover_beside_others(seed: u64, recovery_slice: RecoverySlice) -> (Met, Clus
         stranger.spawn(keep_reading(stranger.clone(), key.clone(), met.clone(), is_over.clone()));
         if node == 1 {
             // Another key, so that the reads meet no lock.
-            let is_other = |other: &Vec<u8>| *other != key && next.partition_of(other) == next.partition_of(&key);
+            let is_other =
+                |other: &Vec<u8>| *other != key && next.partition_of(TABLE, other) == next.partition_of(TABLE, &key);
             let other = (RECORDS..).map(|number| self::key(number).to_vec()).find(is_other).unwrap();
             stranger.spawn(keep_writing(stranger.clone(), other, met.clone(), is_over.clone()));
         }
