@@ -118,10 +118,13 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     };
     let lock = Lock { room: 64, expected: 7 };
     vec![
-        ("execute", request(Kind::Execute, 1, &|out| {
-            target.encode(out);
-            Access::Read.encode(out);
-        })),
+        (
+            "execute",
+            request(Kind::Execute, 1, &|out| {
+                target.encode(out);
+                Access::Read.encode(out);
+            }),
+        ),
         ("commit", request(Kind::CommitPrimary, 2, &|out| [write, deletion].iter().for_each(|it| it.encode(out)))),
         ("abort", request(Kind::Abort, 0, &|_| {})),
         ("target", written(1, &|out| target.encode(out))),
@@ -130,16 +133,22 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("access_lock", written(3, &|out| Access::ReadAndLock(lock).encode(out))),
         ("recorded", written(4, &|out| Recorded { transaction, count: 1, record: b"record" }.encode(out))),
         ("transaction", written(5, &|out| put_transaction(out, transaction))),
-        ("found", written(6, &|out| {
-            put_done(out);
-            found.encode(out);
-        })),
+        (
+            "found",
+            written(6, &|out| {
+                put_done(out);
+                found.encode(out);
+            }),
+        ),
         ("known", vec![6, 0, Known::Committed as u8]),
         ("conflict", refused(Refusal::Conflict { index: 3, cause: Cause::Locked })),
         ("full", refused(Refusal::Full(Resource::Log))),
-        ("append", written(7, &|out| {
-            Append::encode_ended(&[4, 5, 6], 7, out);
-            out.extend_from_slice(b"record");
-        })),
+        (
+            "append",
+            written(7, &|out| {
+                Append::encode_ended(&[4, 5, 6], 7, out);
+                out.extend_from_slice(b"record");
+            }),
+        ),
     ]
 }

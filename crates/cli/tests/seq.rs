@@ -2,6 +2,7 @@
 
 mod program;
 
+use std::cell::Cell;
 use std::process::Stdio;
 
 use program::raft::{Directory, free_replica};
@@ -156,11 +157,11 @@ fn numbers_rise_whichever_sequencer_holds_the_lease() {
         Server::start(dunlin(&[&["seq", "serve", "--at", at, "--start", "1000"], &office[..]].concat()))
     };
     let mut servers = [start(0), start(1)];
-    let mut last = 999;
-    let mut rise = || {
+    let last = Cell::new(999);
+    let rise = || {
         for number in next(&all, "50") {
-            assert!(number > last, "{number} after {last}");
-            last = number;
+            let before = last.replace(number);
+            assert!(number > before, "{number} after {before}");
         }
     };
     rise();
@@ -175,7 +176,7 @@ fn numbers_rise_whichever_sequencer_holds_the_lease() {
     let office = dunlin(&["coord", "get", "/numbers", "--at", &manager]).output().unwrap().stdout;
     let (epoch, reserved) = std::str::from_utf8(&office).unwrap().trim().split_once(' ').unwrap();
     assert!(epoch.parse::<u64>().unwrap() >= 3, "{epoch} {reserved}");
-    assert!(reserved.parse::<u64>().unwrap() > last);
+    assert!(reserved.parse::<u64>().unwrap() > last.get());
     let [first, second] = servers;
     assert!(first.stop("-TERM").contains("numbers handed out"));
     rise();

@@ -34,6 +34,7 @@ mod rpc_workers;
 mod seq_latency;
 mod seq_rate;
 mod seq_runs;
+mod seq_sim;
 mod seq_speculation;
 mod serve_handle;
 mod sim_incast;
@@ -333,6 +334,12 @@ pub const ALL: &[Experiment] = &[
         paper: "sequencer, thesis section 4.7.1",
         about: "wrong guesses of the upper half, near a wrap of the lower half and far from it",
         run: seq_speculation::run,
+    },
+    Experiment {
+        name: "seq-sim",
+        paper: "sequencer, thesis Figure 4.16",
+        about: "numbers per second of 1 to 10 server cores and 70 clients, on simulated hosts with measured costs",
+        run: seq_sim::run,
     },
     Experiment {
         name: "misbehaving",

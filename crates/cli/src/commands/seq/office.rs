@@ -60,8 +60,7 @@ impl OfficeArguments {
     /// If an argument is wrong, or the cluster manager cannot be reached at all.
     pub fn compete(&self, about: String, start: u64, counter: Arc<Counter>) -> Result<Option<Candidacy>> {
         let (Some(place), Some(member)) = (self.coord.clone(), self.member) else { return Ok(None) };
-        let config =
-            CoordinatedConfig { member, about, name: self.office.clone(), lease: self.lease, start };
+        let config = CoordinatedConfig { member, about, name: self.office.clone(), lease: self.lease, start };
         let (range, prefix) = (self.range, self.prefix.clone());
         let ((started, has_started), (stop, stopped)) = (mpsc::channel(), oneshot::channel());
         let work = move || {
@@ -126,7 +125,9 @@ fn connect(place: &Place, prefix: String, timeout: Duration) -> Result<(End, Man
         }
         Place::Etcd(urls) => etcd(urls, prefix, timeout),
         Place::Server(addr) => {
-            bail!("--coord {addr}: give the nodes of a cluster manager, ID=ADDRESS,..., or an etcd, http://HOST:PORT,...")
+            bail!(
+                "--coord {addr}: give the nodes of a cluster manager, ID=ADDRESS,..., or an etcd, http://HOST:PORT,..."
+            )
         }
     }
 }
