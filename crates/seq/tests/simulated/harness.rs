@@ -56,6 +56,8 @@ pub struct Shape {
     /// Replicas of the reservations, or of the cluster manager.
     pub replicas: u32,
     pub rpc_clients: u32,
+    /// If there are several sequencers, each has one more, which knows no other: epochs do not keep it from a
+    /// sequencer that was replaced, so it shows terms that overlap.
     pub direct_clients: u32,
     /// Concurrent calls of a client.
     pub at_once: u32,
@@ -68,12 +70,14 @@ impl Shape {
         let mut random = Random::new(seed ^ 0x5e9);
         let wrap = random.between(1, 5) << 32;
         let reserves = keeps != Keeps::Nothing;
+        let sequencers = if reserves { random.between(2, 3) as u32 } else { 1 };
+        let alone = if reserves { sequencers } else { 0 };
         Shape {
             keeps,
-            sequencers: if reserves { random.between(2, 3) as u32 } else { 1 },
+            sequencers,
             replicas: if reserves { 3 } else { 0 },
             rpc_clients: random.between(1, 3) as u32,
-            direct_clients: random.between(1, 3) as u32,
+            direct_clients: random.between(1, 3) as u32 + alone,
             at_once: random.between(1, 8) as u32,
             start: if random.chance(50) { wrap - random.between(1, 2000) } else { random.between(0, 1 << 40) },
         }
@@ -405,7 +409,11 @@ impl World {
             first_tag: Some(random.next()),
             ..DirectConfig::default()
         };
-        let servers: Vec<Addr> = (0..self.shape.sequencers).map(|at| Datacenter::addr(self.host(at), 1)).collect();
+        let Shape { keeps, sequencers, direct_clients, .. } = self.shape;
+        // The last ones know one sequencer each.
+        let own = (direct_clients - 1 - at < sequencers && keeps != Keeps::Nothing).then_some(direct_clients - 1 - at);
+        let known = own.map_or(0..sequencers, |own| own..own + 1);
+        let servers: Vec<Addr> = known.map(|at| Datacenter::addr(self.host(at), 1)).collect();
         let mut client = DirectClient::new(transport, servers, config).unwrap();
         let (seen, is_over, busy) = (self.seen.clone(), self.is_over.clone(), self.busy.clone());
         let (mut begun, mut token, mut next_at) = (std::collections::HashMap::new(), 0, 0);
