@@ -9,6 +9,8 @@
 //! | [`memcached`] | the memcached protocol of a server of one core |
 //! | [`index`] | an ordered index, beside a map of the standard library |
 //! | [`index_wire`] | the requests and answers of the index service |
+//! | [`seq`] | the messages and datagrams of a sequencer: parsers, a live server and a live client |
+//! | [`txn`] | the messages of transactions |
 //! | [`seeds`] | the first corpus: one packet of each kind |
 
 pub mod endpoint;
@@ -18,4 +20,6 @@ pub mod log;
 pub mod memcached;
 pub mod packet;
 pub mod seeds;
+pub mod seq;
 pub mod snapshot;
+pub mod txn;

@@ -18,5 +18,7 @@ fn main() -> io::Result<()> {
     write("packet", dunlin_fuzz::seeds::all(), dunlin_fuzz::packet::check)?;
     write("endpoint", dunlin_fuzz::seeds::attacks(), dunlin_fuzz::endpoint::check)?;
     write("snapshot", dunlin_fuzz::snapshot::seeds(), dunlin_fuzz::snapshot::check)?;
-    write("log", dunlin_fuzz::log::seeds(), dunlin_fuzz::log::check)
+    write("log", dunlin_fuzz::log::seeds(), dunlin_fuzz::log::check)?;
+    write("seq", dunlin_fuzz::seq::seeds(), dunlin_fuzz::seq::check)?;
+    write("txn", dunlin_fuzz::txn::seeds(), dunlin_fuzz::txn::check)
 }

@@ -2,6 +2,7 @@
 
 mod program;
 
+use std::cell::Cell;
 use std::process::Stdio;
 
 use program::raft::{Directory, free_replica};
@@ -47,13 +48,17 @@ fn numbers_are_drawn_one_by_one_and_in_runs_and_can_be_watched() {
     assert_eq!((code, out.as_str()), (0, "4294967294 4295032829\n"), "{err}");
     let (_, out, _) = run(&["next", "--at", near, "--json"]);
     assert_eq!(out, "{\"first\":4295032830,\"last\":4295032830}\n");
+    // Askers share requests, and print in order.
+    let (_, out, _) = run(&["next", "--at", near, "-n", "1000"]);
+    let numbers: Vec<u64> = out.lines().map(|line| line.parse().unwrap()).collect();
+    assert_eq!(numbers, (4_295_032_831..4_295_033_831).collect::<Vec<_>>());
     let (code, out, err) = run(&["watch", "--at", near, "--interval", "50ms", "--count", "2", "--json"]);
     let lines: Vec<serde_json::Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert!(code == 0 && lines.len() == 2 && lines[1]["next"] == 4_295_032_831_u64, "{out}{err}");
+    assert!(code == 0 && lines.len() == 2 && lines[1]["next"] == 4_295_033_831_u64, "{out}{err}");
     let (code, out, _) = run(&["watch", "--at", far, "--interval", "50ms", "--count", "1"]);
-    assert!(code == 0 && out.contains("4295032831") && out.contains("requests/s"), "{out}");
+    assert!(code == 0 && out.contains("4295033831") && out.contains("requests/s"), "{out}");
     let said = server.stop("-TERM");
-    assert_eq!(said, "65541 numbers handed out; go on with --start 4295032831\n");
+    assert_eq!(said, "66541 numbers handed out; go on with --start 4295033831\n");
 }
 
 #[test]
@@ -67,7 +72,15 @@ fn wrong_use_and_silence_are_said() {
     refused(&["next", "--at", "shm:nobody", "--timeout", "200ms"], "no sequencer gave a number in time");
     refused(&["watch", "--at", "shm:nobody", "--timeout", "200ms"], "no sequencer gave a number in time");
     refused(&["serve", "--at", "shm:x", "--start", "18446744073709551615"], "choose a number below");
-    refused(&["replica", "--id", "1", "--peers", "1=shm:one", "--volatile", "--new", "--range", "5"], "--range");
+    let replica = ["replica", "--id", "1", "--peers", "1=shm:one", "--volatile", "--new", "--range"];
+    for range in ["5", "1099511627777"] {
+        refused(&[&replica[..], &[range]].concat(), "--range");
+    }
+    refused(&["serve", "--at", "shm:x", "--coord", "1=shm:one"], "--member");
+    refused(&["serve", "--at", "shm:x", "--lease", "2s"], "--coord");
+    refused(&["serve", "--at", "shm:x", "--coord", "shm:one", "--member", "7"], "give the nodes of a cluster manager");
+    let short = ["serve", "--at", "shm:x", "--coord", "1=shm:one", "--member", "7", "--lease"];
+    refused(&[&short[..], &["5ms"]].concat(), "10ms");
 }
 
 /// Each kill hits the next replica, whether or not it hands out numbers.
@@ -102,4 +115,72 @@ fn numbers_rise_through_kills_of_replicas() {
     replicas.remove(0).kill();
     let other = dunlin(&[&["raft", "serve"], &id[..], &[&data]].concat()).output().unwrap();
     assert!(String::from_utf8_lossy(&other.stderr).contains("of a sequencer replica"), "{other:?}");
+}
+
+/// A holder that is stopped in order gives up its office: nobody waits for the end of its term.
+#[test]
+fn numbers_go_on_when_replicas_are_stopped_in_order() {
+    let directory = Directory::new("seq-orderly");
+    let all = [1, 2, 3].map(free_replica).join(",");
+    let start = |id: u64, more: &[&str]| {
+        let (id_text, data) = (id.to_string(), directory.of(id));
+        let arguments = ["seq", "replica", "--id", &id_text, "--data", &data, "--peers", &all];
+        Server::start(dunlin(&[&arguments, more].concat()))
+    };
+    let mut replicas: Vec<Server> = (1..=3).map(|id| start(id, &["--new"])).collect();
+    let (mut last, mut stopped) = (None, 0);
+    for id in 1..=3u64 {
+        let drawn = next(&all, "5");
+        assert!(last.is_none_or(|last| last < drawn[0]), "{drawn:?} after {last:?}");
+        last = drawn.last().copied();
+        replicas.remove(0).stop("-TERM");
+        stopped += 1;
+        // Less than a lease, and enough for an election.
+        let (code, out, err) = run(&["next", "--at", &all, "--timeout", "1900ms"]);
+        assert_eq!(code, 0, "after {stopped}: {out}{err}");
+        replicas.push(start(id, &[]));
+    }
+}
+
+/// Two sequencers compete for a lease of the cluster manager. The one that hands out numbers is killed, or stopped.
+#[test]
+fn numbers_rise_whichever_sequencer_holds_the_lease() {
+    let manager = free_replica(1);
+    let node = ["coord", "serve", "--id", "1", "--new", "--volatile", "--peers", &manager];
+    let patience = ["--failure-timeout", "1500ms", "--check-every", "100ms"];
+    let _manager = Server::start(dunlin(&[&node[..], &patience].concat()));
+    let places: Vec<String> = [1, 2].map(free_replica).into();
+    let all = places.join(",");
+    let start = |id: usize| {
+        let (member, at) = ((id + 7).to_string(), places[id].split_once('=').unwrap().1);
+        let office = ["--coord", &manager, "--member", &member, "--lease", "1s", "--office", "/numbers"];
+        Server::start(dunlin(&[&["seq", "serve", "--at", at, "--start", "1000"], &office[..]].concat()))
+    };
+    let mut servers = [start(0), start(1)];
+    let last = Cell::new(999);
+    let rise = || {
+        for number in next(&all, "50") {
+            let before = last.replace(number);
+            assert!(number > before, "{number} after {before}");
+        }
+    };
+    rise();
+    for turn in 0..4 {
+        let victim = turn % 2;
+        servers[victim].kill();
+        rise();
+        servers[victim] = start(victim);
+        rise();
+    }
+    // The epoch has risen with each term of office, and all of them have reserved numbers under it.
+    let office = dunlin(&["coord", "get", "/numbers", "--at", &manager]).output().unwrap().stdout;
+    let (epoch, reserved) = std::str::from_utf8(&office).unwrap().trim().split_once(' ').unwrap();
+    assert!(epoch.parse::<u64>().unwrap() >= 3, "{epoch} {reserved}");
+    assert!(reserved.parse::<u64>().unwrap() > last.get());
+    let [first, second] = servers;
+    assert!(first.stop("-TERM").contains("numbers handed out"));
+    rise();
+    assert!(second.stop("-TERM").contains("numbers handed out"));
+    let (_, out, err) = run(&["next", "--at", &all, "--timeout", "300ms"]);
+    assert!(out.is_empty() && err.contains("no sequencer gave a number in time"), "{out}{err}");
 }

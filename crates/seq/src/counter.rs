@@ -2,7 +2,8 @@
 //!
 //! Numbers are drawn from a *range*. The counter gets either all numbers at once ([`Counter::starting_at`]), or one
 //! reserved range after the other ([`crate::reserve`]). In the second case it also has a *term*: the time, by the clock
-//! for promises to others, at which its right to hand out numbers ends unless it is renewed.
+//! for promises to others, at which its right to hand out numbers ends unless it is renewed. And it has an *epoch*, the
+//! number of its term of office, which requests must name.
 //!
 //! # Why numbers rise in real time
 //!
@@ -17,6 +18,13 @@
 //!
 //! So a thread may be stopped for any time between reading the clock and answering: no check follows, and none is
 //! needed.
+//!
+//! # What epochs add
+//!
+//! The argument above rests on clocks, within the bounds that [`crate::reserve`] states. Epochs do not. A server draws
+//! only for requests of its own epoch, and a client that has learned of an epoch takes no number of an earlier one. So
+//! even if a clock is out of bounds, no number is handed out twice, and the numbers that one client gets increase from
+//! the first one of the later epoch on.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -74,6 +82,10 @@ pub struct Counter {
     low: AtomicU64,
     /// The start of the first range of this term of office.
     start: AtomicU64,
+    /// The current or last term of office; 0 if it never had one.
+    epoch: AtomicU64,
+    /// The latest epoch that a request has named since [`Counter::forget_named`]; 0 for none.
+    named: AtomicU64,
     /// Wakes the keeper to reserve more, or to return to office.
     keeper: AtomicWaker,
     /// Times that a draw found too few numbers.
@@ -90,7 +102,7 @@ impl Counter {
             return Err(BadStart(start));
         }
         let counter = Counter::idle();
-        counter.install(start..NUMBERS_END, FOREVER, u64::MAX);
+        counter.install(0, start..NUMBERS_END, FOREVER, u64::MAX);
         Ok(counter)
     }
 
@@ -102,6 +114,8 @@ impl Counter {
             end: AtomicU64::new(0),
             low: AtomicU64::new(u64::MAX),
             start: AtomicU64::new(0),
+            epoch: AtomicU64::new(0),
+            named: AtomicU64::new(0),
             keeper: AtomicWaker::new(),
             dry: AtomicUsize::new(0),
         }
@@ -211,7 +225,7 @@ impl Counter {
 
     /// Installs a range above all earlier ranges, with a term. When `reserve` numbers are left, [`Counter::poll_low`]
     /// is ready. Only for the task that reserves ranges.
-    pub(crate) fn install(&self, range: Range<u64>, until: u64, reserve: u64) {
+    pub(crate) fn install(&self, epoch: u64, range: Range<u64>, until: u64, reserve: u64) {
         if range.start != self.end.load(Relaxed) || self.until.load(Relaxed) == 0 {
             // The rest of the earlier range is lost. This must come before `end` is raised: see `room`.
             self.next.0.fetch_max(range.start, AcqRel);
@@ -221,6 +235,7 @@ impl Counter {
         }
         self.low.store(range.end.saturating_sub(reserve), Relaxed);
         self.end.store(range.end, Release);
+        self.epoch.store(epoch, Release);
         self.until.store(until, Release);
     }
 
@@ -243,6 +258,38 @@ impl Counter {
         // A draw from an earlier range may have cleared the mark.
         self.low.store(self.end.load(Relaxed).saturating_sub(reserve), Relaxed);
         if self.left() <= reserve { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// The number of its current or last term of office: requests must name it. 0 if it never had one.
+    #[inline]
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Acquire)
+    }
+
+    /// Whether a request of this epoch may get numbers.
+    #[inline]
+    pub(crate) fn admits(&self, epoch: u64) -> bool {
+        epoch == self.epoch() || is_planted(Mutation::EpochNotChecked)
+    }
+
+    /// Tells that a request named an epoch. If it is later than its own, the keeper checks its office early: any client
+    /// may invent an epoch, so the request alone ends nothing.
+    #[cold]
+    pub(crate) fn heard_of(&self, epoch: u64) {
+        if epoch > self.epoch() && epoch > self.named.fetch_max(epoch, AcqRel) {
+            self.keeper.wake();
+        }
+    }
+
+    /// Ready when a request has named a later epoch since [`Counter::forget_named`].
+    pub(crate) fn poll_named(&self, context: &mut Context<'_>) -> Poll<()> {
+        self.keeper.register(context.waker());
+        if self.named.load(Acquire) > self.epoch() { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// Forgets which epochs requests have named, before the office is checked.
+    pub(crate) fn forget_named(&self) {
+        self.named.store(0, Release);
     }
 
     /// Numbers left in the range.
@@ -314,26 +361,47 @@ mod tests {
     fn a_range_is_drawn_to_its_end_and_the_next_one_goes_on() {
         let counter = Counter::idle();
         assert_eq!(counter.draw(|| 0, 1), Err(Unavailable::NotServing));
-        counter.install(100..110, 50, 4);
+        counter.install(1, 100..110, 50, 4);
         assert_eq!(counter.draw(|| 49, 8), Ok(100..108));
         assert_eq!(counter.draw(|| 50, 1), Err(Unavailable::NotServing), "the term is over");
-        counter.install(110..120, 60, 4);
+        counter.install(1, 110..120, 60, 4);
         assert_eq!(counter.draw(|| 50, 4), Ok(108..112), "what follows is one range with what was left");
         assert_eq!(counter.draw(|| 50, 100), Ok(112..120), "as many as there are");
         assert_eq!(counter.draw(|| 50, 1), Err(Unavailable::Dry));
-        counter.install(130..140, 60, 4);
+        counter.install(1, 130..140, 60, 4);
         assert_eq!(counter.draw(|| 50, 1), Ok(130..131), "what another one reserved is left out");
         assert_eq!(counter.start(), 100, "it is the same term of office");
         counter.stop();
-        counter.install(200..210, 70, 4);
+        counter.install(1, 200..210, 70, 4);
         assert_eq!((counter.draw(|| 61, 1), counter.start()), (Ok(200..201), 200));
         assert_eq!(counter.dry(), 1);
     }
 
     #[test]
+    fn later_epochs_are_told_to_the_keeper_once() {
+        let counter = Counter::idle();
+        assert!(counter.admits(0) && !counter.admits(1));
+        counter.install(3, 0..10, 50, 4);
+        assert!(counter.admits(3) && !counter.admits(2) && !counter.admits(4));
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        counter.heard_of(3);
+        assert!(counter.poll_named(&mut context).is_pending());
+        counter.heard_of(7);
+        counter.heard_of(5);
+        assert!(counter.poll_named(&mut context).is_ready());
+        counter.forget_named();
+        assert!(counter.poll_named(&mut context).is_pending());
+        counter.stop();
+        counter.install(8, 10..20, 90, 4);
+        counter.heard_of(7);
+        assert!(counter.poll_named(&mut context).is_pending());
+        assert_eq!(counter.epoch(), 8);
+    }
+
+    #[test]
     fn more_is_asked_for_before_the_range_ends() {
         let counter = Counter::idle();
-        counter.install(0..10, FOREVER, 4);
+        counter.install(1, 0..10, FOREVER, 4);
         let mut context = Context::from_waker(std::task::Waker::noop());
         assert!(counter.poll_low(4, &mut context).is_pending());
         counter.draw(NO_CLOCK, 5).unwrap();
@@ -368,7 +436,7 @@ mod tests {
             };
             let threads: Vec<_> = (0..3).map(|thread| scope.spawn(move || draw(thread))).collect();
             for at in 0..RANGES {
-                counter.install(begin(at)..begin(at) + RANGE, 2, RANGE / 2);
+                counter.install(1, begin(at)..begin(at) + RANGE, 2, RANGE / 2);
                 while counter.left() > RANGE / 2 && !threads.iter().any(|thread| thread.is_finished()) {
                     std::thread::yield_now();
                 }

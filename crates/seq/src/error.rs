@@ -80,6 +80,24 @@ pub enum Setback {
     /// Another sequencer may serve.
     #[error("{0} does not serve at the moment")]
     NotServing(Addr),
+    /// The server is in an earlier epoch than another one that this client has asked: it was replaced.
+    #[error("{server} is in epoch {epoch}, and epoch {known} has begun: another sequencer has replaced it")]
+    OldEpoch {
+        /// The server.
+        server: Addr,
+        /// Its epoch.
+        epoch: u64,
+        /// The latest epoch that this client knows.
+        known: u64,
+    },
+    /// It does not answer as a sequencer of this version, and there are others to ask.
+    #[error("{server} does not answer as a sequencer of this version: {why}")]
+    Foreign {
+        /// The server.
+        server: Addr,
+        /// What is wrong with it.
+        why: Arc<str>,
+    },
     /// The call failed.
     #[error("{server}: {why}")]
     Call {

@@ -28,4 +28,13 @@ dunlin_rpc::mutations! {
     NumbersKept,
     /// A server answers with the lower half although the guess is wrong.
     WrongGuessAccepted,
+    /// A server draws for requests of any epoch.
+    EpochNotChecked,
+    /// A client goes back to an earlier epoch if a server is in one.
+    EpochForgotten,
+    /// A term goes on for the time of a lease after the lease of the cluster manager is no longer safe.
+    TermBeyondLease,
+    /// A sequencer that holds the lease of the cluster manager begins where it ended itself, not where the last holder
+    /// did.
+    OwnReservationBelieved,
 }

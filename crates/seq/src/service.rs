@@ -1,15 +1,17 @@
 //! A sequencer on an endpoint: numbers by RPC.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use dunlin_net::Transport;
-use dunlin_rpc::{Endpoint, RegisterError, Request, RequestBurst, Timers};
+use dunlin_rpc::{Endpoint, RegisterError, RequestBurst, Timers};
+use dunlin_serve::epoch::OTHER_EPOCH;
 
 use crate::counter::{Counter, Unavailable};
-use crate::wire::{ANSWER_BYTES, Code, INFO, Info, NEXT, check_info, parse_next};
+use crate::wire::{ANSWER_BYTES, Code, INFO, Info, NEXT, Next, check_info};
 
 /// Maximum number of requests that an endpoint hands over at once, and a transport receives at once.
 pub(crate) const BURST_MAX: usize = dunlin_net::transport::RX_BURST;
@@ -38,6 +40,8 @@ pub struct ServiceStats {
     pub pushed_back: u64,
     /// Requests that came while this sequencer had no term.
     pub not_serving: u64,
+    /// Requests that named another epoch: from clients that have not heard of this one, or that know a later one.
+    pub other_epoch: u64,
     /// Requests that came when all numbers were handed out.
     pub exhausted: u64,
     /// Requests that were malformed, unknown, or for an invalid run.
@@ -94,10 +98,8 @@ impl SeqService {
     ) -> Result<SeqService, RegisterError> {
         let service = SeqService { counter, stats: Rc::default() };
         let (serving, timers) = (service.clone(), endpoint.timers());
-        match batching {
-            Batching::Bursts => endpoint.register_burst(NEXT, move |burst| serving.serve(&timers, burst))?,
-            Batching::Single => endpoint.register(NEXT, move |request| serving.serve_one(&timers, request))?,
-        }
+        let together = if batching == Batching::Bursts { BURST_MAX } else { 1 };
+        endpoint.register_burst(NEXT, move |burst| serving.serve(&timers, burst, together))?;
         let (serving, timers) = (service.clone(), endpoint.timers());
         endpoint.register(INFO, move |request| match check_info(request.payload()) {
             Ok(()) => request.respond(&serving.info(&timers).encode()),
@@ -128,7 +130,45 @@ impl SeqService {
             numbers: stats.numbers,
             requests: stats.requests,
             is_serving: counter.is_serving(|| timers.boot_now()),
+            epoch: counter.epoch(),
         }
+    }
+
+    /// Counts a request that is not served, and returns the code and the message of its answer.
+    #[cold]
+    fn refuse(&self, stats: &mut ServiceStats, timers: &Timers, why: Refusal) -> (u32, Cow<'static, str>) {
+        let code = match why {
+            Refusal::Epoch(named) => {
+                self.counter.heard_of(named);
+                // A sequencer without a term knows no present epoch.
+                if self.counter.is_serving(|| timers.boot_now()) {
+                    stats.other_epoch += 1;
+                    return (OTHER_EPOCH, self.counter.epoch().to_string().into());
+                }
+                stats.not_serving += 1;
+                Code::NotServing
+            }
+            Refusal::Bad(code) => {
+                stats.bad += 1;
+                code
+            }
+            Refusal::Unavailable(Unavailable::Exhausted) => {
+                stats.exhausted += 1;
+                Code::Exhausted
+            }
+            Refusal::Unavailable(Unavailable::NotServing | Unavailable::Dry) => {
+                stats.not_serving += 1;
+                Code::NotServing
+            }
+        };
+        (code as u32, code.message().into())
+    }
+
+    /// The length of the run that a request is for.
+    #[inline]
+    fn admit(&self, request: &[u8]) -> Result<u32, Refusal> {
+        let Next { epoch, length } = Next::parse(request).map_err(Refusal::Bad)?;
+        if self.counter.admits(epoch) { Ok(length) } else { Err(Refusal::Epoch(epoch)) }
     }
 
     fn count(&self, count: impl FnOnce(&mut ServiceStats)) {
@@ -137,19 +177,19 @@ impl SeqService {
         self.stats.set(stats);
     }
 
-    /// Draws for all requests of a burst at once. The clock is read here, after they were received.
-    fn serve(&self, timers: &Timers, burst: &mut RequestBurst<'_>) {
+    /// Draws for the requests of a burst, so many at once. The clock is read here, after they were received.
+    fn serve(&self, timers: &Timers, burst: &mut RequestBurst<'_>, together: usize) {
         let mut stats = self.stats.get();
         let (mut places, mut lengths) = (ArrayVec::<usize, BURST_MAX>::new(), ArrayVec::<u32, BURST_MAX>::new());
         for i in 0..burst.len() {
-            match parse_next(burst.payload(i)) {
+            match self.admit(burst.payload(i)) {
                 Ok(length) => {
                     places.push(i);
                     lengths.push(length);
                 }
-                Err(code) => {
-                    stats.bad += 1;
-                    burst.fail(i, code as u32, code.message());
+                Err(why) => {
+                    let (code, message) = self.refuse(&mut stats, timers, why);
+                    burst.fail(i, code, &message);
                 }
             }
         }
@@ -157,8 +197,10 @@ impl SeqService {
             return self.stats.set(stats);
         }
         let mut firsts = [Ok(0); BURST_MAX];
-        self.counter.draw_runs(|| timers.boot_now(), &lengths, &mut firsts);
-        stats.draws += 1;
+        for (lengths, firsts) in lengths.chunks(together).zip(firsts.chunks_mut(together)) {
+            self.counter.draw_runs(|| timers.boot_now(), lengths, firsts);
+            stats.draws += 1;
+        }
         for ((i, length), first) in places.into_iter().zip(lengths).zip(firsts) {
             match first {
                 Ok(first) => {
@@ -171,40 +213,9 @@ impl SeqService {
                     burst.push_back(i);
                 }
                 Err(why) => {
-                    let code = refusal(&mut stats, why);
-                    burst.fail(i, code as u32, code.message());
+                    let (code, message) = self.refuse(&mut stats, timers, Refusal::Unavailable(why));
+                    burst.fail(i, code, &message);
                 }
-            }
-        }
-        self.stats.set(stats);
-    }
-
-    fn serve_one(&self, timers: &Timers, request: Request<'_>) {
-        let mut stats = self.stats.get();
-        let mut first = [Ok(0)];
-        match parse_next(request.payload()) {
-            Ok(length) => {
-                self.counter.draw_runs(|| timers.boot_now(), &[length], &mut first);
-                stats.draws += 1;
-                match first[0] {
-                    Ok(first) => {
-                        stats.requests += 1;
-                        stats.numbers += u64::from(length);
-                        request.respond_written(ANSWER_BYTES, |out| write_first(out, first));
-                    }
-                    Err(Unavailable::Dry) => {
-                        stats.pushed_back += 1;
-                        request.push_back();
-                    }
-                    Err(why) => {
-                        let code = refusal(&mut stats, why);
-                        request.fail(code as u32, code.message());
-                    }
-                }
-            }
-            Err(code) => {
-                stats.bad += 1;
-                request.fail(code as u32, code.message());
             }
         }
         self.stats.set(stats);
@@ -217,17 +228,10 @@ fn write_first(out: &mut [u8], first: u64) -> usize {
     ANSWER_BYTES
 }
 
-/// Counts a refusal, and returns its code for the caller.
-#[cold]
-fn refusal(stats: &mut ServiceStats, why: Unavailable) -> Code {
-    match why {
-        Unavailable::Exhausted => {
-            stats.exhausted += 1;
-            Code::Exhausted
-        }
-        Unavailable::NotServing | Unavailable::Dry => {
-            stats.not_serving += 1;
-            Code::NotServing
-        }
-    }
+/// Why a request gets no numbers.
+enum Refusal {
+    Bad(Code),
+    /// It names this epoch, which is not the server's.
+    Epoch(u64),
+    Unavailable(Unavailable),
 }

@@ -2,12 +2,16 @@
 //!
 //! | Message | Bytes |
 //! |---|---|
-//! | request of [`NEXT`] | version (1), three zeros, length of the run (4) |
+//! | request of [`NEXT`] | epoch (8), version (1), three zeros, length of the run (4) |
 //! | its answer | first number (8); the others follow it |
 //! | request of [`INFO`] | version (1), seven zeros |
-//! | its answer | [`Info`], six numbers of 8 |
+//! | its answer | [`Info`], seven numbers of 8 |
 //!
-//! A refused request ends with an application error, whose code is a [`Code`].
+//! A refused request ends with an application error, whose code is a [`Code`], or
+//! [`OTHER_EPOCH`](dunlin_serve::epoch::OTHER_EPOCH) if the epoch is not the server's: then its message is the epoch of
+//! the server, in digits. A sequencer without terms is in epoch 0.
+
+use dunlin_serve::epoch::EPOCH_BYTES;
 
 use crate::counter::RUN_MAX;
 
@@ -16,9 +20,11 @@ pub const NEXT: u8 = 0x60;
 /// Request type: the state of the sequencer.
 pub const INFO: u8 = 0x61;
 /// Version of these layouts.
-pub const VERSION: u8 = 1;
-/// Bytes of a request.
-pub const REQUEST_BYTES: usize = 8;
+pub const VERSION: u8 = 2;
+/// Bytes of a request of [`NEXT`].
+pub const NEXT_BYTES: usize = EPOCH_BYTES + 8;
+/// Bytes of a request of [`INFO`].
+pub const INFO_BYTES: usize = 8;
 /// Bytes of an answer to [`NEXT`].
 pub const ANSWER_BYTES: usize = 8;
 
@@ -53,8 +59,8 @@ impl Code {
     /// The error message.
     pub fn message(self) -> &'static str {
         match self {
-            Code::Malformed => "the request has not 8 bytes: is that a client of a sequencer?",
-            Code::Unknown => "the request is of another version than 1, or has a field that must be zero",
+            Code::Malformed => "the request has the wrong length: is that a client of a sequencer of this version?",
+            Code::Unknown => "the request is of another version than 2, or has a field that must be zero",
             Code::EmptyRun => "a run has at least one number",
             Code::LongRun => "the run is too long: ask for at most 65536 numbers at a time",
             Code::Exhausted => "the number space is exhausted",
@@ -64,34 +70,51 @@ impl Code {
 }
 
 /// A request for a run.
-pub fn encode_next(length: u32) -> [u8; REQUEST_BYTES] {
-    let mut request = [0; REQUEST_BYTES];
-    request[0] = VERSION;
-    request[4..].copy_from_slice(&length.to_le_bytes());
-    request
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Next {
+    /// The latest epoch that the client knows; 0 for none.
+    pub epoch: u64,
+    /// Numbers requested.
+    pub length: u32,
 }
 
-/// Parses a request; returns the length of the run.
-///
-/// # Errors
-/// What is wrong with the request.
-#[inline]
-pub fn parse_next(request: &[u8]) -> Result<u32, Code> {
-    let Ok([version, zeros @ .., a, b, c, d]) = <[u8; REQUEST_BYTES]>::try_from(request) else {
-        return Err(Code::Malformed);
-    };
-    if version != VERSION || zeros != [0; 3] {
-        return Err(Code::Unknown);
+impl Next {
+    /// Encodes it.
+    pub fn encode(&self) -> [u8; NEXT_BYTES] {
+        let mut request = [0; NEXT_BYTES];
+        request[..EPOCH_BYTES].copy_from_slice(&self.epoch.to_le_bytes());
+        request[EPOCH_BYTES] = VERSION;
+        request[NEXT_BYTES - 4..].copy_from_slice(&self.length.to_le_bytes());
+        request
     }
-    match u32::from_le_bytes([a, b, c, d]) {
-        0 => Err(Code::EmptyRun),
-        length if length > RUN_MAX => Err(Code::LongRun),
-        length => Ok(length),
+
+    /// Parses it.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    #[inline]
+    pub fn parse(request: &[u8]) -> Result<Next, Code> {
+        let Ok(request) = <&[u8; NEXT_BYTES]>::try_from(request) else { return Err(Code::Malformed) };
+        let [e0, e1, e2, e3, e4, e5, e6, e7, version, zeros @ .., a, b, c, d] = *request;
+        if version != VERSION || zeros != [0; 3] {
+            return Err(Code::Unknown);
+        }
+        let epoch = u64::from_le_bytes([e0, e1, e2, e3, e4, e5, e6, e7]);
+        match u32::from_le_bytes([a, b, c, d]) {
+            0 => Err(Code::EmptyRun),
+            length if length > RUN_MAX => Err(Code::LongRun),
+            length => Ok(Next { epoch, length }),
+        }
     }
+}
+
+/// A request for a run of a sequencer without terms, or of a client that knows no epoch.
+pub fn encode_next(length: u32) -> [u8; NEXT_BYTES] {
+    Next { epoch: 0, length }.encode()
 }
 
 /// A request for [`Info`].
-pub fn encode_info() -> [u8; REQUEST_BYTES] {
+pub fn encode_info() -> [u8; INFO_BYTES] {
     [VERSION, 0, 0, 0, 0, 0, 0, 0]
 }
 
@@ -101,7 +124,7 @@ pub fn encode_info() -> [u8; REQUEST_BYTES] {
 /// What is wrong with it.
 pub fn check_info(request: &[u8]) -> Result<(), Code> {
     match request {
-        request if request.len() != REQUEST_BYTES => Err(Code::Malformed),
+        request if request.len() != INFO_BYTES => Err(Code::Malformed),
         request if request != encode_info() => Err(Code::Unknown),
         _ => Ok(()),
     }
@@ -122,16 +145,19 @@ pub struct Info {
     pub requests: u64,
     /// Whether it may hand out numbers now.
     pub is_serving: bool,
+    /// Its current or last term of office; 0 if it has no terms.
+    pub epoch: u64,
 }
 
 impl Info {
     /// Bytes of an answer.
-    pub const BYTES: usize = 48;
+    pub const BYTES: usize = 56;
 
     /// Encodes it.
     pub fn encode(&self) -> [u8; Info::BYTES] {
         let mut bytes = [0; Info::BYTES];
-        let words = [self.start, self.next, self.end, self.numbers, self.requests, u64::from(self.is_serving)];
+        let Info { start, next, end, numbers, requests, is_serving, epoch } = *self;
+        let words = [start, next, end, numbers, requests, u64::from(is_serving), epoch];
         bytes.chunks_exact_mut(8).zip(words).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
         bytes
     }
@@ -140,9 +166,9 @@ impl Info {
     pub fn parse(bytes: &[u8]) -> Option<Info> {
         let mut words = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")));
         let mut next = || words.next();
-        let [start, end_of_drawn, end, numbers, requests, serving] =
-            [next()?, next()?, next()?, next()?, next()?, next()?];
-        let info = Info { start, next: end_of_drawn, end, numbers, requests, is_serving: serving == 1 };
+        let [start, end_of_drawn, end, numbers, requests, serving, epoch] =
+            [next()?, next()?, next()?, next()?, next()?, next()?, next()?];
+        let info = Info { start, next: end_of_drawn, end, numbers, requests, is_serving: serving == 1, epoch };
         (info.encode() == bytes).then_some(info)
     }
 }
@@ -153,32 +179,35 @@ mod tests {
 
     #[test]
     fn requests_are_checked() {
-        assert_eq!(parse_next(&encode_next(1)), Ok(1));
-        assert_eq!(parse_next(&encode_next(RUN_MAX)), Ok(RUN_MAX));
-        assert_eq!(parse_next(&encode_next(0)), Err(Code::EmptyRun));
-        assert_eq!(parse_next(&encode_next(RUN_MAX + 1)), Err(Code::LongRun));
-        assert_eq!(parse_next(&encode_next(u32::MAX)), Err(Code::LongRun));
-        for len in (0..20).filter(|len| *len != REQUEST_BYTES) {
-            assert_eq!(parse_next(&[VERSION; 20][..len]), Err(Code::Malformed));
+        for next in [Next { epoch: 0, length: 1 }, Next { epoch: u64::MAX - 1, length: RUN_MAX }] {
+            assert_eq!(Next::parse(&next.encode()), Ok(next));
+        }
+        assert_eq!(Next::parse(&encode_next(0)), Err(Code::EmptyRun));
+        assert_eq!(Next::parse(&encode_next(RUN_MAX + 1)), Err(Code::LongRun));
+        assert_eq!(Next::parse(&encode_next(u32::MAX)), Err(Code::LongRun));
+        for len in (0..20).filter(|len| *len != NEXT_BYTES) {
+            assert_eq!(Next::parse(&[VERSION; 20][..len]), Err(Code::Malformed));
+        }
+        for len in (0..20).filter(|len| *len != INFO_BYTES) {
             assert_eq!(check_info(&[VERSION; 20][..len]), Err(Code::Malformed));
         }
-        for at in 0..4 {
+        for at in 8..12 {
             let mut request = encode_next(1);
             request[at] ^= 4;
-            assert_eq!(parse_next(&request), Err(Code::Unknown));
+            assert_eq!(Next::parse(&request), Err(Code::Unknown));
         }
         assert_eq!(check_info(&encode_info()), Ok(()));
-        assert_eq!(check_info(&encode_next(1)), Err(Code::Unknown));
+        assert_eq!(check_info(&encode_next(1)[8..]), Err(Code::Unknown));
     }
 
     #[test]
     fn information_is_read_back_and_nothing_else_is() {
-        let info = Info { start: 1, next: 2, end: 3, numbers: 4, requests: 5, is_serving: true };
+        let info = Info { start: 1, next: 2, end: 3, numbers: 4, requests: 5, is_serving: true, epoch: 6 };
         assert_eq!(Info::parse(&info.encode()), Some(info));
         let mut bytes = info.encode().to_vec();
         bytes[40] = 2;
         assert_eq!(Info::parse(&bytes), None);
-        assert_eq!(Info::parse(&info.encode()[..47]), None);
+        assert_eq!(Info::parse(&info.encode()[..55]), None);
         bytes.push(0);
         assert_eq!(Info::parse(&bytes), None);
     }

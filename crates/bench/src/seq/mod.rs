@@ -4,6 +4,7 @@ pub(crate) mod roles;
 mod seq_latency;
 mod seq_rate;
 mod seq_runs;
+mod seq_sim;
 mod seq_speculation;
 
 use dunlin_lab::peer::Entry;
@@ -30,6 +31,12 @@ const EXPERIMENTS: &[Experiment] = &[
         paper: "sequencer, thesis section 4.7.1",
         about: "wrong guesses of the upper half, near a wrap of the lower half and far from it",
         run: seq_speculation::run,
+    },
+    Experiment {
+        name: "seq-sim",
+        paper: "sequencer, thesis Figure 4.16",
+        about: "numbers per second of 1 to 10 server cores and 70 clients, on simulated hosts with measured costs",
+        run: seq_sim::run,
     },
 ];
 

@@ -18,7 +18,7 @@ use crate::{BenchError, Lab};
 const IN_FLIGHT: usize = 128;
 /// Sessions for them: half of their slots stay free, so that few calls wait for a slot of the session drawn for them.
 const SESSIONS: usize = 32;
-/// Bytes of an echo: as many as a request for a number has, and its answer.
+/// Bytes of an echo: as many as an answer with a number has. A request has 16.
 const ECHO_BYTES: usize = 8;
 /// The required rate of Spec-S0, as a share of bare echoes over shared memory.
 const SHARE_OF_BARE: f64 = 0.6;

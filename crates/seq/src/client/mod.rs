@@ -3,6 +3,9 @@
 //! A batch is sent as soon as the endpoint has run all ready tasks, unless enough batches are in flight. It takes all
 //! callers that wait at that moment, in order, up to the maximum length of one run. So each number is drawn after its
 //! call began. If a caller gives up, its numbers remain unused.
+//!
+//! Each request names the latest epoch that the client knows. A sequencer of a later epoch refuses it with that epoch,
+//! and the client asks again under it. It takes no number from a sequencer of an earlier epoch, or under one.
 
 mod ask;
 
@@ -15,13 +18,14 @@ use std::time::Duration;
 use dunlin_net::{Addr, Transport};
 use dunlin_rpc::{CallError, Endpoint, Timers};
 use dunlin_serve::channel::{Retry, Turning, Why};
+use dunlin_serve::epoch::refusal;
 use dunlin_serve::{CallPolicy, Channel, ChannelConfig, ChannelError};
 
 use self::ask::{Ask, Asking};
 use crate::counter::RUN_MAX;
 use crate::error::{SeqError, Setback};
 use crate::mutation::{Mutation, is_planted};
-use crate::wire::{Code, INFO, Info, NEXT, encode_info, encode_next};
+use crate::wire::{Code, INFO, Info, NEXT, Next, encode_info};
 
 /// Settings of a client.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -88,6 +92,8 @@ struct Inner<T: Transport> {
     batches: Cell<usize>,
     /// The highest number that any caller got.
     seen: Cell<Option<u64>>,
+    /// The latest epoch that a sequencer has named; 0 for none.
+    epoch: Cell<u64>,
     stats: Cell<ClientStats>,
     /// Used by a planted bug only.
     stock: RefCell<Range<u64>>,
@@ -115,6 +121,7 @@ impl<T: Transport + 'static> Client<T> {
             is_sending: Cell::new(false),
             batches: Cell::new(0),
             seen: Cell::new(None),
+            epoch: Cell::new(0),
             stats: Cell::default(),
             stock: RefCell::new(0..0),
         }))
@@ -170,6 +177,11 @@ impl<T: Transport + 'static> Client<T> {
         self.0.seen.get()
     }
 
+    /// The latest epoch that it knows; 0 if the sequencer has no terms, or none has answered yet.
+    pub fn epoch(&self) -> u64 {
+        self.0.epoch.get()
+    }
+
     /// The state of the sequencer that is asked first.
     ///
     /// # Errors
@@ -183,6 +195,7 @@ impl<T: Transport + 'static> Client<T> {
             Err(why) => Err(match inner.judge(server, why) {
                 Verdict::Final(error) => error,
                 Verdict::Setback(last) => SeqError::TimedOut { last: Some(last) },
+                Verdict::LaterEpoch => protocol(server, "it refuses its information for an epoch"),
             }),
         }
     }
@@ -229,6 +242,8 @@ impl<T: Transport + 'static> Client<T> {
 enum Verdict {
     Final(SeqError),
     Setback(Setback),
+    /// It has named an epoch later than that of the request. The client knows it by now.
+    LaterEpoch,
 }
 
 fn protocol(server: &Addr, why: impl Into<String>) -> SeqError {
@@ -322,25 +337,28 @@ impl<T: Transport + 'static> Inner<T> {
             }
             let at = self.at.get();
             let (server, channel) = &self.servers[at];
-            let seen = self.seen.get();
+            let (seen, epoch) = (self.seen.get(), self.epoch.get());
             let policy = CallPolicy::default().within(left.min(self.config.attempt_timeout));
-            let setback = match channel.call_with(NEXT, encode_next(length).to_vec(), policy).await {
-                Ok(answer) => {
-                    let Ok(first) = answer[..].try_into().map(u64::from_le_bytes) else {
-                        return Err(protocol(server, format!("an answer has {} bytes", answer.len())));
-                    };
-                    if first.checked_add(length.into()).is_none() {
-                        return Err(protocol(server, format!("a run begins at {first}")));
+            let verdict = match channel.call_with(NEXT, Next { epoch, length }.encode().to_vec(), policy).await {
+                // Another batch has learned of a later epoch meanwhile.
+                Ok(_) if self.epoch.get() != epoch => continue,
+                Ok(answer) => match answer[..].try_into().map(u64::from_le_bytes) {
+                    Ok(first) if first.checked_add(length.into()).is_none() => {
+                        self.foreign(server, format!("a run begins at {first}"))
                     }
-                    return match seen {
-                        Some(seen) if first <= seen => Err(SeqError::WentBack { server: server.clone(), first, seen }),
-                        _ => Ok(first),
-                    };
-                }
-                Err(why) => match self.judge(server, why) {
-                    Verdict::Final(error) => return Err(error),
-                    Verdict::Setback(setback) => setback,
+                    Ok(first) if seen.is_some_and(|seen| first <= seen) => {
+                        let (server, seen) = (server.clone(), seen.unwrap_or_default());
+                        return Err(SeqError::WentBack { server, first, seen });
+                    }
+                    Ok(first) => return Ok(first),
+                    Err(_) => self.foreign(server, format!("an answer has {} bytes", answer.len())),
                 },
+                Err(why) => self.judge(server, why),
+            };
+            let setback = match verdict {
+                Verdict::Final(error) => return Err(error),
+                Verdict::Setback(setback) => setback,
+                Verdict::LaterEpoch => continue,
             };
             let mut stats = self.stats.get();
             stats.setbacks += 1;
@@ -355,19 +373,35 @@ impl<T: Transport + 'static> Inner<T> {
         }
     }
 
+    /// What to do about a server that is no sequencer of this version: others may be.
+    fn foreign(&self, server: &Addr, why: String) -> Verdict {
+        if self.servers.len() == 1 {
+            return Verdict::Final(protocol(server, why));
+        }
+        Verdict::Setback(Setback::Foreign { server: server.clone(), why: why.into() })
+    }
+
     /// Decides whether another attempt may succeed.
     fn judge(&self, server: &Addr, why: ChannelError) -> Verdict {
-        let server = server.clone();
+        let (asked, server) = (server, server.clone());
         let Why::Call(call) = &why.why else { return Verdict::Setback(Setback::Call { server, why }) };
+        if let Some(epoch) = refusal(call) {
+            let known = self.epoch.get();
+            if epoch < known && !is_planted(Mutation::EpochForgotten) {
+                return Verdict::Setback(Setback::OldEpoch { server, epoch, known });
+            }
+            self.epoch.set(epoch);
+            return Verdict::LaterEpoch;
+        }
         match call {
             CallError::Application(error) => match Code::of(error.code()) {
                 Some(Code::Exhausted) => Verdict::Final(SeqError::Exhausted { server }),
                 Some(Code::NotServing) => Verdict::Setback(Setback::NotServing(server)),
-                _ => Verdict::Final(protocol(&server, error.to_string())),
+                _ => self.foreign(asked, error.to_string()),
             },
             CallError::Busy => Verdict::Setback(Setback::Dry(server)),
             CallError::DeadlineExceeded => Verdict::Setback(Setback::Silent(server)),
-            CallError::NoHandler | CallError::HandlerFailed => Verdict::Final(protocol(&server, call.to_string())),
+            CallError::NoHandler | CallError::HandlerFailed => self.foreign(asked, call.to_string()),
             _ => Verdict::Setback(Setback::Call { server, why }),
         }
     }

@@ -64,7 +64,7 @@ pub struct DirectStats {
     pub hellos: u64,
     /// Packets of other formats or versions.
     pub foreign: u64,
-    /// Answers of an incarnation other than the one asked.
+    /// Answers of an incarnation other than the one asked, or of an earlier epoch.
     pub stale: u64,
     /// Answers to no waiting attempt: late, or duplicated.
     pub late: u64,
@@ -102,7 +102,7 @@ pub enum DirectError {
     WentBack {
         /// The sequencer.
         server: Addr,
-        /// The number it gave, or its first number.
+        /// The number it gave, or its next number.
         first: u64,
         /// The highest number that this client has.
         seen: u64,
@@ -143,6 +143,9 @@ pub enum Stall {
     /// Another sequencer may serve.
     #[error("does not serve at the moment")]
     NotServing,
+    /// The server is in an earlier epoch than another one that this client has asked: it was replaced.
+    #[error("is in an earlier epoch: another sequencer has replaced it")]
+    OldEpoch,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,6 +170,8 @@ struct Call {
     server: u16,
     /// The guess of the attempt.
     guess: u32,
+    /// The incarnation or epoch that the attempt named.
+    named: u32,
     tag: u64,
     /// The caller's token.
     token: u64,
@@ -185,6 +190,7 @@ const FREE: Call = Call {
     stall: Stall::Silent,
     server: 0,
     guess: 0,
+    named: 0,
     tag: 0,
     token: 0,
     seen: None,
@@ -195,7 +201,7 @@ const FREE: Call = Call {
 struct Server {
     addr: Addr,
     route: Route,
-    /// 0 until the first hello.
+    /// 0 until the first hello, and if the server has epochs: then requests name the client's.
     incarnation: u32,
 }
 
@@ -238,6 +244,8 @@ pub struct DirectClient<T> {
     next_tag: u64,
     /// The expected upper half.
     guess: u32,
+    /// The latest epoch that a server has named; 0 for none.
+    epoch: u32,
     /// The highest number received.
     seen: Option<u64>,
     /// When timeouts are checked next.
@@ -286,6 +294,7 @@ impl<T: Transport> DirectClient<T> {
             queued: VecDeque::with_capacity(places),
             next_tag,
             guess: 0,
+            epoch: 0,
             seen: None,
             look_at: 0,
             stats: DirectStats::default(),
@@ -392,6 +401,11 @@ impl<T: Transport> DirectClient<T> {
         self.seen
     }
 
+    /// The latest epoch that it knows; 0 if the sequencer has no terms, or none has answered yet.
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
     /// The counters.
     pub fn stats(&self) -> DirectStats {
         self.stats
@@ -402,9 +416,19 @@ impl<T: Transport> DirectClient<T> {
         &mut self.transport
     }
 
+    /// What requests to a server name: its incarnation, or else the latest epoch.
+    #[inline]
+    fn name(&self, server: usize) -> u32 {
+        match self.servers[server].incarnation {
+            0 => self.epoch,
+            incarnation => incarnation,
+        }
+    }
+
     fn send(&mut self, now: u64) {
         while !self.queued.is_empty() {
             let (server, guess, seen) = (&self.servers[self.at], self.guess, self.seen);
+            let named = self.name(self.at);
             let timeout = nanos(self.config.timeout);
             let mut bytes: [Bytes; RX_BURST] = [[0; LONG_BYTES]; RX_BURST];
             let mut lens = ArrayVec::<usize, RX_BURST>::new();
@@ -421,8 +445,8 @@ impl<T: Transport> DirectClient<T> {
                     call.deadline = now.saturating_add(timeout).max(1);
                 }
                 (call.state, call.guess, call.seen, call.server) = (State::Sent, guess, seen, self.at as u16);
-                let ask =
-                    Packet { kind: Kind::Ask, incarnation: server.incarnation, tag: call.tag, data: guess.into() };
+                call.named = named;
+                let ask = Packet { kind: Kind::Ask, incarnation: named, tag: call.tag, data: guess.into() };
                 let to = &mut bytes[lens.len()];
                 lens.push(ask.write(to));
             }
@@ -448,9 +472,10 @@ impl<T: Transport> DirectClient<T> {
             self.stats.late += 1;
             return None;
         }
-        let incarnation = self.servers[usize::from(call.server)].incarnation;
-        let introduces = matches!(answer.kind, Kind::Hello | Kind::Refused);
-        if answer.incarnation != incarnation && !introduces {
+        let introduces = matches!(answer.kind, Kind::Hello | Kind::Epoch | Kind::Refused);
+        // Another call may have learned of a later epoch, or of a restart, since this attempt was sent.
+        let is_over = call.named != self.name(call.server.into());
+        if (answer.incarnation != call.named || is_over) && !introduces {
             self.stats.stale += 1;
             return None;
         }
@@ -463,7 +488,7 @@ impl<T: Transport> DirectClient<T> {
                 self.stats.wrong_guesses += 1;
                 answer.data
             }
-            Kind::Hello | Kind::Refused | Kind::Ask => return self.take_word(place, answer, now),
+            Kind::Hello | Kind::Epoch | Kind::Refused | Kind::Ask => return self.take_word(place, answer, now),
         };
         self.calls[place].state = State::Free;
         self.in_progress -= 1;
@@ -490,6 +515,15 @@ impl<T: Transport> DirectClient<T> {
         let mut call = self.calls[place];
         let failed = match (answer.kind, answer.refusal()) {
             (Kind::Hello, _) => self.meet(&mut call, answer),
+            (Kind::Epoch, _) if answer.incarnation < self.epoch && !is_planted(Mutation::EpochForgotten) => {
+                self.stats.refused += 1;
+                call.stall = Stall::OldEpoch;
+                self.turn_from(call.server);
+                (call.state, call.due) = (State::Paused, now.saturating_add(nanos(self.config.pause)));
+                self.look_at = self.look_at.min(call.due);
+                None
+            }
+            (Kind::Epoch, _) => self.meet(&mut call, answer),
             (_, Some(Refusal::Exhausted)) => {
                 let server = self.servers[usize::from(call.server)].addr.clone();
                 Some(DirectError::Exhausted { server })
@@ -524,22 +558,21 @@ impl<T: Transport> DirectClient<T> {
         Some((call.token, Err(error)))
     }
 
-    /// Handles a hello. The call is repeated at once, unless the server's first number is too low.
+    /// Handles a hello. The call is repeated at once, unless the server's next number is too low.
     fn meet(&mut self, call: &mut Call, hello: &Packet) -> Option<DirectError> {
         self.stats.hellos += 1;
+        // The next number was read after the attempt was sent.
         if let Some(seen) = call.seen.filter(|seen| hello.data <= *seen) {
-            let is_new = self.servers[usize::from(call.server)].incarnation != hello.incarnation;
-            // A known server has advanced since its first number.
-            if is_new {
-                return Some(self.went_back(call.server, hello.data, Some(seen)));
-            }
+            return Some(self.went_back(call.server, hello.data, Some(seen)));
         }
-        let server = &mut self.servers[usize::from(call.server)];
-        if server.incarnation != hello.incarnation {
-            server.incarnation = hello.incarnation;
-            if self.seen.is_none() {
-                self.guess = (hello.data >> 32) as u32;
-            }
+        if self.seen.is_none() {
+            self.guess = (hello.data >> 32) as u32;
+        }
+        let incarnation = &mut self.servers[usize::from(call.server)].incarnation;
+        if hello.kind == Kind::Epoch {
+            (*incarnation, self.epoch) = (0, hello.incarnation);
+        } else {
+            *incarnation = hello.incarnation;
         }
         call.hellos = call.hellos.saturating_add(1);
         if call.hellos <= HELLOS_MAX {

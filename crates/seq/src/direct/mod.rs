@@ -19,7 +19,10 @@
 //!   the attempt was sent.
 //! - The client joins the lower half with the guess of the attempt of that tag.
 //! - A request names the server's incarnation. A server draws only for its own; otherwise it answers with a hello and
-//!   its first number. If the client already has higher numbers, it reports an error instead of taking duplicates.
+//!   its next number. If the client already has higher numbers, it reports an error instead of taking duplicates.
+//! - If the counter has terms of office ([`crate::reserve`]), the epoch stands in place of the incarnation, in the same
+//!   four bytes. Epochs are ordered: a client that has learned of one names it in all requests, takes no number of an
+//!   earlier one, and so fences a server that was replaced.
 
 mod client;
 pub mod packet;

@@ -5,10 +5,10 @@
 //! | 0, 1 | `5e d0` |
 //! | 2 | version, 1 |
 //! | 3 | kind |
-//! | 4 to 7 | incarnation of the server; 0 in a request of a client that does not know it |
+//! | 4 to 7 | incarnation of the server, or its epoch; 0 in a request of a client that knows neither |
 //! | 8 to 15 | tag of the attempt |
 //! | 16 to 19 | data |
-//! | 20 to 23 | upper half, in [`Kind::Full`] and [`Kind::Hello`] only |
+//! | 20 to 23 | upper half, in [`Kind::Full`], [`Kind::Hello`] and [`Kind::Epoch`] only |
 //!
 //! Numbers are little-endian. Packets of any other length are invalid.
 
@@ -31,10 +31,12 @@ pub enum Kind {
     Low = 2,
     /// The guess is wrong. Data: the number.
     Full = 3,
-    /// The server has this incarnation, and the request named another. Data: its first number.
+    /// The server has this incarnation, and the request named another. Data: its next number.
     Hello = 4,
     /// There is no number. Data: the reason, a [`Refusal`].
     Refused = 5,
+    /// The server is in this epoch, and the request named another. Data: its next number.
+    Epoch = 6,
 }
 
 /// Why there is no number.
@@ -60,7 +62,7 @@ impl Refusal {
 pub struct Packet {
     /// Its kind.
     pub kind: Kind,
-    /// The server's incarnation.
+    /// The server's incarnation, or its epoch.
     pub incarnation: u32,
     /// The attempt's tag.
     pub tag: u64,
@@ -80,13 +82,14 @@ impl Kind {
             3 => Some(Kind::Full),
             4 => Some(Kind::Hello),
             5 => Some(Kind::Refused),
+            6 => Some(Kind::Epoch),
             _ => None,
         }
     }
 
     #[inline]
     fn len(self) -> usize {
-        if matches!(self, Kind::Full | Kind::Hello) { LONG_BYTES } else { SHORT_BYTES }
+        if matches!(self, Kind::Full | Kind::Hello | Kind::Epoch) { LONG_BYTES } else { SHORT_BYTES }
     }
 }
 
@@ -142,7 +145,7 @@ mod tests {
 
     use super::*;
 
-    const KINDS: [Kind; 5] = [Kind::Ask, Kind::Low, Kind::Full, Kind::Hello, Kind::Refused];
+    const KINDS: [Kind; 6] = [Kind::Ask, Kind::Low, Kind::Full, Kind::Hello, Kind::Refused, Kind::Epoch];
 
     #[test]
     fn packets_are_read_back() {
@@ -164,7 +167,7 @@ mod tests {
     fn whatever_is_read_is_a_packet_or_is_not() {
         let mut random = Random::new(3);
         for _ in 0..200_000 {
-            let packet = Packet { kind: KINDS[random.below(5) as usize], incarnation: 7, tag: random.next(), data: 9 };
+            let packet = Packet { kind: KINDS[random.below(6) as usize], incarnation: 7, tag: random.next(), data: 9 };
             let mut bytes = [0; LONG_BYTES + 4];
             let mut len = packet.write((&mut bytes[..LONG_BYTES]).try_into().unwrap());
             for _ in 0..random.below(3) {

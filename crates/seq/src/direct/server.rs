@@ -59,9 +59,9 @@ pub struct DirectServerStats {
     pub draws: u64,
     /// Packets of other formats or versions, and answers.
     pub foreign: u64,
-    /// Requests without an incarnation: from clients that just started.
+    /// Requests without an incarnation or epoch: from clients that just started.
     pub unacquainted: u64,
-    /// Requests that named another incarnation: stale, or from clients of an earlier server.
+    /// Requests that named another incarnation or epoch: stale, or from clients of another server.
     pub stale: u64,
     /// Requests refused: no numbers reserved, no term, no numbers left.
     pub refused: u64,
@@ -78,6 +78,8 @@ struct Asked {
     i: u8,
     peer: u32,
     tag: u64,
+    /// The incarnation or epoch that it names: the server's.
+    named: u32,
     guess: u32,
 }
 
@@ -205,6 +207,7 @@ impl<T: Transport> DirectServer<T> {
             return 0;
         }
         self.turns += 1;
+        let own = self.name();
         let mut asked = ArrayVec::<Asked, RX_BURST>::new();
         let mut strangers = 0u64;
         for i in 0..count.min(RX_BURST) {
@@ -215,12 +218,12 @@ impl<T: Transport> DirectServer<T> {
                 continue;
             };
             let peer = packet.route().map_or(STRANGER, |route| self.peers.at(queue, route, self.turns));
-            if incarnation != self.incarnation {
+            if incarnation != own.1 && !(own.0 == Kind::Epoch && is_planted(Mutation::EpochNotChecked)) {
                 self.say_hello(queue, i, incarnation, tag);
                 continue;
             }
             strangers += u64::from(peer == STRANGER);
-            asked.push(Asked { i: i as u8, peer, tag, guess: data as u32 });
+            asked.push(Asked { i: i as u8, peer, tag, named: incarnation, guess: data as u32 });
         }
         if strangers > 0 {
             self.meet(queue, &mut asked);
@@ -232,9 +235,24 @@ impl<T: Transport> DirectServer<T> {
         count
     }
 
+    /// What requests must name: the epoch, or the incarnation if the counter never had one. The kind of answer to
+    /// others says which.
+    #[inline]
+    fn name(&self) -> (Kind, u32) {
+        match self.counter.epoch() {
+            0 => (Kind::Hello, self.incarnation),
+            // Each epoch takes a lease at least, so they do not reach 2^32: that is more than a year of 10 ms each.
+            epoch => (Kind::Epoch, u32::try_from(epoch).unwrap_or(u32::MAX)),
+        }
+    }
+
     /// Answers with a hello, and keeps no state of the client: its address may be spoofed.
     #[cold]
     fn say_hello(&mut self, queue: usize, i: usize, named: u32, tag: u64) {
+        let (kind, own) = self.name();
+        if kind == Kind::Epoch {
+            self.counter.heard_of(named.into());
+        }
         if named == 0 {
             self.stats.unacquainted += 1;
         } else {
@@ -242,16 +260,12 @@ impl<T: Transport> DirectServer<T> {
         }
         let clock = &self.boot_clock;
         let answer = if self.counter.is_serving(|| clock.now()) {
-            Packet { kind: Kind::Hello, incarnation: self.incarnation, tag, data: self.counter.start() }
+            Packet { kind, incarnation: own, tag, data: self.counter.next() }
         } else {
             self.stats.refused += 1;
-            self.refusal(tag, Refusal::NotServing)
+            refusal(own, tag, Refusal::NotServing)
         };
         self.send_to_stranger(queue, i, &answer);
-    }
-
-    fn refusal(&self, tag: u64, why: Refusal) -> Packet {
-        Packet { kind: Kind::Refused, incarnation: self.incarnation, tag, data: why as u64 }
     }
 
     fn send_to_stranger(&mut self, queue: usize, i: usize, packet: &Packet) {
@@ -297,11 +311,11 @@ impl<T: Transport> DirectServer<T> {
                     let is_right = (number >> 32) as u32 == asked.guess || is_planted(Mutation::WrongGuessAccepted);
                     self.stats.wrong_guesses += u64::from(!is_right);
                     let (kind, data) = if is_right { (Kind::Low, number & 0xffff_ffff) } else { (Kind::Full, number) };
-                    Packet { kind, incarnation: self.incarnation, tag: asked.tag, data }
+                    Packet { kind, incarnation: asked.named, tag: asked.tag, data }
                 }
                 None => {
                     self.stats.refused += 1;
-                    self.refusal(asked.tag, why)
+                    refusal(asked.named, asked.tag, why)
                 }
             };
             match self.peers.route(asked.peer, by) {
@@ -327,4 +341,8 @@ impl<T: Transport> DirectServer<T> {
         self.queues[by].tx_burst(&packets);
         self.queues[by].tx_flush();
     }
+}
+
+fn refusal(incarnation: u32, tag: u64, why: Refusal) -> Packet {
+    Packet { kind: Kind::Refused, incarnation, tag, data: why as u64 }
 }

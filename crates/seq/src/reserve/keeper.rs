@@ -11,14 +11,17 @@ use std::time::Duration;
 use dunlin_net::Transport;
 use dunlin_rpc::{Endpoint, Timers};
 
-use super::{Reserve, ReserveError, Reserved};
+use super::{RANGE_MAX, Reserve, ReserveError, Reserved};
 use crate::counter::{Counter, FOREVER, NUMBERS_END, RUN_MAX};
 use crate::mutation::{Mutation, is_planted};
+
+/// The term is renewed early if a request names a later epoch, up to so many times in an interval.
+const EARLY_RENEWALS: u32 = 10;
 
 /// Settings of a keeper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeeperConfig {
-    /// Numbers reserved at a time, at least twice [`RUN_MAX`]. More are reserved when half as many are left. A crash
+    /// Numbers reserved at a time, at least twice [`RUN_MAX`], and at most [`RANGE_MAX`]. More are reserved when half as many are left. A crash
     /// loses up to one and a half times as many. Default 1,000,000.
     pub range: u64,
     /// Interval between renewals of the term: a fraction of the term. Default 500 ms.
@@ -74,18 +77,20 @@ impl Keeper {
     /// Starts the task. The counter must be [idle](Counter::idle), and no other keeper may use it.
     ///
     /// # Panics
-    /// If [`KeeperConfig::range`] is less than twice [`RUN_MAX`].
+    /// If [`KeeperConfig::range`] is less than twice [`RUN_MAX`], or more than [`RANGE_MAX`].
     pub fn start<T: Transport, R: Reserve + 'static>(
         endpoint: &Endpoint<T>,
         counter: &Arc<Counter>,
         reserve: R,
         config: KeeperConfig,
     ) -> Keeper {
-        assert!(config.range >= 2 * u64::from(RUN_MAX), "a range of {} numbers is too short for runs", config.range);
+        let lengths = 2 * u64::from(RUN_MAX)..=RANGE_MAX;
+        assert!(lengths.contains(&config.range), "a range has {lengths:?} numbers, not {}", config.range);
         let (stats, wakers) = (Cell::default(), RefCell::default());
         let shared = Rc::new(Shared { stats, is_stopping: Cell::new(false), has_stopped: Cell::new(false), wakers });
         let work =
             Work { counter: counter.clone(), reserve, config, timers: endpoint.timers(), shared: shared.clone() };
+        endpoint.spawn(work.reserve.attend());
         endpoint.spawn(work.run());
         Keeper(shared)
     }
@@ -157,7 +162,11 @@ impl<R: Reserve> Work<R> {
     async fn run(mut self) {
         while !self.shared.is_stopping.get() {
             // This does not end as long as another sequencer holds office.
-            let Some(taken) = until_stopping(&self.shared, self.reserve.take(self.config.range)).await else { break };
+            let Some(taken) = until_stopping(&self.shared, self.reserve.take(self.config.range)).await else {
+                // The office may have been taken with no answer yet. If this fails, its time ends by itself.
+                let _ = self.reserve.release().await;
+                break;
+            };
             match taken {
                 Ok(first) => {
                     let end = self.hold(first).await;
@@ -185,14 +194,16 @@ impl<R: Reserve> Work<R> {
             stats.taken += 1;
             stats.ranges += 1;
         });
-        let (mut until, mut is_last) = (first.until, first.range.end == NUMBERS_END);
-        self.counter.install(first.range, first.until, self.config.range / 2);
+        let (mut until, mut is_last, epoch) = (first.until, first.range.end == NUMBERS_END, first.epoch);
+        self.counter.install(epoch, first.range, until, self.config.range / 2);
         loop {
             let reserve = if is_last { 0 } else { self.config.range / 2 };
             let is_low = self.wait(reserve, is_last).await;
             if self.shared.is_stopping.get() {
                 return End::Stopped;
             }
+            // An epoch that is named from now on may be newer than the answer.
+            self.counter.forget_named();
             let count = if is_low && !is_last { self.config.range } else { 0 };
             match self.reserve.extend(count).await {
                 Ok(reserved) => {
@@ -203,7 +214,7 @@ impl<R: Reserve> Work<R> {
                     } else {
                         self.shared.count(|stats| stats.ranges += 1);
                         is_last = reserved.range.end == NUMBERS_END;
-                        self.counter.install(reserved.range, until, self.config.range / 2);
+                        self.counter.install(epoch, reserved.range, until, self.config.range / 2);
                     }
                 }
                 Err(ReserveError::Fenced) if is_planted(Mutation::FencingIgnored) => self.counter.renew(FOREVER),
@@ -226,15 +237,20 @@ impl<R: Reserve> Work<R> {
         }
     }
 
-    /// Waits until few numbers are left, in which case it returns true, until the term must be renewed, or until the
-    /// keeper is to stop.
+    /// Waits until few numbers are left, in which case it returns true, until the term must be renewed, until a request
+    /// has named a later epoch, or until the keeper is to stop.
     async fn wait(&self, reserve: u64, is_last: bool) -> bool {
         let mut sleep = pin!(self.timers.sleep(self.config.renew));
+        let mut early = pin!(self.timers.sleep(self.config.renew / EARLY_RENEWALS));
         poll_fn(|context| {
             if !is_last && self.counter.poll_low(reserve, context).is_ready() {
                 return Poll::Ready(true);
             }
             if self.shared.poll_stopping(context).is_ready() {
+                return Poll::Ready(false);
+            }
+            let is_named = self.counter.poll_named(context).is_ready();
+            if is_named && early.as_mut().poll(context).is_ready() {
                 return Poll::Ready(false);
             }
             sleep.as_mut().poll(context).map(|()| false)

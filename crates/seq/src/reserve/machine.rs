@@ -6,8 +6,8 @@ use dunlin_smr::machine::RestoreError;
 use crate::counter::NUMBERS_END;
 use crate::mutation::{Mutation, is_planted};
 
-/// Maximum number of numbers that one command may reserve.
-const COUNT_MAX: u64 = 1 << 40;
+/// The longest range: most numbers that may be reserved at a time.
+pub const RANGE_MAX: u64 = 1 << 40;
 /// Version of commands, queries, replies and snapshots.
 const VERSION: u8 = 1;
 
@@ -94,7 +94,7 @@ impl Command {
             3 => Command::Release { holder: a, epoch: b },
             _ => return None,
         };
-        (command.encode() == bytes && a != 0 && c <= COUNT_MAX).then_some(command)
+        (command.encode() == bytes && a != 0 && c <= RANGE_MAX).then_some(command)
     }
 }
 

@@ -8,8 +8,12 @@
 //! A [`Keeper`] does this for a counter: it takes office, reserves the next range when half of one is left, renews the
 //! term, and stops when it is fenced. While no numbers are reserved, requests are pushed back.
 //!
-//! [`Replicated`] is the implementation over [`dunlin_smr`].
+//! Each term of office has a number, the *epoch*, which rises from one holder to the next. Requests name it.
+//!
+//! There are two implementations: [`Replicated`] has a state machine of its own on [`dunlin_smr`]; [`Coordinated`] uses
+//! a cluster manager, [`dunlin_coord`], that other services may use as well.
 
+mod coordinated;
 mod keeper;
 mod machine;
 mod replicated;
@@ -17,8 +21,11 @@ mod replicated;
 use std::future::Future;
 use std::ops::Range;
 
+use futures::future::LocalBoxFuture;
+
+pub use coordinated::{Coordinated, CoordinatedConfig, Office as CoordinatedOffice};
 pub use keeper::{Keeper, KeeperConfig, KeeperStats};
-pub use machine::{Office, Reservations};
+pub use machine::{Office, RANGE_MAX, Reservations};
 pub use replicated::{LEASE_MIN, Replicated, ReplicatedConfig};
 
 /// Numbers that the holder of the office may hand out, with the end of its term.
@@ -30,6 +37,8 @@ pub struct Reserved {
     /// When the term ends, in nanoseconds by the clock for promises to others
     /// ([`dunlin_net::Transport::boot_clock`]).
     pub until: u64,
+    /// The term of office: above that of any earlier holder, and not 0.
+    pub epoch: u64,
 }
 
 /// Why nothing was reserved.
@@ -57,10 +66,16 @@ pub trait Reserve {
     /// [`ReserveError`].
     fn extend(&mut self, count: u64) -> impl Future<Output = Result<Reserved, ReserveError>>;
 
-    /// Gives up the office, after the last number was handed out, so that the next holder need not wait for the end of
-    /// the term.
+    /// Gives up the office, or the attempt to take it, after the last number was handed out, so that the next holder
+    /// need not wait for the end of the term.
     ///
     /// # Errors
     /// [`ReserveError`]; then the term ends by itself.
     fn release(&mut self) -> impl Future<Output = Result<(), ReserveError>>;
+
+    /// Work that must go on all the time, whether or not it holds office: [`Keeper::start`] spawns it once. By default
+    /// there is none.
+    fn attend(&self) -> LocalBoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
 }

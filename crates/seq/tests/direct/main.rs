@@ -277,7 +277,7 @@ fn a_server_drops_and_counts_what_it_cannot_serve() {
     stale[5] ^= 1;
     let hello = answer(&net, &mut between, &mut server, &stale);
     let hello = Packet::parse(&hello[0]).unwrap();
-    assert_eq!((hello.kind, hello.incarnation, hello.data), (Kind::Hello, 7, 0));
+    assert_eq!((hello.kind, hello.incarnation, hello.data), (Kind::Hello, 7, 1));
     assert_eq!((server.stats().stale, server.counter().next()), (1, 1));
 }
 
@@ -361,6 +361,27 @@ fn answers_rotate_over_queues() {
         let sent: Vec<u64> = after.iter().zip(before).map(|(after, before)| after - before).collect();
         assert_eq!(sent, if rotate { [25, 25] } else { [50, 0] });
     }
+}
+
+/// A client that knows both queues of a server goes to the other one when an answer is late.
+#[test]
+fn a_client_may_change_queues() {
+    let net = network();
+    let queues = vec![net.endpoint(1).unwrap(), net.endpoint(3).unwrap()];
+    let mut servers = [DirectServer::new(queues, Arc::new(Counter::starting_at(0).unwrap()), settings()).unwrap()];
+    let mut client = client(&net, 2, &[1, 3], DirectConfig::default());
+    assert_eq!(ask(&net, &mut servers, &mut client, 1), [0]);
+    for call in 1..5 {
+        client.ask(0).unwrap();
+        client.poll(|_, _| panic!("there is no answer yet"));
+        net.advance(Duration::from_micros(1));
+        // The request is lost, on either queue in turn.
+        servers[0].queues().iter_mut().for_each(|queue| drop(take(queue)));
+        net.advance(Duration::from_millis(15));
+        let numbers: Vec<u64> = finish(&net, &mut servers, &mut client).into_iter().map(Result::unwrap).collect();
+        assert_eq!(numbers, [call]);
+    }
+    assert_eq!(client.stats().unanswered, 4);
 }
 
 #[test]

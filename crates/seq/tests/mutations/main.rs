@@ -12,6 +12,8 @@ mod scenarios;
 
 use std::panic::catch_unwind;
 
+use crate::harness::Keeps;
+
 use dunlin_seq::Counter;
 use dunlin_seq::mutation::{Mutation, plant};
 
@@ -28,7 +30,11 @@ fn finds(mutation: Mutation, seed: u64) -> bool {
         | Mutation::NoWaitForTerm
         | Mutation::BeginsBelowReserved
         | Mutation::FormerHolderReserves
-        | Mutation::RenewalOverlooked => catch_unwind(|| scenarios::replicated(seed)).is_err(),
+        | Mutation::RenewalOverlooked => catch_unwind(|| scenarios::replicated(seed, Keeps::Replicas)).is_err(),
+        Mutation::TermBeyondLease | Mutation::OwnReservationBelieved => {
+            catch_unwind(|| scenarios::replicated(seed, Keeps::Manager)).is_err()
+        }
+        Mutation::EpochNotChecked | Mutation::EpochForgotten => catch_unwind(|| scenarios::slow_clock(seed)).is_err(),
         _ => {
             catch_unwind(|| scenarios::paused_hosts(seed)).is_err()
                 || catch_unwind(|| scenarios::restarts(seed)).is_err()

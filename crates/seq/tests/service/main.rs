@@ -68,17 +68,17 @@ fn requests_that_cannot_be_are_named() {
         net.run(async {
             let session = endpoint.connect(&Addr::Node(1)).await.unwrap();
             let mut other_version = encode_next(1).to_vec();
-            other_version[0] = 9;
+            other_version[8] = 9;
             let long = encode_next(RUN_MAX + 1).to_vec();
             let requests = [
                 (NEXT, Vec::new(), Code::Malformed),
-                (NEXT, encode_next(1)[..7].to_vec(), Code::Malformed),
+                (NEXT, encode_next(1)[..15].to_vec(), Code::Malformed),
                 (NEXT, vec![1; 5000], Code::Malformed),
                 (NEXT, other_version.clone(), Code::Unknown),
                 (NEXT, encode_next(0).to_vec(), Code::EmptyRun),
                 (NEXT, long, Code::LongRun),
                 (INFO, vec![1; 9], Code::Malformed),
-                (INFO, other_version, Code::Unknown),
+                (INFO, other_version[8..].to_vec(), Code::Unknown),
             ];
             for (req_type, request, code) in requests {
                 let failure = session.call(req_type, request).await.unwrap_err();
@@ -282,5 +282,28 @@ fn a_server_that_is_no_sequencer_is_named() {
     net.run(async {
         let error = client.next().await.unwrap_err();
         assert!(matches!(error, SeqError::Protocol { .. }), "{error}");
+    });
+}
+
+/// One wrong address among several keeps nobody from the sequencer.
+#[test]
+fn a_server_that_is_no_sequencer_is_passed_over() {
+    let mut net = Net::new();
+    net.other(1, EndpointConfig::default());
+    // An answer that is too short.
+    let odd = net.start(2);
+    odd.register(NEXT, |request| request.respond(b"7")).unwrap();
+    net.serve(3, counter(7), Batching::Bursts);
+    let client = net.client(&[1, 2, 3], ClientConfig::default());
+    net.run(async {
+        assert_eq!(client.next().await.unwrap(), 7);
+        assert_eq!(client.next().await.unwrap(), 8);
+    });
+    assert_eq!(client.stats().setbacks, 2);
+    let config = ClientConfig { timeout: Duration::from_millis(20), ..ClientConfig::default() };
+    let client = net.client(&[1, 2], config);
+    net.run(async {
+        let error = client.next().await.unwrap_err();
+        assert!(matches!(error, SeqError::TimedOut { last: Some(Setback::Foreign { .. }) }), "{error}");
     });
 }

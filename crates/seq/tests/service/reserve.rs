@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use dunlin_net::Addr;
 use dunlin_rpc::CallError;
-use dunlin_seq::reserve::{Keeper, KeeperConfig, Replicated, ReplicatedConfig, Reservations};
-use dunlin_seq::wire::{NEXT, encode_next};
-use dunlin_seq::{Batching, ClientConfig, Counter, NUMBERS_END, RUN_MAX, SeqError, SeqService};
+use dunlin_seq::reserve::{Keeper, KeeperConfig, Replicated, ReplicatedConfig, Reservations, Reserve};
+use dunlin_seq::wire::{NEXT, Next};
+use dunlin_seq::{Batching, ClientConfig, Counter, NUMBERS_END, RUN_MAX, SeqError, SeqService, Setback};
+use dunlin_serve::epoch::refusal;
 use dunlin_smr::{Beginning, Client as SmrClient, ClientConfig as SmrConfig, MemoryLog, Node, NodeConfig};
 
 use crate::net::Net;
@@ -120,7 +121,7 @@ fn what_is_not_reserved_is_not_handed_out() {
     net.run(async {
         let session = endpoint.connect(&Addr::Node(1)).await.unwrap();
         let failure = loop {
-            match session.call(NEXT, encode_next(RUN_MAX).to_vec()).await {
+            match session.call(NEXT, Next { epoch: 1, length: RUN_MAX }.encode().to_vec()).await {
                 Ok(reply) => {
                     let first = u64::from_le_bytes(reply.response[..].try_into().unwrap());
                     assert!(first + u64::from(RUN_MAX) <= reserved);
@@ -157,4 +158,97 @@ fn a_replicated_space_ends_too() {
         assert!(matches!(client.next().await, Err(SeqError::Exhausted { .. })), "it stays in office");
     });
     assert_eq!((keeper.stats().taken, keeper.stats().ranges), (1, 2));
+}
+
+/// However the crash falls between the standby's looks, its wait begins with the last renewal that it saw.
+#[test]
+fn a_standby_takes_office_little_more_than_a_lease_after_a_crash() {
+    for phase in 0..6 {
+        let mut net = Net::new();
+        let _replica = start_replica(&mut net);
+        let (_, _first) = start_sequencer(&mut net, 1, 0);
+        let waiting = net.client(&[1], ClientConfig::default());
+        net.run(async { waiting.next().await.map(drop).unwrap() });
+        let _second = start_sequencer(&mut net, 2, 0);
+        let client = net.client(&[2], ClientConfig::default());
+        net.run(client.timers().sleep(LEASE * 2 + LEASE * phase / 6));
+        net.end(1);
+        let begun = net.now();
+        net.run(async { client.next().await.map(drop).unwrap() });
+        let waited = Duration::from_nanos(net.now() - begun);
+        assert!(waited > LEASE / 2 && waited < LEASE * 9 / 8 + LEASE / 8, "phase {phase}: {waited:?}");
+    }
+}
+
+/// After an answer that was lost, or a term that lapsed while the replicas elected a leader.
+#[test]
+fn a_sequencer_does_not_wait_for_the_end_of_its_own_term() {
+    let mut net = Net::new();
+    let _replica = start_replica(&mut net);
+    let endpoint = net.endpoint();
+    let client = SmrClient::new(&endpoint, vec![(1, Addr::Node(REPLICA))], SmrConfig::default());
+    let config = ReplicatedConfig { lease: LEASE, start: 0, holder: Some(9) };
+    let mut reserve = Replicated::new(client, config).unwrap();
+    let first = net.run(reserve.take(RANGE)).unwrap();
+    let begun = net.now();
+    let second = net.run(reserve.take(RANGE)).unwrap();
+    assert!(net.now() - begun < LEASE.as_nanos() as u64 / 4);
+    assert_eq!((first.epoch, first.range, second.epoch, second.range), (1, 0..RANGE, 2, RANGE..2 * RANGE));
+}
+
+#[test]
+fn requests_of_other_epochs_are_refused_with_the_present_one() {
+    let mut net = Net::new();
+    let _replica = start_replica(&mut net);
+    let (first, keeper) = start_sequencer(&mut net, 1, 0);
+    let client = net.client(&[1, 2], ClientConfig::default());
+    net.run(async {
+        assert_eq!(client.next().await.unwrap(), 0);
+        assert_eq!(client.epoch(), 1);
+        keeper.stop().await;
+    });
+    let (second, keeper) = start_sequencer(&mut net, 2, 0);
+    net.run(async {
+        assert_eq!(client.next().await.unwrap(), RANGE);
+        assert_eq!((client.epoch(), client.info().await.unwrap().epoch), (2, 2));
+    });
+    assert!(first.stats().other_epoch > 0 && second.stats().other_epoch == 1);
+    let endpoint = net.endpoint();
+    net.run(async {
+        let session = endpoint.connect(&Addr::Node(2)).await.unwrap();
+        let before = keeper.stats().renewals;
+        for epoch in [0, 1, 3, u64::MAX] {
+            let failure = session.call(NEXT, Next { epoch, length: 1 }.encode().to_vec()).await.unwrap_err();
+            assert_eq!(refusal(&failure.error), Some(2), "epoch {epoch}");
+        }
+        // A later epoch has the office checked early. Anybody may invent one, so not more often than ten times.
+        for epoch in 4..2000 {
+            let _ = session.call(NEXT, Next { epoch, length: 1 }.encode().to_vec()).await;
+        }
+        let begun = endpoint.now();
+        endpoint.timers().sleep(LEASE).await;
+        let usual = keeper.stats().renewals;
+        assert!(usual > before, "{usual} renewals, {before} before");
+        for epoch in 1 << 32.. {
+            let _ = session.call(NEXT, Next { epoch, length: 1 }.encode().to_vec()).await;
+            if endpoint.now() - begun > 2 * LEASE.as_nanos() as u64 {
+                break;
+            }
+        }
+        let early = keeper.stats().renewals - usual;
+        assert!((20..=61).contains(&early), "{early} renewals in a lease, where 6 are usual");
+        assert!(session.call(NEXT, Next { epoch: 2, length: 1 }.encode().to_vec()).await.is_ok());
+    });
+    // A client that knows a later epoch takes nothing from this server.
+    let config = ClientConfig { timeout: Duration::from_millis(20), ..ClientConfig::default() };
+    let plain = Arc::new(Counter::starting_at(7).unwrap());
+    net.serve(4, plain, Batching::Bursts);
+    let client = net.client(&[2, 4], config);
+    net.run(async {
+        assert_eq!(client.next().await.map(|_| client.epoch()).unwrap(), 2);
+        keeper.stop().await;
+        let error = client.next().await.unwrap_err();
+        let SeqError::TimedOut { last: Some(last) } = &error else { panic!("{error}") };
+        assert!(matches!(last, Setback::OldEpoch { epoch: 0, known: 2, .. } | Setback::NotServing(_)), "{error}");
+    });
 }

@@ -1,39 +1,63 @@
 //! Sequencers and clients on hosts of the simulated datacenter.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dunlin_coord::embedded::{Embedded, Watchman};
+use dunlin_coord::model::{Hearing, Machine};
+use dunlin_coord::{Limits, WatchmanConfig};
 use dunlin_net::{Addr, PollPolicy};
 use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_seq::direct::{DirectClient, DirectConfig, DirectError, DirectServer, DirectServerConfig};
-use dunlin_seq::reserve::{Keeper, KeeperConfig, KeeperStats, Replicated, ReplicatedConfig, Reservations};
+use dunlin_seq::reserve::{
+    Coordinated, CoordinatedConfig, Keeper, KeeperConfig, KeeperStats, Replicated, ReplicatedConfig, Reservations,
+};
 use dunlin_seq::{Batching, Client, ClientConfig, Counter, RUN_MAX, SeqError, SeqService};
 use dunlin_serve::channel::Turning;
 use dunlin_sim::fault::{FaultId, PacketFaults, Place};
 use dunlin_sim::{CostModel, Datacenter, Fault, Next, SimTransport, Topology};
-use dunlin_smr::{Beginning, Client as SmrClient, ClientConfig as SmrConfig, MemoryLog, Node, NodeConfig};
+use dunlin_smr::{
+    Beginning, Client as SmrClient, ClientConfig as SmrConfig, MemoryLog, Node, NodeConfig, StateMachine,
+};
 use dunlin_trial::Random;
 
-use crate::judge::{Drawn, cross_check, judge};
+use crate::judge::{Drawn, cross_check, judge, judge_each};
 
 pub const MILLISECOND: u64 = 1_000_000;
-/// How long a silent sequencer is waited for, if reservations are replicated.
+/// How long a silent sequencer is waited for.
 pub const LEASE: Duration = Duration::from_millis(60);
+/// Of the cluster manager.
+const FAILURE_TIMEOUT: Duration = Duration::from_millis(80);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Turns of an endpoint in one run.
 const TURNS_MAX: u32 = 256;
 /// Operations per piece for porcupine: it tries all subsets of overlapping ones.
 const PIECE: usize = 12;
 
+/// Where numbers are reserved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keeps {
+    /// Nowhere: the harness chooses a sequencer's first number.
+    Nothing,
+    /// In a state machine of their own.
+    Replicas,
+    /// Under a lease of a cluster manager.
+    Manager,
+}
+
 /// The parts of a simulated system.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
-    /// Sequencers. If there are replicas, they reserve numbers there.
+    pub keeps: Keeps,
     pub sequencers: u32,
-    /// Replicas of the reservations; none if the harness chooses a sequencer's first number.
+    /// Replicas of the reservations, or of the cluster manager.
     pub replicas: u32,
     pub rpc_clients: u32,
+    /// If there are several sequencers, each has one more, which knows no other: epochs do not keep it from a
+    /// sequencer that was replaced, so it shows terms that overlap.
     pub direct_clients: u32,
     /// Concurrent calls of a client.
     pub at_once: u32,
@@ -42,14 +66,18 @@ pub struct Shape {
 
 impl Shape {
     /// A shape with one sequencer whose first number is given: half of the time close to the wrap of the lower half.
-    pub fn draw(seed: u64, replicated: bool) -> Shape {
+    pub fn draw(seed: u64, keeps: Keeps) -> Shape {
         let mut random = Random::new(seed ^ 0x5e9);
         let wrap = random.between(1, 5) << 32;
+        let reserves = keeps != Keeps::Nothing;
+        let sequencers = if reserves { random.between(2, 3) as u32 } else { 1 };
+        let alone = if reserves { sequencers } else { 0 };
         Shape {
-            sequencers: if replicated { random.between(2, 3) as u32 } else { 1 },
-            replicas: if replicated { 3 } else { 0 },
+            keeps,
+            sequencers,
+            replicas: if reserves { 3 } else { 0 },
             rpc_clients: random.between(1, 3) as u32,
-            direct_clients: random.between(1, 3) as u32,
+            direct_clients: random.between(1, 3) as u32 + alone,
             at_once: random.between(1, 8) as u32,
             start: if random.chance(50) { wrap - random.between(1, 2000) } else { random.between(0, 1 << 40) },
         }
@@ -86,7 +114,26 @@ pub struct World {
     pub seen: Rc<RefCell<Seen>>,
     is_over: Rc<Cell<bool>>,
     busy: Rc<Cell<u32>>,
-    pub replicas: Vec<Node<Reservations, MemoryLog>>,
+    replicas: Vec<Replica>,
+}
+
+/// A replica of the reservations, or of the cluster manager.
+struct Replica {
+    failure: Box<dyn Fn() -> Option<String>>,
+    state: Box<dyn Fn() -> String>,
+    /// What runs beside the node.
+    _beside: Box<dyn Any>,
+}
+
+impl Replica {
+    fn new<M: StateMachine + 'static>(node: Node<M, MemoryLog>, state: fn(&M) -> String, beside: impl Any) -> Replica {
+        let of = node.clone();
+        Replica {
+            failure: Box::new(move || of.failure().map(|failure| failure.to_string())),
+            state: Box::new(move || format!("\n{:?}, {}", node.status(), node.with_machine(state))),
+            _beside: Box::new(beside),
+        }
+    }
 }
 
 fn settings(seed: u64) -> EndpointConfig {
@@ -106,6 +153,17 @@ fn endpoint(transport: SimTransport, seed: u64) -> Rc<Endpoint<SimTransport>> {
     // A failed assertion in a task fails the test.
     endpoint.propagate_panics();
     Rc::new(endpoint)
+}
+
+/// Settings of clients of the replicas.
+fn reserving(seed: u64) -> SmrConfig {
+    SmrConfig {
+        // So long that an answer may come when its term is nearly over.
+        timeout: if seed.is_multiple_of(2) { LEASE / 4 } else { LEASE },
+        attempt_timeout: Duration::from_millis(5),
+        pause: Duration::from_millis(1),
+        ..SmrConfig::default()
+    }
 }
 
 /// Runs the event loop until it has nothing to do.
@@ -165,8 +223,19 @@ impl World {
             ..NodeConfig::new(u64::from(at) + 1)
         };
         let beginning = Beginning::First(World::members(&self.shape));
-        let node = Node::start(&endpoint, config, MemoryLog::new(), Reservations::new(), beginning).unwrap();
-        self.replicas.push(node);
+        let replica = if self.shape.keeps == Keeps::Manager {
+            let hearing = Hearing::default();
+            let machine = Machine::new(Limits::default(), hearing.clone());
+            let node = Node::start(&endpoint, config, MemoryLog::new(), machine, beginning).unwrap();
+            let client = SmrClient::new(&endpoint, World::members(&self.shape), reserving(self.seed));
+            let config = WatchmanConfig { failure_timeout: FAILURE_TIMEOUT, look_every: LOOK_EVERY };
+            let watchman = Watchman::start(&endpoint, &node, client, hearing, config).unwrap();
+            Replica::new(node, |_| "cluster manager".into(), watchman)
+        } else {
+            let node = Node::start(&endpoint, config, MemoryLog::new(), Reservations::new(), beginning).unwrap();
+            Replica::new(node, |machine| format!("{:?}", machine.office()), ())
+        };
+        self.replicas.push(replica);
         self.datacenter.spawn(at, 0, move || turn(&endpoint)).unwrap();
     }
 
@@ -175,7 +244,7 @@ impl World {
         let (host, shape, seed) = (self.host(at), self.shape, self.seed);
         let place = Rc::new(RefCell::new(Seat::default()));
         self.places.push(place.clone());
-        World::renew(&place, shape.start, shape.replicas > 0);
+        World::renew(&place, shape.start, shape.keeps);
         let of_rpc = place.clone();
         let factory = move |transport: SimTransport| {
             let mut place = of_rpc.borrow_mut();
@@ -184,20 +253,25 @@ impl World {
             let counter = place.counter.clone().unwrap();
             let batching = if seed.is_multiple_of(3) { Batching::Single } else { Batching::Bursts };
             SeqService::register(&endpoint, counter.clone(), batching).unwrap();
-            if shape.replicas > 0 {
-                let config = SmrConfig {
-                    // So long that an answer may come when its term is nearly over.
-                    timeout: if seed.is_multiple_of(2) { LEASE / 4 } else { LEASE },
-                    attempt_timeout: Duration::from_millis(5),
-                    pause: Duration::from_millis(1),
-                    ..SmrConfig::default()
-                };
-                let client = SmrClient::new(&endpoint, World::members(&shape), config);
-                let holder = Some(u64::from(host) << 32 | u64::from(place.incarnation));
-                let config = ReplicatedConfig { lease: LEASE, start: shape.start, holder };
-                let reserve = Replicated::new(client, config).unwrap();
-                let keeper = KeeperConfig { range: 131_072, renew: LEASE / 6, pause: Duration::from_millis(1) };
-                place.keeper = Some(Keeper::start(&endpoint, &counter, reserve, keeper));
+            let keeper = KeeperConfig { range: 131_072, renew: LEASE / 6, pause: Duration::from_millis(1) };
+            let client = || SmrClient::new(&endpoint, World::members(&shape), reserving(seed));
+            match shape.keeps {
+                Keeps::Nothing => {}
+                Keeps::Replicas => {
+                    let holder = Some(u64::from(host) << 32 | u64::from(place.incarnation));
+                    let config = ReplicatedConfig { lease: LEASE, start: shape.start, holder };
+                    let reserve = Replicated::new(client(), config).unwrap();
+                    place.keeper = Some(Keeper::start(&endpoint, &counter, reserve, keeper));
+                }
+                Keeps::Manager => {
+                    let config = CoordinatedConfig {
+                        lease: LEASE,
+                        start: shape.start,
+                        ..CoordinatedConfig::new(u64::from(host) + 1)
+                    };
+                    let reserve = Coordinated::new(Embedded::new(client()), config).unwrap();
+                    place.keeper = Some(Keeper::start(&endpoint, &counter, reserve, keeper));
+                }
             }
             move || turn(&endpoint)
         };
@@ -217,9 +291,10 @@ impl World {
     }
 
     /// Gives a sequencer another counter.
-    fn renew(place: &Rc<RefCell<Seat>>, start: u64, replicated: bool) {
+    fn renew(place: &Rc<RefCell<Seat>>, start: u64, keeps: Keeps) {
         let mut place = place.borrow_mut();
-        let counter = if replicated { Counter::idle() } else { Counter::starting_at(start).unwrap() };
+        let reserves = keeps != Keeps::Nothing;
+        let counter = if reserves { Counter::idle() } else { Counter::starting_at(start).unwrap() };
         place.counter = Some(Arc::new(counter));
         place.incarnation += 1;
         if let Some(keeper) = place.keeper.take() {
@@ -245,6 +320,13 @@ impl World {
         all
     }
 
+    /// The sequencer of the latest epoch.
+    pub fn holder(&self) -> Option<u32> {
+        let epoch = |place: &Rc<RefCell<Seat>>| place.borrow().counter.as_ref().map_or(0, |counter| counter.epoch());
+        let latest = (0..self.shape.sequencers).max_by_key(|at| epoch(&self.places[*at as usize]))?;
+        (epoch(&self.places[latest as usize]) > 0).then_some(latest)
+    }
+
     /// The activity of sequencers and replicas.
     pub fn state(&self) -> String {
         let of = |place: &Rc<RefCell<Seat>>| {
@@ -252,18 +334,14 @@ impl World {
             format!("\n{:?}, {:?}", place.counter, place.keeper.as_ref().map(Keeper::stats))
         };
         let sequencers: String = self.places.iter().map(of).collect();
-        let of = |node: &Node<Reservations, MemoryLog>| {
-            let status = node.status();
-            format!("\n{status:?}, {:?}", node.with_machine(Reservations::office))
-        };
-        sequencers + &self.replicas.iter().map(of).collect::<String>()
+        sequencers + &self.replicas.iter().map(|replica| (replica.state)()).collect::<String>()
     }
 
     /// Crashes a sequencer, and restarts it later. A given first number is then above all that it has handed out.
     pub fn restart(&mut self, at: u32, down: u64, gap: u64) {
         let fault = self.datacenter.inject(Fault::Crash { host: self.host(at) }).unwrap();
         let start = self.places[at as usize].borrow().counter.as_ref().unwrap().next() + gap;
-        World::renew(&self.places[at as usize], start, self.shape.replicas > 0);
+        World::renew(&self.places[at as usize], start, self.shape.keeps);
         self.run_for(down);
         self.datacenter.lift(fault);
     }
@@ -331,7 +409,11 @@ impl World {
             first_tag: Some(random.next()),
             ..DirectConfig::default()
         };
-        let servers: Vec<Addr> = (0..self.shape.sequencers).map(|at| Datacenter::addr(self.host(at), 1)).collect();
+        let Shape { keeps, sequencers, direct_clients, .. } = self.shape;
+        // The last ones know one sequencer each.
+        let own = (direct_clients - 1 - at < sequencers && keeps != Keeps::Nothing).then_some(direct_clients - 1 - at);
+        let known = own.map_or(0..sequencers, |own| own..own + 1);
+        let servers: Vec<Addr> = known.map(|at| Datacenter::addr(self.host(at), 1)).collect();
         let mut client = DirectClient::new(transport, servers, config).unwrap();
         let (seen, is_over, busy) = (self.seen.clone(), self.is_over.clone(), self.busy.clone());
         let (mut begun, mut token, mut next_at) = (std::collections::HashMap::new(), 0, 0);
@@ -395,7 +477,32 @@ impl World {
     }
 
     /// Ends the clients, and judges their numbers.
-    pub fn finish(mut self) -> Seen {
+    pub fn finish(self) -> Seen {
+        let (seed, start) = (self.seed, self.shape.start);
+        let seen = self.end();
+        if let Err(wrong) = judge(&seen.drawn) {
+            panic!("seed {seed}: {wrong}");
+        }
+        cross_check(&seen.drawn, PIECE);
+        if let Some(low) = seen.drawn.iter().find(|drawn| drawn.run.start < start) {
+            panic!("seed {seed}: {low:?} is below the start, {start}");
+        }
+        seen
+    }
+
+    /// Ends the clients, and judges the numbers of each by itself, and that none came twice: what holds whatever the
+    /// clocks do.
+    pub fn finish_without_clocks(self) -> Seen {
+        let seed = self.seed;
+        let mut seen = self.end();
+        if let Err(wrong) = judge_each(&mut seen.drawn) {
+            panic!("seed {seed}: {wrong}");
+        }
+        seen
+    }
+
+    /// Ends the clients.
+    fn end(mut self) -> Seen {
         let seed = self.seed;
         self.is_over.set(true);
         let end = self.datacenter.now() + 2_000 * MILLISECOND;
@@ -403,17 +510,9 @@ impl World {
             assert!(self.datacenter.now() < end, "seed {seed}: {} clients have not ended", self.busy.get());
             self.run_for(MILLISECOND);
         }
-        let seen = self.seen.take();
-        if let Err(wrong) = judge(&seen.drawn) {
-            panic!("seed {seed}: {wrong}");
+        for replica in &self.replicas {
+            assert_eq!((replica.failure)(), None, "seed {seed}");
         }
-        cross_check(&seen.drawn, PIECE);
-        if let Some(low) = seen.drawn.iter().find(|drawn| drawn.run.start < self.shape.start) {
-            panic!("seed {seed}: {low:?} is below the start, {}", self.shape.start);
-        }
-        for node in &self.replicas {
-            assert_eq!(node.failure(), None, "seed {seed}");
-        }
-        seen
+        self.seen.take()
     }
 }

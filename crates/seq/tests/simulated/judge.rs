@@ -61,6 +61,16 @@ pub fn judge(history: &[Drawn]) -> Result<(), Wrong> {
     Ok(())
 }
 
+/// Whether no number came twice, and the numbers of each client rise. Sorts the history.
+pub fn judge_each(history: &mut [Drawn]) -> Result<(), Wrong> {
+    history.sort_by_key(|drawn| (drawn.run.start, drawn.run.end));
+    if let Some(two) = history.windows(2).find(|two| two[0].run.end > two[1].run.start) {
+        return Err(Wrong::Twice(two[0].clone(), two[1].clone()));
+    }
+    history.sort_by_key(|drawn| drawn.client);
+    history.chunk_by(|a, b| a.client == b.client).try_for_each(judge)
+}
+
 #[derive(Clone)]
 struct Sequencer;
 
@@ -122,6 +132,14 @@ mod tests {
         let far = [drawn(7, 9, 1..2), drawn(0, 9, 3..4), drawn(0, 6, 5..6)];
         assert!(matches!(judge(&far), Err(Wrong::Order(..))));
         assert_eq!(judge(&[drawn(0, 2, 5..6), drawn(2, 3, 1..2)]), Ok(()), "they overlap by an instant");
+    }
+
+    #[test]
+    fn each_client_is_judged_by_itself() {
+        let other = |begun, ended, run| Drawn { client: 2, ..drawn(begun, ended, run) };
+        assert_eq!(judge_each(&mut [drawn(0, 1, 5..6), other(2, 3, 1..2), drawn(4, 5, 8..9)]), Ok(()));
+        assert!(matches!(judge_each(&mut [drawn(0, 1, 5..6), drawn(2, 3, 1..2)]), Err(Wrong::Order(..))));
+        assert!(matches!(judge_each(&mut [drawn(0, 1, 5..7), other(2, 3, 6..7)]), Err(Wrong::Twice(..))));
     }
 
     /// Random small histories, most of them almost right.

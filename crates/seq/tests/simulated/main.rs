@@ -6,7 +6,7 @@ mod harness;
 mod judge;
 mod scenarios;
 
-use crate::harness::Seen;
+use crate::harness::{Keeps, Seen};
 
 /// Seeds to run, from zero.
 fn seeds(few: u64) -> std::ops::Range<u64> {
@@ -55,16 +55,31 @@ fn numbers_rise_over_restarts() {
 
 #[test]
 fn numbers_rise_whichever_sequencer_is_in_office() {
+    hunt("replicated", Keeps::Replicas);
+}
+
+#[test]
+fn numbers_rise_whichever_sequencer_holds_the_lease() {
+    hunt("coordinated", Keeps::Manager);
+}
+
+/// Epochs keep each client from the sequencer that was replaced, even if that one's clock is out of bounds.
+#[test]
+fn no_client_goes_back_to_a_sequencer_with_a_slow_clock() {
+    sum("slow clocks", seeds(20).map(scenarios::slow_clock));
+}
+
+fn hunt(what: &str, keeps: Keeps) {
     let (mut taken, mut fenced, mut expired, mut ranges) = (0, 0, 0, 0);
     let hunted = seeds(30).map(|seed| {
-        let hunted = scenarios::replicated(seed);
+        let hunted = scenarios::replicated(seed, keeps);
         taken += hunted.taken;
         fenced += hunted.fenced;
         expired += hunted.expired;
         ranges += hunted.ranges;
         hunted.seen
     });
-    sum("replicated", hunted);
+    sum(what, hunted);
     println!("office was taken {taken} times, {fenced} were fenced, {expired} terms ended, {ranges} ranges");
     assert!(!is_whole() || taken > 60 && fenced > 0 && expired > 0 && ranges > 3 * taken);
 }

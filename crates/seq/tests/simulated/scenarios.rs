@@ -4,11 +4,11 @@ use dunlin_sim::Fault;
 use dunlin_sim::fault::FaultId;
 use dunlin_trial::Random;
 
-use crate::harness::{MILLISECOND, Seen, Shape, World};
+use crate::harness::{Keeps, MILLISECOND, Seen, Shape, World};
 
 /// Packet faults; one sequencer.
 pub fn harmed_packets(seed: u64) -> Seen {
-    let mut world = World::new(seed, Shape::draw(seed, false));
+    let mut world = World::new(seed, Shape::draw(seed, Keeps::Nothing));
     world.harm_packets();
     world.run_for(100 * MILLISECOND);
     world.finish()
@@ -16,7 +16,7 @@ pub fn harmed_packets(seed: u64) -> Seen {
 
 /// Hosts stop in turn, the sequencer's most often.
 pub fn paused_hosts(seed: u64) -> Seen {
-    let mut world = World::new(seed, Shape::draw(seed, false));
+    let mut world = World::new(seed, Shape::draw(seed, Keeps::Nothing));
     let mut random = Random::new(seed ^ 0x9a5e);
     world.harm_packets();
     for _ in 0..6 {
@@ -32,7 +32,7 @@ pub fn paused_hosts(seed: u64) -> Seen {
 
 /// The sequencer crashes, and restarts above all numbers that it handed out, as its operator must ensure.
 pub fn restarts(seed: u64) -> Seen {
-    let mut world = World::new(seed, Shape::draw(seed, false));
+    let mut world = World::new(seed, Shape::draw(seed, Keeps::Nothing));
     let mut random = Random::new(seed ^ 0x4e57);
     world.harm_packets();
     for _ in 0..5 {
@@ -55,10 +55,11 @@ pub struct Hunted {
     pub ranges: u64,
 }
 
-/// Several sequencers that reserve numbers on three replicas: they crash and restart, stop, are cut off, and their
+/// Several sequencers that reserve numbers on three replicas, which are of a cluster manager or of the reservations
+/// alone: they crash and restart, stop, are cut off, and their
 /// clocks run fast or slow; so do the replicas, which never lose their memory.
-pub fn replicated(seed: u64) -> Hunted {
-    let mut world = World::new(seed, Shape::draw(seed, true));
+pub fn replicated(seed: u64, keeps: Keeps) -> Hunted {
+    let mut world = World::new(seed, Shape::draw(seed, keeps));
     let mut random = Random::new(seed ^ 0x4a17);
     let shape = world.shape;
     // Long enough for one of them to serve.
@@ -111,4 +112,27 @@ pub fn replicated(seed: u64) -> Hunted {
     assert!(world.seen.borrow().drawn.len() > before, "seed {seed}: nobody serves at the end: {}", world.state());
     let (taken, fenced, expired, ranges) = (keepers.taken, keepers.fenced, keepers.expired, keepers.ranges);
     Hunted { seen: world.finish(), taken, fenced, expired, ranges }
+}
+
+/// A sequencer whose clock runs at a quarter of its rate, and which the cluster manager does not reach: it goes on in its
+/// term when another one has taken office. Its clients reach both.
+pub fn slow_clock(seed: u64) -> Seen {
+    let mut world = World::new(seed, Shape { sequencers: 2, ..Shape::draw(seed, Keeps::Manager) });
+    let mut random = Random::new(seed ^ 0x510c);
+    world.run_for(150 * MILLISECOND);
+    world.harm_packets();
+    for _ in 0..3 {
+        let slow = world.holder().unwrap_or(random.between(0, 1) as u32);
+        let (host, replicas) = (world.host(slow), (0..world.shape.replicas).collect::<Vec<u32>>());
+        let faults = [
+            Fault::ClockRate { host, ppm: -750_000 },
+            Fault::OneWay { from: vec![host], to: replicas.clone() },
+            Fault::OneWay { from: replicas, to: vec![host] },
+        ];
+        let faults = faults.map(|fault| world.datacenter.inject(fault).unwrap());
+        world.run_for(random.between(150, 250) * MILLISECOND);
+        faults.into_iter().for_each(|fault| world.datacenter.lift(fault));
+        world.run_for(random.between(100, 200) * MILLISECOND);
+    }
+    world.finish_without_clocks()
 }

@@ -7,7 +7,7 @@ mod epochs;
 mod forgets;
 mod gets;
 mod joins;
-mod manager;
+pub mod manager;
 mod releases;
 pub mod restores;
 mod serve;
@@ -16,6 +16,9 @@ mod status;
 mod transacts;
 mod watch;
 mod watchman;
+
+#[cfg(not(feature = "etcd"))]
+pub use asks::without_etcd;
 
 use std::process::ExitCode;
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::builder::RangedU64ValueParser;
 use dunlin_net::{Addr, AnyTransport, PollPolicy};
-use dunlin_rpc::{Endpoint, EndpointConfig};
+use dunlin_rpc::{Endpoint, EndpointConfig, Timers};
 use dunlin_serve::metrics::{Family, exposition, of_endpoint};
 use dunlin_serve::port::{Pages, Port};
 use dunlin_serve::{
@@ -223,6 +223,11 @@ pub trait Machinery: Send + Sync + 'static {
         endpoint: &Rc<Endpoint<AnyTransport>>,
         node: &Node<Self::Machine, L>,
     ) -> Result<Self::Companion>;
+
+    /// What the companion does when the replica shuts down, before it hands over its leadership.
+    fn part(&self, _: &Self::Companion, _: Timers) -> Draining {
+        Box::pin(std::future::ready(()))
+    }
 }
 
 /// Serves until a signal comes.
@@ -272,7 +277,7 @@ fn serve_on<S: Machinery, L: LogStore + Send + 'static>(
         interrupt: interrupt.clone(),
         ..ServeConfig::named("replica")
     };
-    let (replica, logs) = (arguments.clone(), Mutex::new(logs));
+    let (replica, machinery, logs) = (arguments.clone(), Arc::new(machinery), Mutex::new(logs));
     let service = ReplicaService { replica, machinery, logs, hand_over_max };
     let server = Server::start(Arc::new(service), serving).map_err(|StartError { error, .. }| error)?;
     server.advice().iter().for_each(|advice| eprintln!("dunlin: {advice}"));
@@ -307,7 +312,7 @@ struct Inquiry(oneshot::Sender<Vec<Family>>);
 /// A replica as a service of one core.
 struct ReplicaService<S, L> {
     replica: Replica,
-    machinery: S,
+    machinery: Arc<S>,
     /// The logs of all groups, until the core takes them.
     logs: Mutex<Vec<L>>,
     hand_over_max: Duration,
@@ -334,10 +339,11 @@ impl<S: Machinery, L: LogStore + Send + 'static> Service<AnyTransport> for Repli
             );
         }
         let companion = self.machinery.accompany(&endpoint, &node)?;
+        let machinery = self.machinery.clone();
         let line = ready_line(replica, &endpoint.local_addr(), &node.status());
         endpoint.spawn(watch(host.clone(), site.health));
-        let core =
-            ReplicaCore { endpoint, id: replica.id, host, companion, hand_over_max: self.hand_over_max, figures: None };
+        let (id, hand_over_max) = (replica.id, self.hand_over_max);
+        let core = ReplicaCore { endpoint, id, host, machinery, companion, hand_over_max, figures: None };
         Ok((core, line))
     }
 
@@ -374,6 +380,7 @@ struct ReplicaCore<S: Machinery, L: LogStore> {
     id: u64,
     endpoint: Rc<Endpoint<AnyTransport>>,
     host: Host<S::Machine, L>,
+    machinery: Arc<S>,
     companion: S::Companion,
     hand_over_max: Duration,
     /// The last metrics, with their time.
@@ -399,10 +406,12 @@ impl<S: Machinery, L: LogStore + 'static> Core for ReplicaCore<S, L> {
         Pace::Go
     }
 
-    /// Transfers leadership of its groups first.
+    /// Lets the companion part, and transfers leadership of its groups.
     fn drain(&mut self, _: Duration) -> Draining {
         let (host, timers, patience) = (self.host.clone(), self.endpoint.timers(), self.hand_over_max);
+        let parting = self.machinery.part(&self.companion, self.endpoint.timers());
         Box::pin(async move {
+            parting.await;
             let begun = Instant::now();
             let Some(to) = host.nodes().filter_map(|node| node.hand_over()).last() else { return };
             while host.led() > 0 && begun.elapsed() < patience {

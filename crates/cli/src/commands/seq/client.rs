@@ -60,7 +60,8 @@ fn try_ask(
     let attempt_timeout = (target.timeout / (servers.len() as u32 + 1)).min(ClientConfig::default().attempt_timeout);
     let config = EndpointConfig { connect_timeout: attempt_timeout, ..EndpointConfig::default() };
     let endpoint = Rc::new(Endpoint::new(transport, config)?);
-    let config = ClientConfig { timeout: target.timeout, attempt_timeout, ..ClientConfig::default() };
+    // With one batch in flight, callers get their numbers in the order in which they asked.
+    let config = ClientConfig { timeout: target.timeout, attempt_timeout, batches_max: 1, ..ClientConfig::default() };
     let client = Client::new(&endpoint, servers, config);
     let timers = endpoint.timers();
     let work = unless_interrupted(interrupt, |time| timers.sleep(time), work(&endpoint, &client));

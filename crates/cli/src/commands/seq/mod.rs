@@ -2,6 +2,7 @@
 
 mod client;
 mod next;
+mod office;
 mod replica;
 mod serve;
 mod watch;
@@ -20,7 +21,7 @@ Examples, in two terminals:
   dunlin seq next --at shm:seq --count 3
   dunlin seq watch --at shm:seq
 
-Numbers of `serve` begin anew when it is started again. Those of `replica` never come twice, whatever is killed:
+Numbers of `serve` begin anew when it is started again, unless it has --coord. Those of `replica` never come twice, whatever is killed:
   export DUNLIN_AT=1=udp://127.0.0.1:7821,2=udp://127.0.0.1:7822,3=udp://127.0.0.1:7823
   for id in 1 2 3; do dunlin seq replica --id $id --data q$id --peers $DUNLIN_AT --new & done
   dunlin seq next")]

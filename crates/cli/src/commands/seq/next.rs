@@ -6,10 +6,14 @@ use anyhow::Result;
 use clap::builder::RangedU64ValueParser;
 use dunlin_seq::RUN_MAX;
 use dunlin_serve::Interrupt;
+use futures::{StreamExt, TryStreamExt, stream};
 use serde_json::json;
 
 use super::client::{Target, ask};
 use crate::output;
+
+/// Most askers: as many as may share a batch.
+const ASKERS_MAX: u64 = 1024;
 
 /// Draw numbers, and print each on a line
 ///
@@ -19,18 +23,22 @@ use crate::output;
 #[command(after_help = "\
 Examples:
   dunlin seq next --at shm:seq
-  dunlin seq next --at shm:seq --count 1000             a thousand, each asked for by itself
+  dunlin seq next --at shm:seq -n 1000                  a thousand; askers that wait at the same time share requests
+  dunlin seq next --at shm:seq -n 1000 --askers 1       a thousand, one request after the other
   dunlin seq next --at shm:seq --run 1000               first and last of a thousand in a row, in one request
   while read -r line; do echo \"$(dunlin seq next --at shm:seq) $line\"; done < log.txt")]
 pub struct Arguments {
     #[command(flatten)]
     target: Target,
     /// End after so many numbers, or runs
-    #[arg(long, value_name = "NUMBER", default_value = "1", value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
+    #[arg(short = 'n', long, value_name = "NUMBER", default_value = "1", value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
     count: u64,
     /// Draw so many numbers in a row with each request, and print the first and the last
     #[arg(long, value_name = "NUMBER", value_parser = RangedU64ValueParser::<u32>::new().range(1..=u64::from(RUN_MAX)))]
     run: Option<u32>,
+    /// Ask for so many at the same time. They share requests, and their numbers are printed in order
+    #[arg(long, value_name = "NUMBER", default_value = "256", value_parser = RangedU64ValueParser::<usize>::new().range(1..=ASKERS_MAX))]
+    askers: usize,
     /// Print JSON: each answer as one line
     #[arg(long)]
     json: bool,
@@ -39,8 +47,10 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     ask(&arguments.target, interrupt, async |_, client| {
-        for _ in 0..arguments.count {
-            let drawn = client.run(arguments.run.unwrap_or(1)).await?;
+        // One batch is in flight at a time, and serves its callers in order: so numbers come in order.
+        let asks = (0..arguments.count).map(|_| client.run(arguments.run.unwrap_or(1)));
+        let mut answers = stream::iter(asks).buffered(arguments.askers);
+        while let Some(drawn) = answers.try_next().await? {
             let (first, last) = (drawn.start, drawn.end - 1);
             match (arguments.json, arguments.run) {
                 (true, _) => output::line(json!({ "first": first, "last": last }))?,

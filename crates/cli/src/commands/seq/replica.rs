@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,11 +12,12 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::builder::RangedU64ValueParser;
 use dunlin_net::{Addr, AnyTransport};
-use dunlin_rpc::Endpoint;
-use dunlin_seq::reserve::{Keeper, KeeperConfig, Replicated, ReplicatedConfig, Reservations};
+use dunlin_rpc::{Endpoint, Timers};
+use dunlin_seq::reserve::{Keeper, KeeperConfig, RANGE_MAX, Replicated, ReplicatedConfig, Reservations};
 use dunlin_seq::{Batching, Counter, NUMBERS_END, RUN_MAX, SeqService};
-use dunlin_serve::Interrupt;
+use dunlin_serve::{Draining, Interrupt};
 use dunlin_smr::{Client, ClientConfig, LogStore, Node};
+use futures::future::select;
 
 use crate::commands::raft::home::Kind;
 use crate::commands::raft::replica::{Machinery, Replica, serve};
@@ -29,7 +30,7 @@ const RESERVE_TIMEOUT: Duration = Duration::from_millis(400);
 /// Be a replica of a sequencer whose numbers never come twice, until ctrl-C
 ///
 /// One of the replicas hands out numbers, from ranges that all reserve ahead of their use. If it fails, another one
-/// takes its place after 2 s, above everything that was reserved. Clients are given all of them, and find the one.
+/// takes its place after 2 to 2.25 s, above everything that was reserved; if it is stopped in order, at once. Clients are given all of them, and find the one.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 All are started with --new and the same --peers for the first time, and without --new from then on. An empty directory is refused without it, since a replica
@@ -47,7 +48,7 @@ pub struct Arguments {
     #[arg(long, value_name = "NUMBER", default_value = "0", value_parser = RangedU64ValueParser::<u64>::new().range(..NUMBERS_END))]
     start: u64,
     /// Numbers that are reserved at a time, in one commit: a crash loses up to one and a half times as many
-    #[arg(long, value_name = "NUMBER", default_value = "1000000", value_parser = RangedU64ValueParser::<u64>::new().range(2 * u64::from(RUN_MAX)..))]
+    #[arg(long, value_name = "NUMBER", default_value = "1000000", value_parser = RangedU64ValueParser::<u64>::new().range(2 * u64::from(RUN_MAX)..=RANGE_MAX))]
     range: u64,
 }
 
@@ -73,7 +74,7 @@ impl Drop for Following {
 /// The sequencer beside a replica.
 struct Sequencer {
     _following: Following,
-    _keeper: Keeper,
+    keeper: Keeper,
     _service: SeqService,
 }
 
@@ -113,9 +114,20 @@ impl Machinery for Sequencers {
         let keeper =
             Keeper::start(endpoint, &counter, reserve, KeeperConfig { range: self.range, ..KeeperConfig::default() });
         let service = SeqService::register(endpoint, counter, Batching::Bursts)?;
-        Ok(Sequencer { _following: Following(task), _keeper: keeper, _service: service })
+        Ok(Sequencer { _following: Following(task), keeper, _service: service })
+    }
+
+    /// Gives up the office while this replica still leads, if it does.
+    fn part(&self, sequencer: &Sequencer, timers: Timers) -> Draining {
+        let keeper = sequencer.keeper.clone();
+        Box::pin(async move {
+            select(pin!(keeper.stop()), pin!(timers.sleep(RELEASE_MAX))).await;
+        })
     }
 }
+
+/// How long the holder may take to give up its office.
+const RELEASE_MAX: Duration = Duration::from_secs(1);
 
 /// Runs the command.
 pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {

@@ -13,6 +13,7 @@ use dunlin_serve::port::{Pages, Port};
 use dunlin_serve::{Core, Interrupt, Mailboxes, Pace, ServeConfig, ServeError, Server, Service, Site, addresses};
 use tokio::sync::oneshot;
 
+use super::office::OfficeArguments;
 use crate::commands::warn_of_exposure;
 use crate::output;
 use crate::settings::Source;
@@ -23,13 +24,16 @@ const METRICS_PREFIX: &str = "dunlin_seq";
 /// Hand out numbers from one counter, until ctrl-C
 ///
 /// All cores share the counter. It prints the number at which the next sequencer must begin when it ends in order. One
-/// that was killed has not told: begin far above what it can have handed out, or run `dunlin seq replica`.
+/// that was killed has not told: begin far above what it can have handed out, use --coord, or run `dunlin seq replica`.
+/// With --coord any number of sequencers compete for one lease of the cluster manager; its holder hands out numbers.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   dunlin seq serve --at shm:seq
   dunlin seq serve --at udp://127.0.0.1:7820 --start 5000000000 --metrics 127.0.0.1:9720
-  dunlin seq serve --at shm:seq --cores 2 --pin 0,1")]
+  dunlin seq serve --at shm:seq --cores 2 --pin 0,1
+  dunlin seq serve --at udp://10.0.0.7:7820 --coord 1=udp://10.0.0.1:7901,2=udp://10.0.0.2:7901,3=udp://10.0.0.3:7901 --member 107
+  dunlin seq next --at 1=udp://10.0.0.7:7820,2=udp://10.0.0.8:7820        whichever of the two holds the lease")]
 pub struct Arguments {
     /// Where to serve: shm:NAME, udp://HOST:PORT, or one of each; port 0 takes a free one
     #[arg(long, value_name = "WHERE", required = true)]
@@ -47,6 +51,8 @@ pub struct Arguments {
     #[arg(long, value_name = "HOST:PORT")]
     metrics: Option<SocketAddr>,
     #[command(flatten)]
+    office: OfficeArguments,
+    #[command(flatten)]
     _source: Source,
 }
 
@@ -55,6 +61,8 @@ struct Counts {
     core: u16,
     service: ServiceStats,
     endpoint: EndpointStats,
+    epoch: u64,
+    is_serving: bool,
 }
 
 /// Asks a core for its counters.
@@ -77,8 +85,10 @@ impl<T: Transport + 'static> Core for SequencerCore<T> {
 
     fn read(&mut self, Inquiry(answer): Inquiry) -> Pace {
         let (core, service, endpoint) = (self.site.core, self.service.stats(), self.site.endpoint.stats());
+        let (counter, timers) = (self.service.counter(), self.site.endpoint.timers());
+        let (epoch, is_serving) = (counter.epoch(), counter.is_serving(|| timers.boot_now()));
         // The caller may be gone.
-        let _ = answer.send(Counts { core, service, endpoint });
+        let _ = answer.send(Counts { core, service, endpoint, epoch, is_serving });
         Pace::Go
     }
 }
@@ -105,7 +115,8 @@ impl<T: Transport + 'static> Service<T> for Sequencer {
 
 /// Runs the command.
 pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
-    let counter = Arc::new(Counter::starting_at(arguments.start)?);
+    let given = Counter::starting_at(arguments.start)?;
+    let counter = Arc::new(if arguments.office.is_given() { Counter::idle() } else { given });
     let config = ServeConfig {
         listen: arguments.at,
         cores: arguments.cores,
@@ -118,12 +129,20 @@ pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
     exposed.for_each(|address| warn_of_exposure(&address.to_string()));
     server.advice().iter().for_each(|advice| eprintln!("dunlin: {advice}"));
     let port = arguments.metrics.map(|address| serve_metrics(address, &server)).transpose()?;
+    let about: Vec<String> = server.addresses_of_cores().iter().flatten().map(Addr::to_string).collect();
+    let candidacy = arguments.office.compete(about.join(","), arguments.start, counter.clone())?;
     let places = server.addresses().iter().map(Addr::to_string);
     let metrics = port.as_ref().map(|port| format!("metrics at http://{}/metrics", port.address()));
     let places: Vec<String> = places.chain(metrics).collect();
     let (places, start) = (places.join(", "), arguments.start);
     output::line(format_args!("serving numbers at {places}; from {start} on; ctrl-C ends it"))?;
     let numbers = server.run()?;
+    // No core draws any more, so the next holder may begin.
+    if candidacy.is_some() {
+        drop(candidacy);
+        output::line(format_args!("{numbers} numbers handed out"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     output::line(format_args!("{numbers} numbers handed out; go on with --start {}", counter.next()))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -141,14 +160,21 @@ fn serve_metrics(address: SocketAddr, server: &Server<Sequencer>) -> Result<Port
     Port::open(address, Pages { title: "Dunlin sequencer", metrics, failure: server.failure().clone() })
 }
 
-fn families(Counts { service, endpoint, .. }: &Counts) -> Vec<Family> {
-    let ServiceStats { requests, numbers, draws, pushed_back, not_serving, exhausted, bad } = *service;
-    let refused =
-        [("pushed_back", pushed_back), ("not_serving", not_serving), ("exhausted", exhausted), ("malformed", bad)];
+fn families(Counts { service, endpoint, epoch, is_serving, .. }: &Counts) -> Vec<Family> {
+    let ServiceStats { requests, numbers, draws, pushed_back, not_serving, other_epoch, exhausted, bad } = *service;
+    let refused = [
+        ("pushed_back", pushed_back),
+        ("not_serving", not_serving),
+        ("other_epoch", other_epoch),
+        ("exhausted", exhausted),
+        ("malformed", bad),
+    ];
     let mut families = vec![
         Family::one(Kind::Counter, "numbers", "Numbers handed out.", numbers),
         Family::one(Kind::Counter, "requests", "Requests answered with numbers.", requests),
         Family::one(Kind::Counter, "draws", "Additions to the counter.", draws),
+        Family::one(Kind::Gauge, "epoch", "Its term of office; 0 without a cluster manager.", *epoch),
+        Family::one(Kind::Gauge, "serving", "1 if it may hand out numbers now.", u64::from(*is_serving)),
         Family::events("refused", "Requests that got no numbers.", refused),
     ];
     families.extend(of_endpoint(endpoint));

@@ -60,7 +60,7 @@ fn show(arguments: &Arguments, (before, then): &(Info, Instant), (info, now): &(
     if arguments.json {
         output::line(json!({
             "next": info.next, "end": info.end, "numbers_per_second": numbers, "requests_per_second": requests,
-            "serves": info.is_serving,
+            "serves": info.is_serving, "epoch": info.epoch,
         }))?;
         return Ok(());
     }

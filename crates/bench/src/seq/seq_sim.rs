@@ -1,0 +1,270 @@
+//! `seq-sim`: Figure 4.16 of Kalia's thesis with its clients. 70 client threads on five machines ask 1 to 10 cores of a
+//! sequencer, which share a counter.
+//!
+//! First, the CPU time of a packet is measured on this machine over shared memory: of RPC by [`calibrate`], of Spec-S0
+//! by a server and a client that take turns on one thread. Then the same code runs on simulated hosts, which are charged
+//! that time. The network is 100 Gbit/s. The simulator models neither contention for the counter's cache line nor limits
+//! of PCIe and of a NIC's processors, which bound the paper's rates from six cores on.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dunlin_lab::report::{Metric, RowBuilder};
+use dunlin_net::Addr;
+use dunlin_net::shm::{ShmConfig, ShmTransport};
+use dunlin_rpc::EndpointConfig;
+use dunlin_rpc::config::{Optimizations, Switch};
+use dunlin_seq::direct::{DirectClient, DirectConfig, DirectServer, DirectServerConfig};
+use dunlin_seq::{Batching, Client, ClientConfig, Counter, SeqService};
+use dunlin_serve::channel::Turning;
+use dunlin_sim::host::BurstTime;
+use dunlin_sim::{CostModel, Datacenter, Next, Topology};
+
+use crate::datacenter::{Cluster, calibrate};
+use crate::{BenchError, Lab, Trial};
+
+/// As in the thesis.
+const CLIENTS: u32 = 70;
+const MACHINES: u32 = 5;
+const CORES: [u16; 6] = [1, 2, 4, 6, 8, 10];
+/// Calls in flight of each client.
+const WINDOW: usize = 8;
+/// Places for all of them at one core.
+const RX_DESCRIPTORS: usize = 1 << 14;
+/// Measured virtual time for each second of the run length, and its bounds.
+const TIME: Duration = Duration::from_micros(200);
+const TIME_MIN: u64 = 50_000;
+const TIME_MAX: u64 = 1_000_000;
+/// Time before it: sessions are opened, and servers introduce themselves.
+const SETTLING: u64 = 200_000;
+/// Bursts whose times are measured, and measurements of each: the median counts.
+const BURSTS: [u32; 4] = [1, 4, 16, 32];
+const ROUNDS: usize = 2_001;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// RPC: one addition for each request, and one transmit burst for each answer.
+    AnswerEach,
+    /// RPC: one addition and one transmit burst for a receive burst.
+    Bursts,
+    /// Spec-S0, in bursts.
+    Direct,
+}
+
+impl Step {
+    const ALL: [Step; 3] = [Step::AnswerEach, Step::Bursts, Step::Direct];
+
+    fn name(self) -> &'static str {
+        match self {
+            Step::AnswerEach => "RPC, an addition and a burst for each answer",
+            Step::Bursts => "RPC, an addition for each burst",
+            Step::Direct => "Spec-S0",
+        }
+    }
+}
+
+pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
+    let name = format!("shm:seq-sim-{}", std::process::id());
+    let (rpc, direct) = (calibrate(&name.parse()?)?, calibrate_direct(&name.parse()?)?);
+    let time = lab.virtual_time(TIME).clamp(TIME_MIN, TIME_MAX);
+    lab.expect_simulations(Step::ALL.len() * CORES.len());
+    for step in Step::ALL {
+        let cost = if step == Step::Direct { direct } else { rpc };
+        for cores in CORES {
+            let case = format!("{}, {cores} {}", step.name(), if cores == 1 { "core" } else { "cores" });
+            let rates = lab.simulate(&case, |trial| measure(trial, step, cores, cost, time))?;
+            lab.push(RowBuilder::of_seeds(&case, Metric::Rate, &rates)?);
+        }
+    }
+    let cost = |cost: &CostModel| {
+        let CostModel { rx_burst_ns, rx_packet_ns, tx_burst_ns, tx_packet_ns, .. } = cost;
+        format!("received {rx_burst_ns} + {rx_packet_ns} each, sent {tx_burst_ns} + {tx_packet_ns} each")
+    };
+    lab.note(format!(
+        "CPU time of a burst on this machine over shared memory, in nanoseconds, half of it counted as sent and half as \
+         received. RPC: {}. Spec-S0: {}.",
+        cost(&rpc),
+        cost(&direct)
+    ));
+    lab.note(
+        "Open: atomics of a NIC (2.24 M/s in the thesis), which need the software NIC; and several send queues of one core \
+         (27.4 M/s, and 97.2 M/s with six cores), which the simulated NIC does not model.",
+    );
+    Ok(())
+}
+
+/// Numbers per second of all clients.
+fn measure(trial: Trial<'_>, step: Step, cores: u16, cost: CostModel, time: u64) -> Result<f64, BenchError> {
+    let mut topology = Topology::one_switch(1 + MACHINES, 100);
+    topology.nic.rx_descriptors = RX_DESCRIPTORS;
+    let mut cluster = Cluster::of_trial(trial, &topology, cost)?;
+    let counter = Arc::new(Counter::starting_at(0)?);
+    let tally = Rc::new(Tally::default());
+    match step {
+        Step::Direct => start_direct(&mut cluster, cores, &counter, &tally)?,
+        _ => start_rpc(&mut cluster, cores, step, &counter, &tally)?,
+    }
+    trial.run_for(&mut cluster, SETTLING)?;
+    let before = tally.numbers.get();
+    trial.run_for(&mut cluster, time)?;
+    let numbers = tally.numbers.get() - before;
+    // Tasks end, so that they do not keep their endpoints.
+    tally.is_over.set(true);
+    trial.run_for(&mut cluster, SETTLING)?;
+    match tally.failure.take() {
+        Some(error) => Err(error),
+        None if numbers == 0 => Err(BenchError::NoSamples { what: "a simulated sequencer" }),
+        None => Ok(numbers as f64 * 1e9 / time as f64),
+    }
+}
+
+#[derive(Default)]
+struct Tally {
+    numbers: Cell<u64>,
+    is_over: Cell<bool>,
+    failure: RefCell<Option<BenchError>>,
+}
+
+impl Tally {
+    fn count<E: std::fmt::Display>(&self, number: Result<u64, E>) {
+        match number {
+            Ok(_) => self.numbers.set(self.numbers.get() + 1),
+            Err(why) => drop(self.failure.borrow_mut().get_or_insert(BenchError::Sequencer(why.to_string()))),
+        }
+    }
+}
+
+/// The hosts and threads of the clients: the servers are on host 0.
+fn clients() -> impl Iterator<Item = (u32, u16, u32)> {
+    (0..CLIENTS).map(|client| (1 + client % MACHINES, (client / MACHINES) as u16, client))
+}
+
+fn start_direct(
+    cluster: &mut Cluster,
+    cores: u16,
+    counter: &Arc<Counter>,
+    tally: &Rc<Tally>,
+) -> Result<(), BenchError> {
+    for core in 0..cores {
+        let transport = cluster.datacenter().bind(0, core)?;
+        let config = DirectServerConfig { incarnation: Some(1 + u32::from(core)), ..DirectServerConfig::default() };
+        let mut server = DirectServer::new(vec![transport], counter.clone(), config)?;
+        cluster.datacenter().spawn(0, core, move || {
+            while server.turn() > 0 {}
+            Next::OnPacket { or_at: None }
+        })?;
+    }
+    for (host, thread, client) in clients() {
+        let transport = cluster.datacenter().bind(host, thread)?;
+        let server = Datacenter::addr(0, (client % u32::from(cores)) as u16);
+        let first_tag = Some(cluster.random().next());
+        let config = DirectConfig { calls_max: WINDOW, first_tag, ..DirectConfig::default() };
+        let mut client = DirectClient::new(transport, vec![server], config)?;
+        let tally = tally.clone();
+        cluster.datacenter().spawn(host, thread, move || {
+            loop {
+                while !tally.is_over.get() && client.ask(0).is_ok() {}
+                if client.poll(|_, number| tally.count(number)) == 0 {
+                    return Next::OnPacket { or_at: client.next_due() };
+                }
+            }
+        })?;
+    }
+    Ok(())
+}
+
+fn start_rpc(
+    cluster: &mut Cluster,
+    cores: u16,
+    step: Step,
+    counter: &Arc<Counter>,
+    tally: &Rc<Tally>,
+) -> Result<(), BenchError> {
+    let together = step == Step::Bursts;
+    let transmit_batching = if together { Switch::On } else { Switch::Off };
+    let optimizations = Optimizations { transmit_batching, ..Optimizations::default() };
+    let config = EndpointConfig { credits: WINDOW as u16, reverse_credits: 0, ..EndpointConfig::default() };
+    let mut servers = Vec::new();
+    for core in 0..cores {
+        let server = cluster.join(0, core, EndpointConfig { optimizations, ..config.clone() })?;
+        let batching = if together { Batching::Bursts } else { Batching::Single };
+        SeqService::register(server.endpoint(), counter.clone(), batching)?;
+        servers.push(server.addr().clone());
+    }
+    for (host, thread, client) in clients() {
+        let member = cluster.join(host, thread, config.clone())?;
+        let server = servers[client as usize % servers.len()].clone();
+        let config = ClientConfig {
+            batches_max: WINDOW,
+            callers_per_batch: 1,
+            turning: Turning::Always,
+            ..ClientConfig::default()
+        };
+        let client = Client::new(&member.share_endpoint(), vec![server], config);
+        for _ in 0..WINDOW {
+            let (client, tally) = (client.clone(), tally.clone());
+            member.spawn(async move {
+                while !tally.is_over.get() {
+                    tally.count(client.next().await);
+                }
+                Ok(())
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The costs of Spec-S0 over shared memory: a client sends a burst, and the server's turn is timed.
+fn calibrate_direct(at: &Addr) -> Result<CostModel, BenchError> {
+    let Addr::Shm(name) = at else { return Err(BenchError::Sequencer(format!("{at} is not shared memory"))) };
+    let queues = vec![ShmTransport::new(&ShmConfig::named(name.clone()))?];
+    let mut server = DirectServer::new(queues, Arc::new(Counter::starting_at(0)?), DirectServerConfig::default())?;
+    let config = DirectConfig { calls_max: WINDOW * BURSTS.len(), ..DirectConfig::default() };
+    let mut client = DirectClient::new(ShmTransport::new(&ShmConfig::anonymous())?, vec![at.clone()], config)?;
+    let poll = median(|| Ok(timed(|| server.turn() as u64).0))?;
+    let mut bursts = Vec::new();
+    for packets in BURSTS {
+        let nanos = median(|| {
+            (0..packets).try_for_each(|token| client.ask(token.into()))?;
+            let (mut busy, mut answered, mut failed) = (0.0, 0, None);
+            while answered < packets {
+                client.poll(|_, number| {
+                    answered += 1;
+                    failed = number.err();
+                });
+                let (nanos, served) = timed(|| server.turn() as u64);
+                busy += if served > 0 { nanos } else { 0.0 };
+            }
+            failed.map_or(Ok(busy), |error| Err(error.into()))
+        })?;
+        let bytes = dunlin_seq::direct::packet::SHORT_BYTES as u32;
+        bursts.push(BurstTime { packets, bytes, nanos: nanos / 2.0 });
+    }
+    Ok(CostModel::fit(poll, &bursts, &bursts)?)
+}
+
+/// How long `work` took, in nanoseconds, and its result.
+fn timed(work: impl FnOnce() -> u64) -> (f64, u64) {
+    let start = Instant::now();
+    let result = work();
+    (start.elapsed().as_nanos() as f64, result)
+}
+
+fn median(mut measure: impl FnMut() -> Result<f64, BenchError>) -> Result<f64, BenchError> {
+    let mut times = (0..ROUNDS).map(|_| measure()).collect::<Result<Vec<_>, _>>()?;
+    times.sort_unstable_by(f64::total_cmp);
+    Ok(times[ROUNDS / 2])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spec_s0_has_costs() {
+        let model = calibrate_direct(&format!("shm:test-seq-sim-{}", std::process::id()).parse().unwrap()).unwrap();
+        assert!(model.rx_packet_ns + model.rx_burst_ns > 0, "{model:?}");
+    }
+}

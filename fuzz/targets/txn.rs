@@ -1,0 +1,4 @@
+//! Fuzzes the messages of transactions.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| dunlin_fuzz::txn::check(bytes));
