@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use dunlin_lab::LabError;
 use dunlin_lab::report::{Metric, RowBuilder};
 use dunlin_net::Addr;
 use dunlin_net::shm::{ShmConfig, ShmTransport};
@@ -115,7 +116,7 @@ fn measure(trial: Trial<'_>, step: Step, cores: u16, cost: CostModel, time: u64)
     trial.run_for(&mut cluster, SETTLING)?;
     match tally.failure.take() {
         Some(error) => Err(error),
-        None if numbers == 0 => Err(BenchError::NoSamples { what: "a simulated sequencer" }),
+        None if numbers == 0 => Err(LabError::NoSamples { what: "a simulated sequencer" }.into()),
         None => Ok(numbers as f64 * 1e9 / time as f64),
     }
 }
