@@ -227,8 +227,11 @@ impl<'a> Iterator for Block<'a> {
     }
 }
 
-/// The key and the value of the first record, and what follows it.
-fn record(bytes: &[u8]) -> Result<(&[u8], &[u8], &[u8]), &'static str> {
+/// A record: its key, its value, and what follows it.
+type Split<'a> = (&'a [u8], &'a [u8], &'a [u8]);
+
+/// Splits the first record off.
+fn record(bytes: &[u8]) -> Result<Split<'_>, &'static str> {
     const TOO_LONG: &str = "a record is longer than its block";
     let (header, rest) = bytes.split_first_chunk::<RECORD_HEADER_BYTES>().ok_or(TOO_LONG)?;
     let [key, value] = [&header[..4], &header[4..]].map(|len| {
