@@ -8,6 +8,7 @@ mod harness;
 mod judge;
 mod limits;
 mod messages;
+mod queue;
 mod recovery;
 mod scenarios;
 mod work;
