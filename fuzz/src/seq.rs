@@ -106,7 +106,8 @@ fn take(bytes: &mut &[u8]) -> Option<(u8, Vec<u8>)> {
         datagram[..3].copy_from_slice(&[0x5e, 0xd0, 1]);
         datagram[4..8].copy_from_slice(&INCARNATION.to_le_bytes());
         // The tags of the calls.
-        datagram[8..16].copy_from_slice(&(FIRST_TAG + u64::from(datagram[8]) % (2 * CALLS)).to_le_bytes());
+        let tag = FIRST_TAG + u64::from(datagram[8]) % (2 * CALLS);
+        datagram[8..16].copy_from_slice(&tag.to_le_bytes());
     }
     Some((flags, datagram))
 }

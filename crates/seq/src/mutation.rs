@@ -34,7 +34,6 @@ dunlin_rpc::mutations! {
     EpochForgotten,
     /// A term goes on for the time of a lease after the lease of the cluster manager is no longer safe.
     TermBeyondLease,
-    /// A sequencer that holds the lease of the cluster manager begins where it ended itself, not where the last holder
-    /// did.
-    OwnReservationBelieved,
+    /// A new holder of the lease begins below the end of the reserved numbers.
+    BeginsBelowEntry,
 }

@@ -95,8 +95,6 @@ struct Shared<C> {
 pub struct Coordinated<C> {
     shared: Rc<Shared<C>>,
     held: Option<Held>,
-    /// Where its own last reservation ended. Used by a planted bug only.
-    own: Option<u64>,
 }
 
 fn failed(why: impl std::fmt::Display) -> ReserveError {
@@ -189,7 +187,7 @@ impl<C: Coordinator> Coordinated<C> {
         }
         let (standing, is_leaving) = (RefCell::default(), Cell::new(false));
         let shared = Rc::new(Shared { coordinator, config, standing, is_leaving });
-        Ok(Coordinated { shared, held: None, own: None })
+        Ok(Coordinated { shared, held: None })
     }
 
     /// Acquires the lease when it is free.
@@ -220,17 +218,16 @@ impl<C: Coordinator + 'static> Reserve for Coordinated<C> {
         self.held = None;
         let lease = self.acquire().await?;
         let known = self.shared.read().await?;
-        let mut condition = known.map_or(Condition::Absent, |(_, version)| Condition::Version { version });
+        let condition = known.map_or(Condition::Absent, |(_, version)| Condition::Version { version });
         let Office { epoch, mut reserved } = known.map(|(office, _)| office).unwrap_or_default();
-        if let Some(own) = self.own.filter(|_| is_planted(Mutation::OwnReservationBelieved)) {
-            (reserved, condition) = (own, Condition::Always);
+        if is_planted(Mutation::BeginsBelowEntry) {
+            reserved = reserved.saturating_sub(count);
         }
         let reserved = reserved.max(self.shared.config.start);
         let (from, office) = next(Office { epoch: epoch + 1, reserved }, count);
         let version = Some(self.shared.write(&lease, condition, office).await.map_err(judge)?);
         let until = self.shared.until(&lease);
         self.held = Some(Held { lease, office, version });
-        self.own = Some(office.reserved);
         Ok(Reserved { range: from..office.reserved, until, epoch: office.epoch })
     }
 
@@ -269,7 +266,6 @@ impl<C: Coordinator + 'static> Reserve for Coordinated<C> {
             held.lease = lease;
         }
         let (until, epoch) = (shared.until(&held.lease), held.office.epoch);
-        self.own = Some(held.office.reserved);
         match (renewed, reserved.map_err(judge)) {
             (Err(ReserveError::Fenced), _) | (_, Err(ReserveError::Fenced)) => {
                 self.held = None;

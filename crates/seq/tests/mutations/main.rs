@@ -31,7 +31,7 @@ fn finds(mutation: Mutation, seed: u64) -> bool {
         | Mutation::BeginsBelowReserved
         | Mutation::FormerHolderReserves
         | Mutation::RenewalOverlooked => catch_unwind(|| scenarios::replicated(seed, Keeps::Replicas)).is_err(),
-        Mutation::TermBeyondLease | Mutation::OwnReservationBelieved => {
+        Mutation::TermBeyondLease | Mutation::BeginsBelowEntry => {
             catch_unwind(|| scenarios::replicated(seed, Keeps::Manager)).is_err()
         }
         Mutation::EpochNotChecked | Mutation::EpochForgotten => catch_unwind(|| scenarios::slow_clock(seed)).is_err(),
