@@ -56,5 +56,5 @@ fn requests_do_not_turn_each_other_from_one_follower_to_the_next() {
 #[test]
 fn the_ending_lets_new_watchers_read_the_history() {
     // A watcher began again in the last round of the ending, and was judged before it had asked for anything.
-    hunt::replay(Kind::Coord, 263_366_931_347, None, None).unwrap().unwrap();
+    dunlin_hunt::replay(Kind::Coord, 263_366_931_347, None, None).unwrap().unwrap();
 }
