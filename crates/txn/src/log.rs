@@ -161,9 +161,9 @@ impl Log {
     }
 
     /// Makes room for a coordinator, if another one has no records.
-    fn make_place(&mut self, coordinator: u64) -> Result<(), Refusal> {
+    fn make_place(&mut self, coordinator: u64, epoch: Epoch) -> Result<(), Refusal> {
         while self.coordinators.len() >= self.limits.coordinators_max && !self.coordinators.contains_key(&coordinator) {
-            self.forget_idle()?;
+            self.forget_idle(epoch)?;
         }
         Ok(())
     }
@@ -185,9 +185,11 @@ impl Log {
     }
 
     /// Evicts the coordinator that has been without records for longest: coordinators do not announce that they leave.
-    /// A mark stays, so that its transactions are not mistaken for ones that never existed.
-    fn forget_idle(&mut self) -> Result<(), Refusal> {
-        let idle = self.coordinators.iter().filter(|(_, entries)| entries.records.is_empty());
+    /// A mark stays, so that its transactions are not mistaken for ones that never existed. One that was fenced in this
+    /// epoch stays: it may yet send again what was committed for it, and must not be told that nothing was.
+    fn forget_idle(&mut self, epoch: Epoch) -> Result<(), Refusal> {
+        let is_fenced = |coordinator| self.fenced.get(coordinator).is_some_and(|last| last.0 >= epoch);
+        let idle = self.coordinators.iter().filter(|(it, entries)| entries.records.is_empty() && !is_fenced(it));
         let oldest = idle.min_by_key(|(_, entries)| entries.used).map(|(coordinator, _)| *coordinator);
         let coordinator = oldest.ok_or(Refusal::Full(Resource::Coordinators))?;
         let last = self.coordinators.remove(&coordinator).and_then(|entries| entries.last());
@@ -211,7 +213,7 @@ impl Log {
         let Limits { log_bytes_max, outcomes_max, .. } = self.limits;
         let TransactionId { epoch, coordinator, sequence } = recorded.transaction;
         let is_fenced = self.fenced.get(&coordinator).is_some_and(|last| (epoch, sequence) <= *last);
-        let place = self.make_place(coordinator);
+        let place = self.make_place(coordinator, epoch);
         if recorded.count == 0 && ended.is_empty() {
             place?;
         }
@@ -282,7 +284,7 @@ impl Log {
     pub fn adopt(&mut self, recorded: &Recorded<'_>) {
         let TransactionId { epoch, coordinator, sequence } = recorded.transaction;
         // It is stored even without a place.
-        let _ = self.make_place(coordinator);
+        let _ = self.make_place(coordinator, epoch);
         let entries = self.entries(coordinator);
         // An earlier recovery attempt may have brought it, and dropped it.
         let name = (epoch, sequence);
@@ -405,6 +407,25 @@ mod tests {
         log.append(&[2], 1, &Recorded { transaction: name(0), count: 0, record: b"" }).unwrap();
         assert_eq!(log.append(&[], 1, &other), Ok(()), "a coordinator without records makes place for another");
         assert_eq!((log.known(name(2)), log.known(other.transaction)), (Known::Forgotten, Known::Recorded));
+    }
+
+    /// Its coordinator may have lost the answer, and send the record again.
+    #[test]
+    fn what_was_committed_for_a_fenced_coordinator_is_not_refused_after_an_eviction() {
+        let mut log = Log::new(Limits { coordinators_max: 1, ..Limits::default() });
+        log.append(&[], 1, &record(1, b"one")).unwrap();
+        log.fence(name(1)).unwrap();
+        log.end(name(1));
+        let other = TransactionId { epoch: 1, coordinator: 6, sequence: 1 };
+        let begins = Recorded { transaction: other, count: 0, record: b"" };
+        assert_eq!(log.append(&[], 1, &begins), Err(Refusal::Full(Resource::Coordinators)));
+        log.append(&[], 1, &Recorded { count: 1, ..begins }).unwrap();
+        assert_eq!(log.append(&[], 1, &record(1, b"one")), Ok(()), "it is committed");
+        assert_eq!((log.known(name(1)), log.append(&[], 1, &record(2, b"two"))), (Known::Committed, Ok(())));
+        [name(2), other].into_iter().for_each(|it| log.end(it));
+        let third = TransactionId { epoch: 2, coordinator: 7, sequence: 0 };
+        let begins = Recorded { transaction: third, count: 0, record: b"" };
+        assert_eq!(log.append(&[], 1, &begins), Ok(()), "fences are of one epoch");
     }
 
     #[test]

@@ -185,23 +185,26 @@ impl<T: Transport + 'static> Inner<T> {
         if self.quota.borrow().untold() == 0 || self.is_flushing.replace(true) {
             return;
         }
-        let inner = self.clone();
+        let (inner, timers, idle) = (Rc::downgrade(self), self.endpoint.timers(), self.config.log_idle);
         self.endpoint.spawn(async move {
-            while inner.quota.borrow().untold() > 0 {
-                inner.endpoint.timers().sleep(inner.config.log_idle).await;
-                inner.clone().flush().await;
+            loop {
+                timers.sleep(idle).await;
+                let Some(inner) = inner.upgrade() else { return };
+                // Logs of another epoch need not be told: recovery drops its records.
+                if inner.clone().flush().await == Persisted::Some || inner.quota.borrow().untold() == 0 {
+                    return inner.is_flushing.set(false);
+                }
             }
-            inner.is_flushing.set(false);
         });
     }
 
     /// Tells the logs which transactions have ended.
-    pub(super) async fn flush(self: Rc<Self>) {
+    pub(super) async fn flush(self: Rc<Self>) -> Persisted {
         let configuration = self.configuration.borrow().clone();
         let epoch = configuration.epoch;
         let told: Told = self.quota.borrow_mut().tell(epoch);
         if told.sequences().is_empty() {
-            return;
+            return Persisted::All;
         }
         let id = TransactionId { epoch, coordinator: self.coordinator, sequence: 0 };
         let state = State::new(id, configuration);
@@ -211,6 +214,7 @@ impl<T: Transport + 'static> Inner<T> {
             Persisted::All => quota.was_told(&told),
             Persisted::Some => quota.was_not_told(told),
         }
+        persisted
     }
 
     /// Asks all logs for the outcome of a transaction.

@@ -3,30 +3,44 @@
 use super::Participant;
 use crate::configuration::Role;
 use crate::mutation::{Mutation, is_planted};
+use crate::partition::epoch_of;
 use crate::wire::answer::{Refusal, put_done};
 use crate::wire::log::{Append, Recorded, take_transaction};
 use crate::wire::write::Write;
-use crate::wire::{Header, WireError, end};
-
-/// The writes of a record or a commit. All are checked before the first is applied.
-pub(super) fn parse_writes(count: u16, mut from: &[u8]) -> Result<Vec<Write<'_>>, WireError> {
-    let writes = Write::take_all(count.into(), &mut from)?;
-    end(from)?;
-    Ok(writes)
-}
+use crate::wire::{Header, end};
 
 impl Participant {
+    /// The writes of a record or a commit, to partitions and tables that exist, with versions that may have been
+    /// issued. All are checked before the first is stored or applied.
+    pub(super) fn parse_writes<'a>(&self, count: u16, mut from: &'a [u8]) -> Result<Vec<Write<'a>>, Refusal> {
+        let writes = Write::take_all(count.into(), &mut from)?;
+        end(from)?;
+        for Write { target, version, .. } in &writes {
+            if target.partition.0 as usize >= self.configuration.partitions.len() {
+                return Err(Refusal::NotHere(target.partition));
+            }
+            if usize::from(target.table.0) >= self.configuration.tables.len() {
+                return Err(Refusal::NoTable(target.table));
+            }
+            // A copy that applied it would take everything later for old.
+            if epoch_of(*version) > self.configuration.epoch {
+                return Err(Refusal::Malformed);
+            }
+        }
+        Ok(writes)
+    }
+
     pub(super) fn append(&mut self, header: &Header, rest: &[u8], answer: &mut Vec<u8>) -> Result<(), Refusal> {
         let Append { ended, open, record } = Append::parse(rest)?;
         // Recovery will read it: do not store a malformed record.
-        parse_writes(header.count, record)?;
+        self.parse_writes(header.count, record)?;
         self.log.append(&ended, open, &Recorded { transaction: header.transaction, count: header.count, record })?;
         put_done(answer);
         Ok(())
     }
 
     pub(super) fn commit_backup(&mut self, header: &Header, rest: &[u8], answer: &mut Vec<u8>) -> Result<(), Refusal> {
-        let writes = parse_writes(header.count, rest)?;
+        let writes = self.parse_writes(header.count, rest)?;
         for write in &writes {
             self.copy(write.target.partition, Role::Backup, write.target.table)?;
         }
@@ -39,7 +53,7 @@ impl Participant {
     }
 
     pub(super) fn commit_primary(&mut self, header: &Header, rest: &[u8], answer: &mut Vec<u8>) -> Result<(), Refusal> {
-        let writes = parse_writes(header.count, rest)?;
+        let writes = self.parse_writes(header.count, rest)?;
         for (index, write) in writes.iter().enumerate() {
             let partition = self.primary(write.target.partition, write.target.table)?;
             if !partition.may_commit(header.transaction, write) && !partition.has_applied(write) {

@@ -9,12 +9,12 @@
 
 use bytes::BufMut;
 
-use super::commit::parse_writes;
 use super::{Participant, Service};
 use crate::configuration::Role;
 use crate::limits::SliceFill;
 use crate::wire::answer::{Refusal, put_done};
 use crate::wire::log::{Recorded, put_transaction, take_transaction};
+use crate::wire::write::Write;
 use crate::wire::{Header, end};
 
 impl Participant {
@@ -34,7 +34,7 @@ impl Participant {
         let mut all = Vec::new();
         for _ in 0..header.count {
             let recorded = Recorded::take(&mut rest)?;
-            parse_writes(recorded.count, recorded.record)?;
+            self.parse_writes(recorded.count, recorded.record)?;
             all.push(recorded);
         }
         end(rest)?;
@@ -50,9 +50,10 @@ impl Participant {
         let mut last = take_transaction(&mut rest)?;
         end(rest)?;
         for recorded in self.log.records_before(self.configuration.epoch, last, self.limits.recovery_slice) {
-            for write in parse_writes(recorded.count, recorded.record)? {
+            // It was checked before it was stored.
+            for write in Write::take_all(recorded.count.into(), &mut &*recorded.record)? {
                 let copy = self.copies.get_mut(write.target.partition.0 as usize).and_then(Option::as_mut);
-                if let Some(copy) = copy.filter(|copy| usize::from(write.target.table.0) < copy.partition.tables()) {
+                if let Some(copy) = copy {
                     copy.partition.apply(&write);
                 }
             }

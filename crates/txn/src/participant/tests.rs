@@ -339,6 +339,33 @@ fn configurations_that_do_not_fit_are_refused() {
 }
 
 /// Requests with bytes changed, cut off or added: each gets an answer, and a refused one leaves no lock.
+/// Others would panic when they settle such a record, and a copy would take everything later for old.
+#[test]
+fn writes_that_cannot_be_are_neither_stored_nor_applied() {
+    let mut participant = participant();
+    let (_, backup) = partitions(&participant);
+    let of_next_epoch: Version = 2 << 40;
+    for kind in [Kind::Log, Kind::CommitBackup] {
+        let mut ask_for = |partition, table, version| {
+            let mut message = request(kind, 1, name(1));
+            if kind == Kind::Log {
+                Append::encode_ended(&[], 1, &mut message);
+            }
+            let target = Target { partition, table, key: b"k" };
+            Write { target, version, low: 1, value: Some(b"v") }.encode(&mut message);
+            ask(&mut participant, kind, &message).map(|_| ())
+        };
+        let nowhere = PartitionId(4_000_000_000);
+        assert_eq!(ask_for(nowhere, TABLE, 1), Err(Refusal::NotHere(nowhere)));
+        assert_eq!(ask_for(backup, TableId(9), 1), Err(Refusal::NoTable(TableId(9))));
+        for version in [of_next_epoch, Version::MAX] {
+            assert_eq!(ask_for(backup, TABLE, version), Err(Refusal::Malformed), "{kind:?} {version}");
+        }
+        assert_eq!(ask_for(backup, TABLE, of_next_epoch - 1), Ok(()));
+    }
+    assert_eq!(participant.log_records(), 1);
+}
+
 #[test]
 fn hostile_bytes_do_no_harm() {
     let mut random = Random::new(7);

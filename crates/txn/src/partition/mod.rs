@@ -40,6 +40,11 @@ pub(crate) use range::PageLimits;
 /// predecessor.
 const EPOCH_SHIFT: u32 = 40;
 
+/// The epoch in which a version was issued.
+pub(crate) fn epoch_of(version: Version) -> Epoch {
+    version >> EPOCH_SHIFT
+}
+
 /// The result of a lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Seen<'a> {
