@@ -77,9 +77,9 @@ fn wrong_use_and_silence_are_said() {
         refused(&[&replica[..], &[range]].concat(), "--range");
     }
     refused(&["serve", "--at", "shm:x", "--coord", "1=shm:one"], "--member");
-    refused(&["serve", "--at", "shm:x", "--lease", "2s"], "--coord");
+    refused(&["serve", "--at", "shm:x", "--ttl", "2s"], "--coord");
     refused(&["serve", "--at", "shm:x", "--coord", "shm:one", "--member", "7"], "give the nodes of a cluster manager");
-    let short = ["serve", "--at", "shm:x", "--coord", "1=shm:one", "--member", "7", "--lease"];
+    let short = ["serve", "--at", "shm:x", "--coord", "1=shm:one", "--member", "7", "--ttl"];
     refused(&[&short[..], &["5ms"]].concat(), "10ms");
 }
 
@@ -153,7 +153,7 @@ fn numbers_rise_whichever_sequencer_holds_the_lease() {
     let all = places.join(",");
     let start = |id: usize| {
         let (member, at) = ((id + 7).to_string(), places[id].split_once('=').unwrap().1);
-        let office = ["--coord", &manager, "--member", &member, "--lease", "1s", "--office", "/numbers"];
+        let office = ["--coord", &manager, "--member", &member, "--ttl", "1s", "--office", "/numbers"];
         Server::start(dunlin(&[&["seq", "serve", "--at", at, "--start", "1000"], &office[..]].concat()))
     };
     let mut servers = [start(0), start(1)];

@@ -29,7 +29,7 @@ const RENEWALS_OF_LEASE: u32 = 6;
 pub struct OfficeArguments {
     /// Reserve numbers under a lease of this cluster manager, whose nodes are ID=ADDRESS,..., or which is an etcd,
     /// http://HOST:PORT,...: numbers never come twice, and of all sequencers of one --office one serves
-    #[arg(long, value_name = "WHERE", requires = "member")]
+    #[arg(long, value_name = "MANAGER", requires = "member")]
     coord: Option<Place>,
     /// The id of this sequencer as a member; one process at a time may use it
     #[arg(long, value_name = "ID", requires = "coord")]
@@ -39,12 +39,12 @@ pub struct OfficeArguments {
     office: String,
     /// The time of the lease: another sequencer takes over so long after a crash
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = ordinary, requires = "coord")]
-    lease: Duration,
+    ttl: Duration,
     /// Numbers that are reserved at a time: a crash loses up to one and a half times as many
     #[arg(long, value_name = "NUMBER", default_value = "1000000", requires = "coord", value_parser = RangedU64ValueParser::<u64>::new().range(2 * u64::from(RUN_MAX)..=RANGE_MAX))]
     range: u64,
     /// What the keys in an etcd begin with
-    #[arg(long, value_name = "PATH", default_value = "/dunlin", requires = "coord")]
+    #[arg(long, value_name = "PREFIX", default_value = "/dunlin", requires = "coord")]
     prefix: String,
 }
 
@@ -60,7 +60,7 @@ impl OfficeArguments {
     /// If an argument is wrong, or the cluster manager cannot be reached at all.
     pub fn compete(&self, about: String, start: u64, counter: Arc<Counter>) -> Result<Option<Candidacy>> {
         let (Some(place), Some(member)) = (self.coord.clone(), self.member) else { return Ok(None) };
-        let config = CoordinatedConfig { member, about, name: self.office.clone(), lease: self.lease, start };
+        let config = CoordinatedConfig { member, about, name: self.office.clone(), lease: self.ttl, start };
         let (range, prefix) = (self.range, self.prefix.clone());
         let ((started, has_started), (stop, stopped)) = (mpsc::channel(), oneshot::channel());
         let work = move || {
