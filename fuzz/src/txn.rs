@@ -128,7 +128,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("commit", request(Kind::CommitPrimary, 2, &|out| [write, deletion].iter().for_each(|it| it.encode(out)))),
         ("abort", request(Kind::Abort, 0, &|_| {})),
         ("target", written(1, &|out| target.encode(out))),
-        ("check", written(2, &|out| Check { target, version: 7 }.encode(out))),
+        ("check", written(2, &|out| Check::Item { target, version: 7 }.encode(out))),
         ("access_read", written(3, &|out| Access::Read.encode(out))),
         ("access_lock", written(3, &|out| Access::ReadAndLock(lock).encode(out))),
         ("recorded", written(4, &|out| Recorded { transaction, count: 1, record: b"record" }.encode(out))),
