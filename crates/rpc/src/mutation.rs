@@ -1,7 +1,7 @@
 //! Planted bugs, to check that tests find them: mutation testing of the few lines on which the promises of the protocol
 //! depend.
 //!
-//! They exist only with the feature `mutations`, which no other feature enables; without it [`is_planted`] is a
+//! They exist only with the feature `mutations`, which no other feature enables; without it `is_planted` is a
 //! constant and leaves no trace in the program.
 
 /// Declares the planted bugs of a crate that has the feature `mutations`: `Mutation`, its `ALL`, `plant`, and
