@@ -52,6 +52,9 @@ impl Pauses {
     }
 }
 
+/// The longest pause between attempts to tell logs what has ended, as a multiple of the first.
+const FLUSH_PAUSE_MAX: u32 = 64;
+
 /// The result of a phase whose messages are repeated until all were executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Persisted {
@@ -187,13 +190,16 @@ impl<T: Transport + 'static> Inner<T> {
         }
         let (inner, timers, idle) = (Rc::downgrade(self), self.endpoint.timers(), self.config.log_idle);
         self.endpoint.spawn(async move {
+            let mut pause = idle;
             loop {
-                timers.sleep(idle).await;
+                timers.sleep(pause).await;
                 let Some(inner) = inner.upgrade() else { return };
-                // Logs of another epoch need not be told: recovery drops its records.
-                if inner.clone().flush().await == Persisted::Some || inner.quota.borrow().untold() == 0 {
+                let told = inner.clone().flush().await;
+                if inner.quota.borrow().untold() == 0 {
                     return inner.is_flushing.set(false);
                 }
+                // The logs are in another epoch until this client is, too.
+                pause = if told == Persisted::Some { (pause * 2).min(idle * FLUSH_PAUSE_MAX) } else { idle };
             }
         });
     }
