@@ -257,7 +257,7 @@ fn a_stopped_client_that_holds_loans_is_seldom_asked_for_them() {
     // Seven recalls, and as many steps by which the server gives its own loans back: timeouts of 5 ms and more.
     let packets: Vec<_> = received().iter().zip(&before).map(|(after, before)| after - before).collect();
     assert!(packets.iter().all(|packets| (2..=18).contains(packets)), "{packets:?}");
-    // Whoever was refused so often asks seldom.
+    // A session that was refused so often asks seldom.
     run_steps(&lab, 500);
     let credits: Vec<_> = busy.iter().map(|(_, session)| session.stats().unwrap().credits_max).collect();
     assert_eq!(credits, [8; 6]);

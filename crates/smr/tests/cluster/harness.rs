@@ -285,7 +285,7 @@ impl<S: Storage> ClusterOf<S> {
         Ok(value(&reply))
     }
 
-    /// Returns the value that a replica has, whoever leads.
+    /// Returns the value that a replica has, even if it does not lead.
     pub fn local(&self, id: u64, key: &str) -> Option<Vec<u8>> {
         use dunlin_smr::StateMachine as _;
         let mut reply = Vec::new();

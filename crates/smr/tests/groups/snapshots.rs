@@ -87,7 +87,7 @@ fn pieces_that_come_together_do_not_pass_over_the_limit() {
     assert!((1..=2).contains(&accepted), "{accepted} snapshots of {LARGEST} bytes");
 }
 
-/// Whoever forges them sends them again before they expire.
+/// An attacker sends them again before they expire.
 #[test]
 fn a_snapshot_of_a_member_goes_before_those_of_strangers_for_other_groups() {
     let (mut world, to) = with_forged_pieces();
