@@ -405,6 +405,8 @@ impl<B: Backend> Connection<B> {
                 // All answers must have been written before it waits.
                 Progress::Turn if !self.output.is_empty() => self.write().await?,
                 Progress::Turn => {
+                    // Thousands may be in line: they keep their commands, and no memory for answers.
+                    self.put_answers();
                     waited += wait_for_turn(self.service.backend()).await;
                     has_turn = true;
                 }
