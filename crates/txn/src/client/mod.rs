@@ -106,12 +106,19 @@ pub struct ClientStats {
     pub fenced: u64,
     /// Messages to participants of other cores, by kind: in the order of [`Kind::ALL`].
     pub messages: [u64; Kind::ALL.len()],
+    /// Requests to the participant beside the client, which need no message, by kind.
+    pub local: [u64; Kind::ALL.len()],
 }
 
 impl ClientStats {
     /// Messages of one kind.
     pub fn messages_of(&self, kind: Kind) -> u64 {
-        Kind::ALL.iter().position(|it| *it == kind).map_or(0, |at| self.messages[at])
+        self.messages[kind.index()]
+    }
+
+    /// Requests of one kind to the participant beside the client.
+    pub fn local_of(&self, kind: Kind) -> u64 {
+        self.local[kind.index()]
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use dunlin_net::Transport;
 use futures::future::{Either, select};
 
-use super::Inner;
+use super::{ClientStats, Inner};
 use super::links::{Answer, Sent};
 use super::quota::Told;
 use crate::error::TxnError;
@@ -72,10 +72,10 @@ impl<T: Transport + 'static> Inner<T> {
 
     fn count(&self, messages: &[Outgoing]) {
         let mut stats = self.stats.borrow_mut();
-        for message in messages.iter().filter(|message| Some(message.place) != self.home) {
-            if let Some(at) = Kind::ALL.iter().position(|kind| *kind == message.kind) {
-                stats.messages[at] += 1;
-            }
+        let ClientStats { messages: sent, local, .. } = &mut *stats;
+        for message in messages {
+            let counts = if Some(message.place) == self.home { &mut *local } else { &mut *sent };
+            counts[message.kind.index()] += 1;
         }
     }
 

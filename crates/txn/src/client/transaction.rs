@@ -62,18 +62,28 @@ impl<T: Transport + 'static> Transaction<T> {
     /// # Errors
     /// As [`Transaction::get`].
     pub async fn execute(&mut self, keys: &[(TableId, &[u8])], mode: Mode) -> Result<Vec<Option<Bytes>>, TxnError> {
+        let keys: Vec<(TableId, &[u8], Mode)> = keys.iter().map(|(table, key)| (*table, *key, mode)).collect();
+        self.execute_each(&keys).await
+    }
+
+    /// [`Transaction::execute`] with a mode for each key: reads some keys, and reads and locks others, in the same
+    /// messages. A key that is given twice is locked if one of the two says so.
+    ///
+    /// # Errors
+    /// As [`Transaction::get`].
+    pub async fn execute_each(&mut self, keys: &[(TableId, &[u8], Mode)]) -> Result<Vec<Option<Bytes>>, TxnError> {
         let mut state = self.state.take().ok_or(TxnError::Ended)?;
         if !state.admit(self.inner.config.transactions_max) {
             return self.fail(state, TxnError::Busy { what: "transactions" }).await;
         }
-        let messages = match state.execute_round(keys, mode, self.inner.config.room_bytes) {
+        let messages = match state.execute_round(keys, self.inner.config.room_bytes) {
             Ok(messages) => messages,
             Err(error) => return self.fail(state, error).await,
         };
         if !messages.is_empty() {
             state = self.round(state, messages).await?;
         }
-        let values = keys.iter().map(|(table, key)| state.known(*table, key, mode).flatten()).collect();
+        let values = keys.iter().map(|(table, key, mode)| state.known(*table, key, *mode).flatten()).collect();
         self.state = Some(state);
         Ok(values)
     }

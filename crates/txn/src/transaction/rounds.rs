@@ -98,25 +98,21 @@ impl State {
     }
 
     /// Reads keys, and locks those that will be updated, with room for values of `room` bytes. Known keys are skipped.
-    pub fn execute_round(
-        &mut self,
-        keys: &[(TableId, &[u8])],
-        mode: Mode,
-        room: usize,
-    ) -> Result<Vec<Outgoing>, TxnError> {
-        for (table, key) in keys {
+    pub fn execute_round(&mut self, keys: &[(TableId, &[u8], Mode)], room: usize) -> Result<Vec<Outgoing>, TxnError> {
+        for (table, key, _) in keys {
             self.entry(*table, key)?;
         }
-        let mut wanted: Vec<usize> = Vec::with_capacity(keys.len());
-        for (table, key) in keys {
-            if self.known(*table, key, mode).is_none() {
-                wanted.extend(self.find(*table, key));
+        let mut wanted: Vec<(usize, Mode)> = Vec::with_capacity(keys.len());
+        for (table, key, mode) in keys {
+            if self.known(*table, key, *mode).is_none() {
+                wanted.extend(self.find(*table, key).map(|index| (index, *mode)));
             }
         }
-        wanted.sort_unstable();
-        wanted.dedup();
+        // Of two modes of a key, the one that locks comes first and stays.
+        wanted.sort_unstable_by_key(|(index, mode)| (*index, *mode == Mode::Read));
+        wanted.dedup_by_key(|(index, _)| *index);
         let mut round = Round::new(self, Kind::Execute);
-        for index in wanted {
+        for (index, mode) in wanted {
             let entry = &self.entries[index];
             let access = match mode {
                 Mode::Read => Access::Read,

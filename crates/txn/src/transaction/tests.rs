@@ -45,7 +45,7 @@ fn a_transaction_sees_what_it_writes() {
     let put = |value: &'static [u8]| Planned::Put(Bytes::from_static(value));
     state.plan(TABLE, b"k", put(b"one")).unwrap();
     assert_eq!(state.known(TABLE, b"k", Mode::Update), Some(Some(Bytes::from_static(b"one"))));
-    assert!(state.execute_round(&[(TABLE, b"k")], Mode::Read, 8).unwrap().is_empty(), "nobody need be asked");
+    assert!(state.execute_round(&[(TABLE, b"k", Mode::Read)], 8).unwrap().is_empty(), "nobody need be asked");
     state.plan(TABLE, b"k", Planned::Delete).unwrap();
     assert_eq!(state.known(TABLE, b"k", Mode::Read), Some(None));
 }
@@ -54,7 +54,7 @@ fn a_transaction_sees_what_it_writes() {
 fn an_insertion_needs_that_the_key_is_absent() {
     let value = || Bytes::from_static(b"v");
     let mut found = state();
-    let round = found.execute_round(&[(TABLE, b"k")], Mode::Read, 8).unwrap();
+    let round = found.execute_round(&[(TABLE, b"k", Mode::Read)], 8).unwrap();
     answer(&mut found, round, Some(b"here"));
     assert!(matches!(found.plan_insert(TABLE, b"k", value()), Err(TxnError::Exists { .. })));
     found.plan(TABLE, b"k", Planned::Delete).unwrap();

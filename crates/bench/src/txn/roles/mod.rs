@@ -1,0 +1,8 @@
+//! Nodes that run transactions, and check at the end that all is well.
+
+mod cluster;
+mod echo;
+mod node;
+mod stage;
+
+pub use cluster::{ClusterFigures, Shape, TxnCluster};
