@@ -43,18 +43,8 @@ pub(crate) struct Area {
 }
 
 /// Every area, in the order of `bench list`.
-const AREAS: [Area; 10] = [
-    rpc::AREA,
-    sim::AREA,
-    store::AREA,
-    kv::AREA,
-    smr::AREA,
-    coord::AREA,
-    txn::AREA,
-    rein::AREA,
-    seq::AREA,
-    demo::AREA,
-];
+const AREAS: [Area; 10] =
+    [rpc::AREA, sim::AREA, store::AREA, kv::AREA, smr::AREA, coord::AREA, txn::AREA, rein::AREA, seq::AREA, demo::AREA];
 
 /// Every experiment, in the order of `bench list`.
 pub fn all() -> impl Iterator<Item = &'static Experiment> {

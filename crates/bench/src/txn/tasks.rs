@@ -51,6 +51,8 @@ pub(super) struct Tasks<W: Workload> {
     /// By kind; recorded while it is measured.
     latencies: RefCell<Vec<Latencies>>,
     is_recording: Cell<bool>,
+    /// Transactions before the measured run.
+    done_before: Cell<u64>,
     is_over: Cell<bool>,
     running: Cell<usize>,
     failure: RefCell<Option<BenchError>>,
@@ -64,6 +66,7 @@ impl<W: Workload> Tasks<W> {
             tally: RefCell::new(Tally::new(kinds)),
             latencies: RefCell::new(Vec::new()),
             is_recording: Cell::new(false),
+            done_before: Cell::new(0),
             is_over: Cell::new(false),
             running: Cell::new(0),
             failure: RefCell::new(None),
@@ -74,10 +77,17 @@ impl<W: Workload> Tasks<W> {
         self.tally.borrow().clone()
     }
 
-    /// Records latencies from now on.
-    pub fn record(&self) {
+    /// Begins the measured run, and records latencies in it.
+    pub fn record(&self, is_timed: bool) {
+        self.done_before.set(self.tally.borrow().all());
         *self.latencies.borrow_mut() = self.workload.kinds().iter().map(|_| Latencies::new()).collect();
-        self.is_recording.set(true);
+        self.is_recording.set(is_timed);
+    }
+
+    /// Whether a transaction, and a latency, was measured.
+    pub fn is_measured(&self, is_timed: bool) -> bool {
+        let has_latency = self.latencies.borrow().iter().any(|latencies| latencies.count() > 0);
+        self.tally.borrow().all() > self.done_before.get() && (has_latency || !is_timed)
     }
 
     /// Ends the recording.

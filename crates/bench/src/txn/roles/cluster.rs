@@ -1,5 +1,5 @@
 //! A cluster of nodes that run transactions over shared memory: two threads, each on a processor of its own, turn the
-//! event loops of half of the nodes in turn. So the nodes need no more processors than there are, and the time that they
+//! event loops of half of the nodes each. So the nodes need no more processors than there are, and the time that they
 //! use together is the time of the two threads.
 
 use std::rc::Rc;
@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::node::{INCARNATION, Moment, Node, Remains, check, name};
 use super::stage::{Stage, Step};
+use crate::txn::Coalescing;
 use crate::txn::workload::{Item, Load, Workload};
 use crate::{BenchError, WARM_UP_SHARE};
 
@@ -33,6 +34,8 @@ pub struct Shape {
     pub nodes: u32,
     /// Nodes that are only clients. If there are any, only they run transactions, and have a processor of their own.
     pub strangers: u32,
+    /// Processors of the nodes: one or two.
+    pub processors: usize,
     /// Copies of each partition.
     pub replicas: usize,
     /// Tasks of each node that runs transactions.
@@ -41,6 +44,8 @@ pub struct Shape {
     pub calls: usize,
     /// Whether latencies are recorded.
     pub is_timed: bool,
+    /// Which requests to one core form one message.
+    pub coalescing: Coalescing,
 }
 
 /// A cluster, its load and its floor, until all is checked.
@@ -161,10 +166,10 @@ pub(in crate::txn) fn configuration(
 impl TxnCluster {
     fn run_with<W: Workload>(&self, workload: W, control: &Control<Self>) -> Result<ClusterFigures, BenchError> {
         let shape = self.shape;
-        let mut threads: Vec<Vec<u32>> = vec![Vec::new(); 2];
+        let mut threads: Vec<Vec<u32>> = vec![Vec::new(); shape.processors];
         for node in 1..=shape.nodes + shape.strangers {
             let thread = if shape.strangers == 0 { node % 2 } else { u32::from(node <= shape.nodes) };
-            threads[thread as usize].push(node);
+            threads[thread as usize % shape.processors].push(node);
         }
         let stage = Arc::new(Stage::new(threads.len()));
         let cores = [self.cores.client, self.cores.server];
@@ -198,14 +203,20 @@ impl TxnCluster {
     }
 
     fn steps(&self, stage: &Stage, stopping: impl Fn() -> bool) -> Result<(), BenchError> {
-        stage.complete(Step::Load, LOADING_MAX, &stopping)?;
-        stage.dwell(Step::Floor, self.floor_run.mul_f64(WARM_UP_SHARE), &stopping)?;
-        stage.dwell(Step::FloorMeasured, self.floor_run, &stopping)?;
-        stage.complete(Step::FloorEnd, STEP_MAX, &stopping)?;
-        stage.dwell(Step::Work, self.run.mul_f64(WARM_UP_SHARE), &stopping)?;
-        stage.dwell(Step::WorkMeasured, self.run, &stopping)?;
-        stage.complete(Step::WorkEnd, STEP_MAX, &stopping)?;
-        stage.complete(Step::Settle, STEP_MAX, &stopping)?;
+        let (run, floor_run) = (self.run, self.floor_run);
+        for (step, time, limit) in [
+            (Step::Start, Duration::ZERO, STEP_MAX),
+            (Step::Load, Duration::ZERO, LOADING_MAX),
+            (Step::Floor, floor_run.mul_f64(WARM_UP_SHARE), STEP_MAX),
+            (Step::FloorMeasured, floor_run, STEP_MAX),
+            (Step::FloorEnd, Duration::ZERO, STEP_MAX),
+            (Step::Work, run.mul_f64(WARM_UP_SHARE), STEP_MAX),
+            (Step::WorkMeasured, run, STEP_MAX),
+            (Step::WorkEnd, Duration::ZERO, STEP_MAX),
+            (Step::Settle, Duration::ZERO, STEP_MAX),
+        ] {
+            stage.complete(step, (time, limit), &stopping)?;
+        }
         stage.enter(Step::Check)
     }
 }

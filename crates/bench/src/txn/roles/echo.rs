@@ -26,6 +26,8 @@ pub(super) struct Echo {
     clock: Clock,
     next: Cell<usize>,
     pub done: Cell<u64>,
+    /// Those before the measured run.
+    done_before: Cell<u64>,
     in_flight: Cell<usize>,
     is_over: Cell<bool>,
     began: Cell<u64>,
@@ -34,8 +36,8 @@ pub(super) struct Echo {
 }
 
 impl Echo {
-    /// Answers the others' calls, and opens sessions with them.
-    pub fn new<T: Transport + 'static>(endpoint: &Rc<Endpoint<T>>, others: Vec<Addr>) -> Result<Rc<Echo>, BenchError> {
+    /// Answers the others' calls.
+    pub fn new<T: Transport + 'static>(endpoint: &Endpoint<T>) -> Result<Rc<Echo>, BenchError> {
         endpoint.register(ECHO, |request| request.respond_with(RESPONSE_BYTES, |bytes| bytes.fill(7)))?;
         let echo = Rc::new(Echo {
             sessions: RefCell::default(),
@@ -43,15 +45,23 @@ impl Echo {
             clock: Clock::new(),
             next: Cell::new(0),
             done: Cell::new(0),
-            in_flight: Cell::new(1),
+            done_before: Cell::new(0),
+            in_flight: Cell::new(0),
             is_over: Cell::new(false),
             began: Cell::new(0),
             latencies: RefCell::default(),
             failure: RefCell::default(),
         });
         let calling = echo.clone();
-        echo.continuation.set(Some(endpoint.register_continuation(move |completion| calling.on_completion(completion))));
-        let (opening, connecting) = (echo.clone(), endpoint.clone());
+        echo.continuation
+            .set(Some(endpoint.register_continuation(move |completion| calling.on_completion(completion))));
+        Ok(echo)
+    }
+
+    /// Opens sessions with the others.
+    pub fn open<T: Transport + 'static>(self: &Rc<Self>, endpoint: &Rc<Endpoint<T>>, others: Vec<Addr>) {
+        let (opening, connecting) = (self.clone(), endpoint.clone());
+        self.in_flight.set(1);
         endpoint.spawn(async move {
             for addr in others.iter().cycle().take(others.len() * SESSIONS) {
                 match connecting.connect(addr).await {
@@ -61,7 +71,6 @@ impl Echo {
             }
             opening.in_flight.set(0);
         });
-        Ok(echo)
     }
 
     /// Whether nothing is under way.
@@ -71,6 +80,18 @@ impl Echo {
 
     pub fn take_failure(&self) -> Option<BenchError> {
         self.failure.take()
+    }
+
+    /// Begins the measured run, and records latencies in it.
+    pub fn record(&self, is_timed: bool) {
+        self.done_before.set(self.done.get());
+        *self.latencies.borrow_mut() = is_timed.then(Latencies::new);
+    }
+
+    /// Whether a call, and a latency, was measured.
+    pub fn is_measured(&self, is_timed: bool) -> bool {
+        let has_latency = self.latencies.borrow().as_ref().is_some_and(|latencies| latencies.count() > 0);
+        self.done.get() > self.done_before.get() && (has_latency || !is_timed)
     }
 
     /// Begins calls, and replaces each that ends.

@@ -5,4 +5,6 @@ mod echo;
 mod node;
 mod stage;
 
+pub(super) use cluster::configuration;
 pub use cluster::{ClusterFigures, Shape, TxnCluster};
+pub(super) use node::{INCARNATION, name};

@@ -11,7 +11,7 @@ use dunlin_net::shm::{ShmConfig, ShmTransport};
 use dunlin_net::{Addr, PollPolicy, ShmName};
 use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_txn::{
-    Client, ClientConfig, ClientStats, Configuration, Limits, PartitionId, Participant, Place, TableId, serve,
+    Client, ClientConfig, ClientStats, Configuration, Limits, Participant, PartitionId, Place, TableId, serve,
 };
 use foldhash::fast::FixedState;
 
@@ -19,11 +19,12 @@ use super::cluster::Shape;
 use super::echo::Echo;
 use super::stage::Step;
 use crate::BenchError;
+use crate::txn::Coalescing;
 use crate::txn::tasks::{Tally, Tasks};
 use crate::txn::workload::{Kept, Workload};
 
 /// The number of every process of the cluster: none is ever replaced.
-pub(super) const INCARNATION: u64 = 1;
+pub(in crate::txn) const INCARNATION: u64 = 1;
 
 /// A moment of a node.
 #[derive(Debug, Clone, Default)]
@@ -71,7 +72,7 @@ pub(super) struct Node<W: Workload> {
 }
 
 /// The name of a node's endpoint, which no other process uses.
-pub(super) fn name(number: u32) -> Result<ShmName, BenchError> {
+pub(in crate::txn) fn name(number: u32) -> Result<ShmName, BenchError> {
     Ok(ShmName::new(&format!("dunlin-bench-{}-{number}", std::process::id()))?)
 }
 
@@ -91,7 +92,12 @@ impl<W: Workload> Node<W> {
         let participant = is_member.then(|| {
             Rc::new(RefCell::new(Participant::new(place, INCARNATION, configuration.clone(), Limits::default())))
         });
-        let config = ClientConfig { seed: number.into(), ..ClientConfig::default() };
+        let coalescing = match shape.coalescing {
+            Coalescing::All => dunlin_txn::Coalescing::All,
+            Coalescing::NotValidation => dunlin_txn::Coalescing::NotValidation,
+            Coalescing::Nothing => dunlin_txn::Coalescing::Nothing,
+        };
+        let config = ClientConfig { seed: number.into(), coalescing, ..ClientConfig::default() };
         let client = match &participant {
             Some(participant) => {
                 serve(&endpoint, participant)?;
@@ -99,11 +105,7 @@ impl<W: Workload> Node<W> {
             }
             None => Client::new(&endpoint, number.into(), configuration.clone(), config),
         };
-        let others: Vec<Addr> = (1..=shape.nodes)
-            .filter(|other| *other != number)
-            .map(|other| name(other).map(Addr::Shm))
-            .collect::<Result<_, _>>()?;
-        let echo = Echo::new(&endpoint, others)?;
+        let echo = Echo::new(&endpoint)?;
         let (loading, tasks) = (Tasks::new(workload.clone()), Tasks::new(workload.clone()));
         let (configuration, workload) = (configuration.clone(), workload.clone());
         Ok(Node { number, shape, configuration, endpoint, participant, client, echo, workload, loading, tasks })
@@ -119,17 +121,26 @@ impl<W: Workload> Node<W> {
         self.shape.strangers == 0 || self.participant.is_none()
     }
 
+    /// Opens the sessions of the floor.
+    fn open(&self) -> Result<(), BenchError> {
+        let others = (1..=self.shape.nodes).filter(|other| *other != self.number);
+        let others = others.map(|other| name(other).map(Addr::Shm)).collect::<Result<_, _>>()?;
+        self.echo.open(&self.endpoint, others);
+        Ok(())
+    }
+
     /// Begins a step.
     pub fn enter(&self, step: Step) -> Result<(), BenchError> {
+        if step == Step::Load {
+            self.open()?;
+        }
         match step {
             Step::Load if self.participant.is_some() => {
                 let (first, all) = (u64::from(self.number - 1), u64::from(self.shape.nodes));
                 self.loading.load(&self.endpoint, &self.client, first, all);
             }
             Step::Floor if self.is_loaded() => self.echo.start(self.shape.calls)?,
-            Step::FloorMeasured if self.shape.is_timed => {
-                *self.echo.latencies.borrow_mut() = Some(Latencies::new());
-            }
+            Step::FloorMeasured => self.echo.record(self.shape.is_timed),
             Step::FloorEnd => self.echo.end(),
             Step::Work if self.is_loaded() => {
                 let home = self.participant.as_ref().map(|participant| participant.borrow().place());
@@ -137,7 +148,7 @@ impl<W: Workload> Node<W> {
                 let clock = Clock::new();
                 self.tasks.start(&self.endpoint, &self.client, (&self.configuration, home), seeds, move || clock.now());
             }
-            Step::WorkMeasured if self.shape.is_timed => self.tasks.record(),
+            Step::WorkMeasured => self.tasks.record(self.shape.is_timed),
             Step::WorkEnd => self.tasks.end(),
             _ => {}
         }
@@ -148,6 +159,9 @@ impl<W: Workload> Node<W> {
     pub fn is_done(&self, step: Step) -> bool {
         match step {
             Step::Load => self.echo.is_idle() && self.loading.running() == 0 && self.client.open() == 0,
+            // A run continues until it has something to report: other work may have the processors.
+            Step::FloorMeasured => !self.is_loaded() || self.echo.is_measured(self.shape.is_timed),
+            Step::WorkMeasured => !self.is_loaded() || self.tasks.is_measured(self.shape.is_timed),
             Step::FloorEnd => self.echo.is_idle(),
             Step::WorkEnd => self.tasks.running() == 0 && self.client.open() == 0,
             Step::Settle => self.participant.as_ref().is_none_or(|it| it.borrow().log_records() == 0),
@@ -173,8 +187,7 @@ impl<W: Workload> Node<W> {
 
     /// Looks through its items.
     pub fn remains(&self) -> Remains {
-        let mut remains =
-            Remains { client: self.client.stats(), tally: self.tasks.tally(), ..Remains::default() };
+        let mut remains = Remains { client: self.client.stats(), tally: self.tasks.tally(), ..Remains::default() };
         let Some(participant) = &self.participant else { return remains };
         let participant = participant.borrow();
         let place = participant.place();
@@ -210,7 +223,8 @@ fn hash(table: TableId, key: &[u8], version: u64, value: &[u8]) -> u64 {
 
 /// Checks what is left of all nodes.
 pub(super) fn check<W: Workload>(workload: &W, loaded: i64, all: Vec<Remains>) -> Result<(), BenchError> {
-    let wrong = |why: String| Err(BenchError::Transactions(format!("{why}: this is a bug, figures would mean nothing")));
+    let wrong =
+        |why: String| Err(BenchError::Transactions(format!("{why}: this is a bug, figures would mean nothing")));
     let (mut copies, mut kept) = (BTreeMap::<PartitionId, Contents>::new(), Kept::new());
     let (mut weight, mut expected) = (0, loaded);
     for remains in all {

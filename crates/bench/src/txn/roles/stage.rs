@@ -13,6 +13,8 @@ const LOOK: Duration = Duration::from_micros(200);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(super) enum Step {
+    /// Makes the endpoints.
+    Start,
     /// Opens the sessions of the floor, and loads the items.
     Load,
     /// Calls without transactions.
@@ -34,7 +36,8 @@ pub(super) enum Step {
 }
 
 impl Step {
-    const ALL: [Step; 9] = [
+    const ALL: [Step; 10] = [
+        Step::Start,
         Step::Load,
         Step::Floor,
         Step::FloorMeasured,
@@ -91,15 +94,20 @@ impl Stage {
         if before == u8::MAX { Err(self.error()) } else { Ok(()) }
     }
 
-    /// Enters a step and waits until all threads are done with it.
-    pub fn complete(&self, step: Step, limit: Duration, is_stopped: impl Fn() -> bool) -> Result<(), BenchError> {
+    /// Enters a step, and stays in it for a time and until all threads are done with it.
+    pub fn complete(
+        &self,
+        step: Step,
+        (time, limit): (Duration, Duration),
+        is_stopped: impl Fn() -> bool,
+    ) -> Result<(), BenchError> {
         self.enter(step)?;
-        let end = Instant::now() + limit;
-        while self.done.load(Ordering::Acquire) < self.threads {
+        let begun = Instant::now();
+        while begun.elapsed() < time || self.done.load(Ordering::Acquire) < self.threads {
             if self.step().is_none() {
                 return Err(self.error());
             }
-            if is_stopped() || Instant::now() > end {
+            if is_stopped() || begun.elapsed() > time + limit {
                 let error = BenchError::Transactions(format!("the step {step:?} has not ended within {limit:?}"));
                 self.fail(&error);
                 return Err(error);
@@ -107,21 +115,5 @@ impl Stage {
             std::thread::sleep(LOOK);
         }
         Ok(())
-    }
-
-    /// Stays in a step for a time.
-    pub fn dwell(&self, step: Step, time: Duration, is_stopped: impl Fn() -> bool) -> Result<(), BenchError> {
-        self.enter(step)?;
-        let end = Instant::now() + time;
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            if self.step().is_none() {
-                return Err(self.error());
-            }
-            if left.is_zero() || is_stopped() {
-                return Ok(());
-            }
-            std::thread::sleep(left.min(Duration::from_millis(20)));
-        }
     }
 }

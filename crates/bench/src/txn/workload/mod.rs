@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use object_store::ObjectStore;
 pub(crate) use smallbank::SmallBank;
-pub(crate) use tatp::Tatp;
+pub(crate) use tatp::{KINDS, SUCCESSES, Tatp, UPDATE_LOCATION};
 pub(crate) use ycsb::Ycsb;
 
 /// Bytes of the keys of the papers.
@@ -104,7 +104,7 @@ fn number(value: &[u8]) -> i64 {
 }
 
 /// A key of eight bytes, unique for each number and without its order.
-fn key_of(number: u64) -> [u8; KEY_BYTES] {
+pub(crate) fn key_of(number: u64) -> [u8; KEY_BYTES] {
     crate::workload::item::key(number).first_chunk().copied().unwrap_or_default()
 }
 

@@ -42,7 +42,7 @@ const NUMBER_BYTES: usize = 15;
 const SEED: u64 = 0x7a79;
 
 /// The transactions, in the order of [`SHARES`].
-const KINDS: [&str; 7] = [
+pub(crate) const KINDS: [&str; 7] = [
     "GET_SUBSCRIBER_DATA",
     "GET_NEW_DESTINATION",
     "GET_ACCESS_DATA",
