@@ -80,7 +80,8 @@ impl<W: Workload> Tasks<W> {
     /// Begins the measured run, and records latencies in it.
     pub fn record(&self, is_timed: bool) {
         self.done_before.set(self.tally.borrow().all());
-        *self.latencies.borrow_mut() = self.workload.kinds().iter().map(|_| Latencies::new()).collect();
+        let kinds = if is_timed { self.workload.kinds() } else { Vec::new() };
+        *self.latencies.borrow_mut() = kinds.iter().map(|_| Latencies::new()).collect();
         self.is_recording.set(is_timed);
     }
 

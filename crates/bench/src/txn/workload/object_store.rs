@@ -39,12 +39,12 @@ impl Worker {
     /// Draws keys on different cores, none of them this one.
     fn draw(&mut self, objects: u64, keys: &mut [[u8; KEY_BYTES]]) {
         let mut places = [None; KEYS_MAX];
-        for at in 0..keys.len() {
+        for (at, key) in keys.iter_mut().enumerate() {
             loop {
-                let key = key_of(self.random.below(objects));
-                let place = self.configuration.copies(self.configuration.partition_of(OBJECTS, &key))[0];
+                *key = key_of(self.random.below(objects));
+                let place = self.configuration.copies(self.configuration.partition_of(OBJECTS, key))[0];
                 if Some(place) != self.home && !places[..at].contains(&Some(place)) {
-                    (keys[at], places[at]) = (key, Some(place));
+                    places[at] = Some(place);
                     break;
                 }
             }
