@@ -17,10 +17,12 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod glob;
 mod lab;
 pub mod measure;
 pub mod peer;
 pub mod report;
 
 pub use error::LabError;
+pub use glob::matches;
 pub use lab::{Case, Cases, Figure, Lab, Rounds, Settings, Simulations, Trial, World, spread};
