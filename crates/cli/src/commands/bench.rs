@@ -72,7 +72,7 @@ Examples:
   dunlin bench run 'rpc-*' kv-rate --runs 3
   dunlin bench run rpc-rate --case 'shm*' --for 3s --save rate.json
   dunlin bench run rpc-rate --compare rate.json --check    fails if a row is worse than all runs before
-  dunlin bench run sim-latency --case 'cx4*' --pcap cx4.pcap
+  dunlin bench run sim-latency --case 'CX4*' --pcap cx4.pcap
   dunlin bench run sim-loss --topology mine.toml           on the network of this file (dunlin sim topology)
   dunlin bench run rpc-rate --busy-core 1      with a neighbour that wants core 1 too
   dunlin bench run sim-incast --seeds 5        in virtual time
