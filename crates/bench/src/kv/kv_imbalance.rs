@@ -27,11 +27,13 @@ const LIKE_PAPER: RangeInclusive<f64> = 0.75..=1.25;
 /// The operations of each core.
 type Counts = [u64; CORES as usize];
 
-const FIGURES: [Figure<Popularity, Counts>; 2] = [
-    Figure::new(Metric::Count, |_, counts| most(counts) / least(counts))
+type Column = Figure<Popularity, Counts>;
+
+const FIGURES: [Column; 2] = [
+    Column::new(Metric::Count, |_, counts| most(counts) / least(counts))
         .part(": operations of the busiest core over those of the least busy")
         .like_paper(|popularity| (*popularity == Popularity::Zipf).then_some(LIKE_PAPER)),
-    Figure::new(Metric::Count, |_, counts| most(counts) * f64::from(CORES) / counts.iter().sum::<u64>() as f64)
+    Column::new(Metric::Count, |_, counts| most(counts) * f64::from(CORES) / counts.iter().sum::<u64>() as f64)
         .part(": operations of the busiest core over the mean"),
 ];
 

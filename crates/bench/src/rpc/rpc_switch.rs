@@ -4,9 +4,9 @@
 //! Each task yields at once when it is polled. So the figure contains the waker, the endpoint's queue of ready tasks, and
 //! the share of an iteration of the event loop that falls to a task. The floor polls the same futures in a plain loop.
 
+use dunlin_lab::Figure;
 use dunlin_lab::measure::Measured;
 use dunlin_lab::report::Metric;
-use dunlin_lab::{Cases, Figure};
 
 use super::roles::{Carrier, Setup, Switching};
 use crate::{BenchError, Lab};

@@ -39,10 +39,12 @@ struct Seen {
     request: f64,
 }
 
-const FIGURES: [Figure<Place, Seen>; 3] = [
-    Figure::new(Metric::LatencyP50, |_, seen| seen.response),
-    Figure::new(Metric::LatencyP50, |_, seen| seen.request).part(", as a request"),
-    Figure::new(Metric::Advantage, |_, seen| seen.request / seen.response)
+type Column = Figure<Place, Seen>;
+
+const FIGURES: [Column; 3] = [
+    Column::new(Metric::LatencyP50, |_, seen| seen.response),
+    Column::new(Metric::LatencyP50, |_, seen| seen.request).part(", as a request"),
+    Column::new(Metric::Advantage, |_, seen| seen.request / seen.response)
         .part(", time of a request over that of a response")
         .target(|(packets, (asking, _))| {
             (*packets >= PACKETS_MIN && *asking == Switch::Off).then_some(Target::Absolute(1.0 / LONGER_MAX))

@@ -16,14 +16,16 @@ use super::{ARGUMENT, Role};
 use crate::LabError;
 use crate::report::Process;
 
+/// A process that was started, and whether it still has an owner.
+type Started = (Process, Weak<()>);
+
 /// Starts peers, all from one program and stopped by one interrupt.
 #[derive(Debug, Clone)]
 pub struct Launcher {
     program: PathBuf,
     interrupt: Interrupt,
     live: ProgressBar,
-    /// What was started, and whether it still has an owner.
-    started: Arc<Mutex<Vec<(Process, Weak<()>)>>>,
+    started: Arc<Mutex<Vec<Started>>>,
 }
 
 impl Launcher {

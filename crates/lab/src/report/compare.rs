@@ -67,7 +67,7 @@ impl Comparison {
     pub fn of(old: &[Report], new: &[Report]) -> Self {
         let (mut rows, mut added, mut differences) = (Vec::new(), 0, Vec::new());
         for (report, row) in rows_of(new) {
-            match rows_of(old).filter(|(of, it)| key(of, it) == key(report, row)).next_back() {
+            match rows_of(old).rfind(|(of, it)| key(of, it) == key(report, row)) {
                 Some((of, before)) => {
                     for difference in differing(of, report) {
                         if !differences.contains(&difference) {

@@ -102,8 +102,8 @@ impl Page<'_> {
 /// The rows that no report has.
 pub fn highlights(highlights: &[Highlight], reports: &[Report]) -> Result<String, Vec<String>> {
     let find = |experiment: &str, case: &str, metric: Metric| {
-        let rows = reports.iter().filter(|report| report.experiment == experiment).flat_map(|report| &report.rows);
-        let row = rows.filter(|row| row.case == case && row.metric == metric).next_back();
+        let mut rows = reports.iter().filter(|report| report.experiment == experiment).flat_map(|report| &report.rows);
+        let row = rows.rfind(|row| row.case == case && row.metric == metric);
         row.ok_or_else(|| format!("{experiment}, {case}, {}", metric.name()))
     };
     let (mut text, mut missing) = (String::new(), Vec::new());

@@ -1,8 +1,8 @@
 //! The results of an experiment: rows of figures, each with its floor, the paper's figure and its target.
 //!
 //! A [`ReportBuilder`] collects rows while the experiment runs; [`ReportBuilder::finish`] resolves the targets and
-//! returns the [`Report`], which is serialized directly to the JSON file. [`table`] shows it on a terminal and [`html`]
-//! as one page.
+//! returns the [`Report`], which is serialized directly to the JSON file. [`table`] shows it on a terminal, [`html`] as
+//! one page and [`docs`] in the documentation; a [`Comparison`] shows what changed since an earlier one.
 
 mod builder;
 mod compare;
