@@ -110,7 +110,7 @@ impl<'a> Collected<'a> {
     }
 
     /// Shows what has changed since these reports, and returns the number of rows that are worse.
-    pub fn compare(&mut self, old: &[Report]) -> Result<usize> {
+    pub fn compare(&self, old: &[Report]) -> Result<usize> {
         let comparison = Comparison::of(old, &self.reports);
         if !self.files.json {
             output::line(format_args!("{}\n", comparison.render()))?;

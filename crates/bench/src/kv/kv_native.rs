@@ -24,8 +24,10 @@ const ONE_BY_ONE: Case = Case::small("one at a time", TextOperation::Get, 1, 1);
 /// The loads of memcached, with our number of operations in flight.
 const CASES: [(Case, usize); 2] = [(PIPELINED, PIPELINED.connections * PIPELINED.window), (ONE_BY_ONE, 1)];
 
-const FIGURES: [Figure<usize, f64>; 1] =
-    [Figure::new(Metric::Operations, |_, rate| *rate).rival(|place| Some(theirs_name(CASES[*place].0.name)))];
+type Column = Figure<usize, f64>;
+
+const FIGURES: [Column; 1] =
+    [Column::new(Metric::Operations, |_, rate| *rate).rival(|place| Some(theirs_name(CASES[*place].0.name)))];
 
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     let version = installed_version();

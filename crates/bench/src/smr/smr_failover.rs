@@ -58,6 +58,7 @@ fn gap_case(kills: usize) -> String {
 /// Rows and a plot of the gaps, ordered by length.
 fn report(lab: &mut Lab, writers: &Writers, gaps: &[Gap], lost: u64) {
     let case = gap_case(gaps.len());
+    lab.taken(&case, 1);
     let nth = |share: f64| &gaps[((gaps.len() as f64 * share).ceil() as usize).clamp(1, gaps.len()) - 1];
     let timeout = ELECTION.as_nanos() as f64;
     let row =

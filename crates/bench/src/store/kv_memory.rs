@@ -51,6 +51,7 @@ fn has_memory(lab: &mut Lab, name: &str, needed: u64) -> Result<bool, BenchError
 }
 
 fn push(lab: &mut Lab, name: String, bytes_per_item: f64) {
+    lab.taken(&name, 1);
     let bare = (KEY_BYTES + VALUE_BYTES) as f64;
     lab.push(RowBuilder::new(name.clone(), Metric::ItemMemory, Spread::single(bytes_per_item)));
     lab.push(RowBuilder::new(name, Metric::ItemOverhead, Spread::single((bytes_per_item - bare).max(0.0))));

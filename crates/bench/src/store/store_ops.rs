@@ -54,8 +54,8 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
             // A process has all loads of a table, and the target of ours refers to another's.
             let refers = |system: &System| *system == System::Partition(Kind::SHIPPED) || *system == System::Hashbrown;
             let together = systems.iter().filter(|other| *other == system || refers(other) && refers(system));
-            let names =
-                together.flat_map(|system| cases(*system).into_iter().map(|case| name(system.name(), items, &case)));
+            let names = together
+                .flat_map(|system| cases(*system).into_iter().map(move |case| name(system.name(), items, &case)));
             if lab.wants_any(names.collect::<Vec<_>>().iter().map(String::as_str)) {
                 measure(lab, *system, items, target)?;
             }
@@ -138,7 +138,10 @@ fn measure(lab: &mut Lab, system: System, items: u64, target: f64) -> Result<(),
             lab.note(format!("{} with {items} items was given up: it was not done within {limit:?}.", system.name()));
             Ok(())
         }
-        figures => push(lab, system, items, target, figures?),
+        figures => {
+            lab.taken(&table_name(system.name(), items), runs);
+            push(lab, system, items, target, figures?)
+        }
     }
 }
 
@@ -170,9 +173,13 @@ fn push(lab: &mut Lab, system: System, items: u64, target: f64, figures: StoreFi
     Ok(())
 }
 
+fn table_name(system: &str, items: u64) -> String {
+    let items = if items.is_multiple_of(1_000_000) { format!("{} M", items / 1_000_000) } else { items.to_string() };
+    format!("{system}, {items} items")
+}
+
 fn name(system: &str, items: u64, case: &StoreCase) -> String {
     let StoreCase { gets, popularity, burst } = case;
-    let items = if items.is_multiple_of(1_000_000) { format!("{} M", items / 1_000_000) } else { items.to_string() };
     let bursts = if *burst == 1 { "one at a time".to_owned() } else { format!("bursts of {burst}") };
-    format!("{system}, {items} items, {:.0} % GET, {}, {bursts}", gets * 100.0, popularity.name())
+    format!("{}, {:.0} % GET, {}, {bursts}", table_name(system, items), gets * 100.0, popularity.name())
 }

@@ -173,6 +173,13 @@ impl<E: From<LabError>> Lab<E> {
         self.selection.measurements.borrow_mut().push(measurement);
     }
 
+    /// Notes how a case was measured whose runs a process took by itself: once that has ended, before its rows are
+    /// added. Rows of cases that begin with this name were measured in the same way.
+    pub fn taken(&self, case: &str, runs: usize) {
+        self.measured(case, runs, None);
+        self.launcher.forget_ended();
+    }
+
     /// Notes a run of a case whose runs alternate with those of others.
     pub(super) fn measured_once(&self, case: &str) {
         if let Some(again) = self.selection.measurements.borrow_mut().iter_mut().rfind(|it| it.case == case) {
