@@ -1,7 +1,7 @@
 //! Nodes with participants and clients on hosts of the simulated datacenter.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
@@ -323,6 +323,16 @@ impl Cluster {
             assert!(self.datacenter.now() < end, "seed {}: a task has not ended", self.seed);
             self.run_for(MILLISECOND / 10);
         }
+    }
+
+    /// Copies that were to be filled, and are complete.
+    pub fn filled(&self) -> BTreeSet<(PartitionId, NodeId)> {
+        let complete = |(partition, node): &&(PartitionId, NodeId)| {
+            let place = self.configuration.copies(*partition).iter().find(|place| place.node == *node).unwrap();
+            let copy = self.copy(*place).borrow();
+            copy.copies().any(|copy| copy.partition == *partition && copy.is_complete)
+        };
+        self.configuration.filling.keys().filter(complete).copied().collect()
     }
 
     fn copy(&self, place: Place) -> &Rc<RefCell<Participant>> {
