@@ -2,7 +2,7 @@
 
 mod client;
 mod next;
-mod office;
+pub mod office;
 mod replica;
 mod serve;
 mod watch;
