@@ -13,8 +13,8 @@ use dunlin_sim::{CostModel, Datacenter, Fault, Next, SimTransport, Topology};
 use dunlin_trial::Random;
 use dunlin_txn::limits::ITEM_BYTES;
 use dunlin_txn::{
-    Client, ClientConfig, Configuration, Limits, Member, NodeId, Participant, PartitionId, Place, Plan, RecoverySlice,
-    TableId, serve,
+    Client, ClientConfig, Configuration, CopyState, Limits, Member, NodeId, Participant, PartitionId, Place, Plan,
+    RecoverySlice, TableId, serve,
 };
 
 use crate::judge::History;
@@ -329,8 +329,11 @@ impl Cluster {
     pub fn filled(&self) -> BTreeSet<(PartitionId, NodeId)> {
         let complete = |(partition, node): &&(PartitionId, NodeId)| {
             let place = self.configuration.copies(*partition).iter().find(|place| place.node == *node).unwrap();
-            let copy = self.copy(*place).borrow();
-            copy.copies().any(|copy| copy.partition == *partition && copy.is_complete)
+            // It may have failed.
+            let core = self.cores.iter().find(|core| core.place == *place);
+            let participant = core.and_then(|core| core.participant.as_ref()).map(|it| it.borrow());
+            let is_complete = |copy: CopyState| copy.partition == *partition && copy.is_complete;
+            participant.is_some_and(|participant| participant.copies().any(is_complete))
         };
         self.configuration.filling.keys().filter(complete).copied().collect()
     }
