@@ -10,7 +10,7 @@ use dunlin_lab::report::{Papers, Report};
 
 pub use crate::demo::check_data as check_demo_data;
 
-use crate::{BenchError, Lab, coord, demo, kv, rein, rpc, seq, sim, smr, store};
+use crate::{BenchError, Lab, coord, demo, index, kv, rein, rpc, seq, sim, smr, store};
 
 /// One experiment.
 #[derive(Debug, Clone, Copy)]
@@ -43,8 +43,18 @@ pub(crate) struct Area {
 }
 
 /// Every area, in the order of `bench list`.
-const AREAS: [Area; 9] =
-    [rpc::AREA, sim::AREA, store::AREA, kv::AREA, smr::AREA, coord::AREA, rein::AREA, seq::AREA, demo::AREA];
+const AREAS: [Area; 10] = [
+    rpc::AREA,
+    sim::AREA,
+    store::AREA,
+    kv::AREA,
+    smr::AREA,
+    coord::AREA,
+    rein::AREA,
+    seq::AREA,
+    index::AREA,
+    demo::AREA,
+];
 
 /// Every experiment, in the order of `bench list`.
 pub fn all() -> impl Iterator<Item = &'static Experiment> {

@@ -111,20 +111,31 @@ impl Index {
     /// Removes the items of a range, page by page, and returns how many it removed. Concurrently inserted items may
     /// stay.
     pub fn remove_range(&self, range: Range<'_>) -> usize {
+        self.remove_part(range, usize::MAX).0
+    }
+
+    /// Removes up to `limit` items of a range, the smallest first, and returns how many it removed. If the range may
+    /// have more, it also returns the last key that it looked at: the rest of the range is after it. Then it has
+    /// removed `limit` items.
+    pub fn remove_part(&self, range: Range<'_>, limit: usize) -> (usize, Option<Vec<u8>>) {
         let (mut removed, mut low) = (0, range.low);
         let mut page: Vec<Vec<u8>> = Vec::new();
         let mut last;
         loop {
             let guard = crate::pin();
             page.clear();
-            let rest = Range { low, ..range };
-            self.scan(rest, Order::Ascending, REMOVED_PER_PAGE, &guard, |key, _| page.push(key.to_vec()));
+            let (rest, most) = (Range { low, ..range }, REMOVED_PER_PAGE.min(limit - removed));
+            self.scan(rest, Order::Ascending, most, &guard, |key, _| page.push(key.to_vec()));
             removed += page.iter().filter(|key| self.remove(key, &guard).is_some()).count();
-            if page.len() < REMOVED_PER_PAGE {
-                return removed;
+            if page.len() < most {
+                return (removed, None);
             }
-            // The visited items are gone, or were inserted again meanwhile and stay.
+            // The visited items are gone, or were inserted again meanwhile and stay. Others may have removed some, so
+            // the limit is not always reached yet.
             last = page.pop().unwrap_or_default();
+            if removed == limit {
+                return (removed, Some(last));
+            }
             low = Gap::After(&last);
         }
     }

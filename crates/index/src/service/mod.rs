@@ -1,4 +1,5 @@
-//! An index on endpoints: look-ups and writes in the event loop, long pages of scans on worker threads.
+//! An index on endpoints: look-ups and writes in the event loop, long pages of scans and removals of ranges on worker
+//! threads.
 //!
 //! The event loop never does more for one request than a look-up, a write, or a page of [`SHORT_PAGE`]. So a GET waits
 //! for at most the requests of one receive burst, whatever others scan. Between pages the server keeps nothing of a
@@ -30,9 +31,10 @@ use serde::{Deserialize, Serialize};
 use crate::error::Refused;
 use crate::guard::pin;
 use crate::index::Index;
+use crate::range::Order;
 use crate::wire::{
-    COUNT, COUNT_PAGE, Code, Counting, DELETE, GET, LONG_PAGE, LONG_SCAN, PUT, PageLimits, PageWriter, SCAN,
-    SHORT_PAGE, ScanRequest, is_first, parse_key, parse_put,
+    COUNT, COUNT_PAGE, Code, Counted, Counting, DELETE, DELETE_PAGE, DELETE_RANGE, GET, LONG_PAGE, LONG_SCAN, PUT,
+    PageLimits, PageWriter, SCAN, SHORT_PAGE, ScanRequest, is_first, parse_key, parse_put,
 };
 
 pub use saver::Saving;
@@ -94,6 +96,18 @@ impl SharedIndex {
         Ok(counting.end(has_more, self.incarnation))
     }
 
+    /// Removes items. Returns the answer, and their number.
+    fn remove_part(&self, request: &[u8]) -> Result<(Vec<u8>, u32), Code> {
+        let part = self.parse(request, DELETE_PAGE)?;
+        if part.order != Order::Ascending {
+            return Err(Code::Unknown);
+        }
+        let (removed, last) = self.index.remove_part(part.rest(), part.limits.items as usize);
+        let (items, has_more) = (removed as u32, last.is_some());
+        let last = &last.unwrap_or_default()[..];
+        Ok((Counted { incarnation: self.incarnation, items, has_more, last }.encode(), items))
+    }
+
     fn parse<'r>(&self, request: &'r [u8], most: PageLimits) -> Result<ScanRequest<'r>, Code> {
         let scan = ScanRequest::parse(request, most)?;
         let is_of_another = scan.after.is_some_and(|after| after.incarnation != self.incarnation);
@@ -144,7 +158,11 @@ pub struct ServiceStats {
     pub counts: u64,
     /// Items in all pages, and counted ones.
     pub items: u64,
-    /// Pages and counts that worker threads are making now.
+    /// Parts of ranges removed on worker threads.
+    pub range_deletes: u64,
+    /// Items that these removed.
+    pub range_deleted: u64,
+    /// Pages, counts and removals that worker threads are making now.
     pub in_progress: u64,
     /// Values that were not stored because the memory budget was used up.
     pub full: u64,
@@ -167,6 +185,8 @@ impl ServiceStats {
             long_pages: self.long_pages.saturating_add(other.long_pages),
             counts: self.counts.saturating_add(other.counts),
             items: self.items.saturating_add(other.items),
+            range_deletes: self.range_deletes.saturating_add(other.range_deletes),
+            range_deleted: self.range_deleted.saturating_add(other.range_deleted),
             in_progress: self.in_progress.saturating_add(other.in_progress),
             full: self.full.saturating_add(other.full),
             bad: self.bad.saturating_add(other.bad),
@@ -181,6 +201,8 @@ struct WorkerStats {
     pages: AtomicU64,
     counts: AtomicU64,
     items: AtomicU64,
+    range_deletes: AtomicU64,
+    range_deleted: AtomicU64,
     in_progress: AtomicU64,
     bad: AtomicU64,
 }
@@ -202,18 +224,30 @@ impl Drop for InProgress<'_> {
 }
 
 impl InProgress<'_> {
-    /// Counts a request, whose answer has `items` items, in `requests`.
+    /// Counts a request, whose answer has `items` items, in `requests` and as one of scans.
     fn end<R>(
         self,
         request: &[u8],
         requests: &AtomicU64,
         answer: Result<(R, u32), Code>,
     ) -> Result<R, ApplicationError> {
+        if answer.is_ok() {
+            self.0.scans.fetch_add(u64::from(is_first(request)), Ordering::Relaxed);
+        }
+        let items = &self.0.items;
+        self.end_with((requests, items), answer)
+    }
+
+    /// Counts a request in `requests`, and the items of its answer in `of_items`.
+    fn end_with<R>(
+        &self,
+        (requests, of_items): (&AtomicU64, &AtomicU64),
+        answer: Result<(R, u32), Code>,
+    ) -> Result<R, ApplicationError> {
         match answer {
             Ok((answer, items)) => {
-                self.0.scans.fetch_add(u64::from(is_first(request)), Ordering::Relaxed);
                 requests.fetch_add(1, Ordering::Relaxed);
-                self.0.items.fetch_add(items.into(), Ordering::Relaxed);
+                of_items.fetch_add(items.into(), Ordering::Relaxed);
                 Ok(answer)
             }
             Err(code) => {
@@ -240,7 +274,7 @@ impl IndexService {
     /// All callers of the endpoint are trusted: there is no authentication.
     ///
     /// # Errors
-    /// [`RegisterError`] if one of the request types 0x70 to 0x75 has a handler already.
+    /// [`RegisterError`] if one of the request types 0x70 to 0x75, or 0x78, has a handler already.
     ///
     /// ```
     /// use std::rc::Rc;
@@ -317,6 +351,11 @@ impl IndexService {
             let working = stats.begin();
             working.end(request.payload(), &stats.counts, shared.count(request.payload()))
         })?;
+        let (shared, stats) = (service.shared.clone(), service.of_workers.clone());
+        endpoint.register_worker(DELETE_RANGE, pool, move |request| {
+            let working = stats.begin();
+            working.end_with((&stats.range_deletes, &stats.range_deleted), shared.remove_part(request.payload()))
+        })?;
         Ok(service)
     }
 
@@ -327,6 +366,8 @@ impl IndexService {
         stats.long_pages += workers.pages.load(Ordering::Relaxed);
         stats.counts += workers.counts.load(Ordering::Relaxed);
         stats.items += workers.items.load(Ordering::Relaxed);
+        stats.range_deletes += workers.range_deletes.load(Ordering::Relaxed);
+        stats.range_deleted += workers.range_deleted.load(Ordering::Relaxed);
         stats.in_progress += workers.in_progress.load(Ordering::Relaxed);
         stats.bad += workers.bad.load(Ordering::Relaxed);
         stats
