@@ -49,8 +49,9 @@ pub struct Cursor<'a> {
     len: usize,
 }
 
-/// Items that a range removal removes under one guard.
+/// Items that a range removal removes under one guard, and bytes of their keys after which no further one is added.
 const REMOVED_PER_PAGE: usize = 256;
+const REMOVED_KEY_BYTES: usize = 64 << 10;
 
 /// A [`Gap`] without its key.
 type EndKind = fn(&[u8]) -> Gap<'_>;
@@ -125,9 +126,17 @@ impl Index {
             let guard = crate::pin();
             page.clear();
             let (rest, most) = (Range { low, ..range }, REMOVED_PER_PAGE.min(limit - removed));
-            self.scan(rest, Order::Ascending, most, &guard, |key, _| page.push(key.to_vec()));
+            let (mut cursor, mut bytes) = (self.cursor(rest, Order::Ascending, &guard), 0);
+            let is_end = loop {
+                if page.len() == most || bytes >= REMOVED_KEY_BYTES {
+                    break false;
+                }
+                let Some((key, _)) = cursor.advance() else { break true };
+                bytes += key.len();
+                page.push(key.to_vec());
+            };
             removed += page.iter().filter(|key| self.remove(key, &guard).is_some()).count();
-            if page.len() < most {
+            if is_end {
                 return (removed, None);
             }
             // The visited items are gone, or were inserted again meanwhile and stay. Others may have removed some, so

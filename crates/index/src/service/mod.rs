@@ -21,7 +21,7 @@ use std::fmt;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arrayvec::ArrayVec;
 use dunlin_net::Transport;
@@ -52,6 +52,8 @@ const COLLECTIONS: usize = 3;
 pub struct SharedIndex {
     index: Index,
     incarnation: u64,
+    /// Whether a worker panicked while it wrote: it may have left a node half changed.
+    is_damaged: AtomicBool,
 }
 
 impl SharedIndex {
@@ -67,7 +69,7 @@ impl SharedIndex {
     /// Shares an index under a given number, so that tests and simulations can be repeated. Two runs of a server must
     /// not have the same number. 0 means 1.
     pub fn with_incarnation(index: Index, incarnation: u64) -> Arc<SharedIndex> {
-        Arc::new(SharedIndex { index, incarnation: incarnation.max(1) })
+        Arc::new(SharedIndex { index, incarnation: incarnation.max(1), is_damaged: AtomicBool::new(false) })
     }
 
     /// The index.
@@ -78,6 +80,16 @@ impl SharedIndex {
     /// The number by which cursors know it; never zero.
     pub fn incarnation(&self) -> u64 {
         self.incarnation
+    }
+
+    fn is_damaged(&self) -> bool {
+        self.is_damaged.load(Ordering::Relaxed)
+    }
+
+    /// Panics if a worker panicked in the middle of a write. A server ends then, rather than serve what may be wrong.
+    #[inline]
+    fn assert_sound(&self) {
+        assert!(!self.is_damaged(), "a worker panicked while it removed a range: the index may be damaged");
     }
 
     /// Makes a page. Returns its number of items.
@@ -98,6 +110,7 @@ impl SharedIndex {
 
     /// Removes items. Returns the answer, and their number.
     fn remove_part(&self, request: &[u8]) -> Result<(Vec<u8>, u32), Code> {
+        let _watch = Watch(self);
         let part = self.parse(request, DELETE_PAGE)?;
         if part.order != Order::Ascending {
             return Err(Code::Unknown);
@@ -109,6 +122,7 @@ impl SharedIndex {
     }
 
     fn parse<'r>(&self, request: &'r [u8], most: PageLimits) -> Result<ScanRequest<'r>, Code> {
+        self.assert_sound();
         let scan = ScanRequest::parse(request, most)?;
         let is_of_another = scan.after.is_some_and(|after| after.incarnation != self.incarnation);
         if is_of_another { Err(Code::OtherServer) } else { Ok(scan) }
@@ -127,9 +141,20 @@ impl SharedIndex {
     }
 }
 
+/// Notices a panic of a worker that writes: the endpoint only fails its request.
+struct Watch<'a>(&'a SharedIndex);
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.is_damaged.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
 impl fmt::Debug for SharedIndex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let SharedIndex { index, incarnation } = self;
+        let SharedIndex { index, incarnation, .. } = self;
         f.debug_struct("SharedIndex").field("index", index).field("incarnation", incarnation).finish()
     }
 }
@@ -390,6 +415,7 @@ impl IndexService {
         burst: &mut RequestBurst<'a>,
         parse: impl Fn(&'a [u8]) -> Result<R, Code>,
     ) -> (ArrayVec<usize, BURST_MAX>, ArrayVec<R, BURST_MAX>) {
+        self.shared.assert_sound();
         let (mut places, mut requests) = (ArrayVec::new(), ArrayVec::new());
         for i in 0..burst.len() {
             match parse(burst.payload(i)) {
@@ -468,5 +494,53 @@ impl IndexService {
             stats.deletes += keys.len() as u64;
             stats.write_bursts += u64::from(!keys.is_empty());
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
+
+    use super::*;
+    use crate::range::Range;
+    use crate::wire::encode_key;
+
+    /// What a worker left half changed is neither served nor saved in place of a snapshot.
+    #[test]
+    fn nothing_is_served_after_a_worker_panicked_in_a_write() {
+        let shared = SharedIndex::with_incarnation(Index::new(1 << 20).unwrap(), 1);
+        shared.index.insert(b"key", b"value", &pin()).unwrap();
+        let range = ScanRequest { range: Range::ALL, order: Order::Ascending, limits: DELETE_PAGE, after: None };
+        let request = range.encode();
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            let _watch = Watch(&shared);
+            panic!("in the middle of a write");
+        }));
+        assert!(panicked.is_err() && shared.is_damaged());
+        for work in [SharedIndex::count, SharedIndex::remove_part] {
+            assert!(catch_unwind(AssertUnwindSafe(|| work(&shared, &request))).is_err());
+        }
+        assert_eq!(shared.index.len(), 1);
+        let config = LoopbackConfig { delay: std::time::Duration::ZERO, ..LoopbackConfig::default() };
+        let network = LoopbackNetwork::new(config);
+        let endpoint = Endpoint::new(network.endpoint(1).unwrap(), Default::default()).unwrap();
+        let pool = WorkerPool::by_hand(1);
+        let service = IndexService::register(&endpoint, shared, &pool).unwrap();
+        let client = Endpoint::new(network.endpoint(2).unwrap(), Default::default()).unwrap();
+        let call = async {
+            let session = client.connect(&dunlin_net::Addr::Node(1)).await.unwrap();
+            session.call(GET, encode_key(b"key")).await.map(|reply| reply.response.len())
+        };
+        let mut call = std::pin::pin!(call);
+        let failed = loop {
+            endpoint.run_once();
+            if let Some(ended) = client.poll_once(call.as_mut()) {
+                break ended.unwrap_err();
+            }
+        };
+        assert_eq!(failed.error, dunlin_rpc::CallError::HandlerFailed);
+        assert_eq!(service.stats().gets, 0);
     }
 }
