@@ -156,7 +156,7 @@ fn items_are_counted_at_the_server_part_by_part() {
 
 #[test]
 fn ranges_are_removed_at_the_server_part_by_part() {
-    let count = 2 * u64::from(DELETE_PAGE.items) + 7;
+    let count = 2 * u64::from(DELETE_PAGE.items) + 107;
     let (net, shared) = (Net::new(), numbered(1, count));
     let service = net.serve(1, &shared);
     let client = net.client(1, ClientConfig::default());

@@ -2,9 +2,12 @@
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use arrayvec::ArrayVec;
 use dunlin_index::{Index, Order, Range, Scan, pin};
+use dunlin_lab::LabError;
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::keys::Keys;
 use super::{BURST_MAX, Op, Outcome, SUMMED, Table};
@@ -111,19 +114,26 @@ fn as_number(value: &[u8]) -> Option<u64> {
     value.try_into().ok().map(u64::from_le_bytes)
 }
 
+/// Moves this thread to another processor than the one it inherited from the thread that started it.
+fn move_to(core: usize) -> Result<(), LabError> {
+    let mut set = CpuSet::new();
+    set.set(core);
+    sched_setaffinity(None, &set).map_err(|error| LabError::io(format!("move a thread to core {core}"))(error.into()))
+}
+
 /// Runs `other` on a second thread, again and again, while `measure` runs. `other` does some work and returns how many
 /// operations that was. Returns both results; the rate of `other` is in operations per second.
 pub(super) fn beside<T>(
     core: usize,
     mut other: impl FnMut() -> u64 + Send,
     measure: impl FnOnce() -> T,
-) -> Result<(T, f64), dunlin_lab::LabError> {
+) -> Result<(T, f64), LabError> {
     // On a line of its own: the other thread reads it all the time.
     let is_over = Padded(AtomicBool::new(false));
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            dunlin_lab::measure::pin(core)?;
-            let (begun, mut done) = (std::time::Instant::now(), 0);
+            move_to(core)?;
+            let (begun, mut done) = (Instant::now(), 0);
             while !is_over.0.load(Ordering::Relaxed) {
                 done += other();
             }
