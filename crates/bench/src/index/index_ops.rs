@@ -6,11 +6,12 @@
 
 use std::time::Duration;
 
+use dunlin_index::Vectors;
 use dunlin_lab::measure::{Spread, available_bytes};
 use dunlin_lab::report::{Metric, RowBuilder, Target};
 use dunlin_lab::{LabError, spread};
 
-use super::roles::{Beside, IndexOps, OpsCase, OpsFigures, Shape, System, Work};
+use super::roles::{Beside, IndexOps, Limit, OpsCase, OpsFigures, Shape, System, Work};
 use crate::{BenchError, Lab};
 
 /// Items and their keys, in the order in which they are measured.
@@ -50,13 +51,23 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     lab.expect_cases(0);
     for (items, shape) in sizes {
         let rivals = System::RIVALS.iter().copied().filter(|system| system.takes(shape));
-        let systems: Vec<System> = [System::BTreeMap, System::Index].into_iter().chain(rivals).collect();
+        let limited = limits().into_iter().map(System::IndexWith).filter(|_| items <= ITEMS_THRICE_MAX);
+        let systems: Vec<System> = [System::BTreeMap, System::Index].into_iter().chain(limited).chain(rivals).collect();
         lab.expect_steps(systems.len());
         for system in systems {
             lab.step(format!("{}, {items} items", system.name()));
             measure(lab, system, items, shape)?;
         }
     }
+    lab.note(match Vectors::best() {
+        Vectors::Avx512 => "Interior nodes are searched with AVX-512. Nothing depends on AVX2.",
+        Vectors::Sse42 => {
+            "This processor has no AVX-512: interior nodes are searched with SSE4.2. Nothing depends on AVX2."
+        }
+        Vectors::Scalar => {
+            "This processor has neither AVX-512 nor SSE4.2: interior nodes are searched without vectors."
+        }
+    });
     if System::RIVALS.len() == 1 {
         lab.note(
             "This build has no crossbeam-skiplist, masstree and congee: they need the cargo feature `rivals` or `peers`.",
@@ -65,11 +76,23 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     Ok(())
 }
 
+/// The vector instructions that are left out in rows of their own: those that this processor has.
+fn limits() -> Vec<Limit> {
+    match Vectors::best() {
+        Vectors::Scalar => Vec::new(),
+        Vectors::Sse42 => vec![Limit::Scalar],
+        Vectors::Avx512 => vec![Limit::Sse42, Limit::Scalar],
+    }
+}
+
 /// The loads of a system.
 fn cases(system: System, items: u64) -> Vec<OpsCase> {
     let case = |work, burst| OpsCase { work, burst, beside: Beside::Nothing };
     if !system.is_ours() {
         return [Work::Gets, Work::Half, Work::Sums].map(|work| case(work, 1)).to_vec();
+    }
+    if system != System::Index {
+        return vec![case(Work::Gets, 1), GETS, case(Work::Sums, BURST)];
     }
     let mut cases = Vec::new();
     for work in [Work::Gets, Work::Half, Work::Sums] {
