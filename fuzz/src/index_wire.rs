@@ -3,8 +3,8 @@
 //! The first byte says which parser gets the rest.
 
 use dunlin_index::wire::{
-    COUNT_PAGE, Counted, DELETE_PAGE, LONG_PAGE, Page, SHORT_PAGE, ScanRequest, encode_key, encode_plain, encode_put, parse_key,
-    parse_plain, parse_put,
+    COUNT_PAGE, Counted, DELETE_PAGE, LONG_PAGE, Page, SHORT_PAGE, ScanRequest, encode_key, encode_plain, encode_put,
+    parse_key, parse_plain, parse_put,
 };
 use dunlin_index::{KEY_BYTES_MAX, ServerStats, VALUE_BYTES_MAX};
 use dunlin_rpc::MsgBuf;
