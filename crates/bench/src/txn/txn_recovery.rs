@@ -52,6 +52,9 @@ struct Gaps {
     records: u64,
 }
 
+/// One of the gaps, in nanoseconds.
+type GapOf = fn(&Gaps) -> u64;
+
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     let (kills, objects) = if lab.run_length() < FEW_BELOW { (FEW_KILLS, FEW_OBJECTS) } else { (KILLS, OBJECTS) };
     lab.expect_simulations(1);
@@ -59,7 +62,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
         (0..kills).map(|kill| measure(trial, kill, objects)).collect::<Result<Vec<_>, _>>()
     })?;
     let gaps: Vec<Gaps> = gaps.into_iter().flatten().collect();
-    let figures: [(&str, Duration, fn(&Gaps) -> u64); 2] = [
+    let figures: [(&str, Duration, GapOf); 2] = [
         ("partitions of the killed node", LEASE + BEYOND, |gaps| gaps.affected),
         ("other partitions", UNAFFECTED, |gaps| gaps.others),
     ];
@@ -162,7 +165,10 @@ fn measure(trial: Trial<'_>, kill: u64, objects: u64) -> Result<Gaps, BenchError
     nodes.all[prober].member.spawn(async move {
         loop {
             match client.recover().await {
-                Ok(done) => return Ok(found.set(Some(done.transactions as u64))),
+                Ok(done) => {
+                    found.set(Some(done.transactions as u64));
+                    return Ok(());
+                }
                 Err(_) => timers.sleep(PAUSE).await,
             }
         }
