@@ -1,9 +1,9 @@
 //! The clients whose routes a server knows.
 //!
 //! A packet of a known client carries its route, so the lookup costs nothing. A client becomes known with its first
-//! request that names the server's incarnation: it has received an answer, so its address is genuine. At the limit, a
-//! client that was silent for long makes room. If there is none, unknown clients are answered by address, which is
-//! slower.
+//! request that names the server's incarnation, since strangers do not know it. Whoever has asked once does, and may
+//! forge addresses, so the table has a limit. There, a client that was silent for long makes room. If there is none,
+//! unknown clients are answered by address, which is slower.
 //!
 //! Over shared memory the transport sees that a client has ended. Such clients are forgotten, since their regions
 //! would stay in memory. A client that is started again under its name has another region, and gets other routes.
@@ -71,7 +71,7 @@ impl Peers {
         self.peers.get(number as usize)?.as_ref().map(|peer| peer.routes[queue])
     }
 
-    /// Adds a client with a verified address, unless there is no room; returns its number.
+    /// Adds a client, unless there is no room; returns its number.
     pub fn meet<T: Transport>(&mut self, addr: Addr, queues: &mut [T], turn: u64) -> u32 {
         if let Some(number) = self.by_addr.get(&addr).copied() {
             if self.peers[number as usize].as_ref().is_some_and(|peer| peer.met == turn) {

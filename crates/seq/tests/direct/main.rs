@@ -311,7 +311,8 @@ fn a_client_meets_the_server_that_was_restarted() {
 fn a_client_of_an_epoch_takes_no_number_of_a_server_without_terms() {
     let net = network();
     let mut plain = [server(&net, 1, 500, settings())];
-    let mut client = client(&net, 2, &[1, 3], DirectConfig { timeout: Duration::from_millis(100), ..DirectConfig::default() });
+    let mut client =
+        client(&net, 2, &[1, 3], DirectConfig { timeout: Duration::from_millis(100), ..DirectConfig::default() });
     assert_eq!(ask(&net, &mut plain, &mut client, 1), [500]);
     // The other server, by hand: the plain one is not reached meanwhile.
     let mut termed = net.endpoint(3).unwrap();
