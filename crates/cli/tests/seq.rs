@@ -82,37 +82,51 @@ fn metrics(server: &Server) -> String {
     page
 }
 
-/// A server by RPC and by datagrams is killed, and started again at the same places.
+/// A server by RPC and by datagrams is killed, and started again at the same places. Numbers may be missing: on a busy
+/// machine answers come too late.
 #[test]
 fn datagrams_and_requests_draw_from_one_counter() {
+    const WRAP: u64 = 1 << 32;
     let (name, direct) = (format!("shm:sq-rpc-{}", std::process::id()), format!("shm:sq-s0-{}", std::process::id()));
-    let start = |first: &str| {
+    let start = |first: u64| {
         let places = ["--at", &name, "--direct", &direct, "--direct", "udp://127.0.0.1:0", "--metrics", "127.0.0.1:0"];
-        Server::start(dunlin(&[&["seq", "serve", "--start", first], &places[..]].concat()))
+        Server::start(dunlin(&[&["seq", "serve", "--start", &first.to_string()], &places[..]].concat()))
     };
-    let mut server = start("4294967000");
     let far = |server: &Server| {
         let place = server.ready.split("datagrams at ").find(|place| place.starts_with("udp://")).unwrap();
         place.split([',', ';']).next().unwrap().to_owned()
     };
-    // Across a wrap of the lower half.
-    assert_eq!(next_by_datagrams(&direct, "1000"), (4_294_967_000..4_294_968_000).collect::<Vec<u64>>());
-    assert_eq!(next(&name, "2"), [4_294_968_000, 4_294_968_001]);
-    assert_eq!(next_by_datagrams(&far(&server), "3"), [4_294_968_002, 4_294_968_003, 4_294_968_004]);
+    let last = Cell::new(WRAP - 301);
+    let rise = |numbers: Vec<u64>, count: usize| {
+        assert_eq!(numbers.len(), count);
+        for number in numbers {
+            assert!(number > last.get(), "{number} after {}", last.get());
+            last.set(number);
+        }
+    };
+    let mut server = start(WRAP - 300);
+    rise(next_by_datagrams(&direct, "1000"), 1000);
+    assert!(last.get() >= WRAP + 699);
+    rise(next(&name, "2"), 2);
+    rise(next_by_datagrams(&far(&server), "3"), 3);
+    rise(next(&name, "2"), 2);
     server.kill();
     let (code, out, err) = run(&["next", "--direct", "--at", &direct, "--timeout", "200ms"]);
     assert!(code == 2 && out.is_empty() && err.contains("did not answer"), "{out}{err}");
-    let server = start("5000000000");
-    assert_eq!(next_by_datagrams(&direct, "70"), (5_000_000_000..5_000_000_070).collect::<Vec<u64>>());
-    assert_eq!(next(&name, "1"), [5_000_000_070]);
-    assert_eq!(next_by_datagrams(&far(&server), "1"), [5_000_000_071]);
+    let server = start(2 * WRAP);
+    rise(next_by_datagrams(&direct, "70"), 70);
+    assert!(last.get() > 2 * WRAP);
+    rise(next(&name, "1"), 1);
+    rise(next_by_datagrams(&far(&server), "1"), 1);
     // Its counters are as of a tenth of a second ago.
     std::thread::sleep(std::time::Duration::from_millis(300));
     let page = metrics(&server);
-    for line in ["dunlin_seq_direct_numbers_total 71", "dunlin_seq_numbers_total{core=\"0\"} 1"] {
-        assert!(page.lines().any(|found| found == line), "{line} is not in\n{page}");
-    }
-    assert_eq!(server.stop("-TERM"), "72 numbers handed out; go on with --start 5000000072\n");
+    let count = |name: &str| page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok()).unwrap();
+    assert!(count("dunlin_seq_direct_numbers_total") >= 71, "{page}");
+    assert_eq!(count("dunlin_seq_numbers_total{core=\"0\"}"), 1, "{page}");
+    let said = server.stop("-TERM");
+    let next: u64 = said.trim().rsplit(' ').next().unwrap().parse().unwrap();
+    assert!(said.contains("numbers handed out; go on with --start") && next > last.get(), "{said}");
 }
 
 #[test]
@@ -195,7 +209,7 @@ fn numbers_go_on_when_replicas_are_stopped_in_order() {
         let drawn = next(&all, "5");
         assert!(last.is_none_or(|last| last < drawn[0]), "{drawn:?} after {last:?}");
         last = drawn.last().copied();
-        let serve = |server: &&Server| metrics(server).contains("dunlin_replica_serving 1");
+        let serve = |server: &&Server| metrics(server).lines().any(|line| line == "dunlin_replica_serving 1");
         assert_eq!(replicas.iter().filter(serve).count(), 1, "one has the office");
         replicas.remove(0).stop("-TERM");
         stopped += 1;
