@@ -240,6 +240,23 @@ fn a_lost_number_is_a_gap() {
     assert_eq!((client.stats().unanswered, client.stats().late), (1, 1));
 }
 
+/// Answers that have arrived while the client stood still are all taken before any attempt counts as unanswered.
+#[test]
+fn a_client_that_stood_still_loses_no_number() {
+    let net = network();
+    let mut servers = [server(&net, 1, 0, settings())];
+    let mut client = client(&net, 2, &[1], DirectConfig::default());
+    ask(&net, &mut servers, &mut client, 1);
+    (0..300).for_each(|token| client.ask(token).unwrap());
+    client.poll(|_, _| panic!("there is no answer yet"));
+    net.advance(Duration::from_micros(2));
+    while servers[0].turn() > 0 {}
+    net.advance(Duration::from_millis(15));
+    let numbers: Vec<u64> = finish(&net, &mut servers, &mut client).into_iter().map(Result::unwrap).collect();
+    assert_eq!(numbers, (1..301).collect::<Vec<u64>>());
+    assert_eq!((client.stats().unanswered, client.stats().late), (0, 0));
+}
+
 /// The lower half is joined with the guess of its own attempt, even if the client has learned another upper half since.
 #[test]
 fn halves_are_joined_with_the_guess_of_their_attempt() {
