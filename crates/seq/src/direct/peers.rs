@@ -20,8 +20,17 @@ pub const STRANGER: u32 = u32::MAX;
 
 /// A client counts as silent after this many turns with requests.
 const QUIET_TURNS: u64 = 100_000;
+/// Limit of the tables by route. A client with a route beyond is not remembered.
+const PLACES_MAX: usize = 1 << 20;
 /// Clients that are looked at for each one that comes. With more than one, clients that have ended do not add up.
 const LOOKS_PER_CLIENT: usize = 2;
+
+/// The place of a route in its table. Routes are counted from 0, and two transports that are joined mark those of the
+/// second by the highest bit, which becomes the lowest here.
+#[inline]
+fn place(route: Route) -> usize {
+    route.0.rotate_left(1) as usize
+}
 
 struct Peer {
     addr: Addr,
@@ -38,7 +47,7 @@ pub struct Peers {
     peers: Vec<Option<Peer>>,
     free: Vec<u32>,
     by_addr: HashMap<Addr, u32>,
-    /// By queue and route: the client's number.
+    /// By queue and [`place`] of the route: the client's number.
     by_route: ArrayVec<Vec<u32>, QUEUES_MAX>,
     /// The client that was looked at last.
     hand: usize,
@@ -58,7 +67,7 @@ impl Peers {
     /// The client that sent a packet.
     #[inline]
     pub fn at(&mut self, queue: usize, route: Route, turn: u64) -> u32 {
-        let number = self.by_route[queue].get(route.0 as usize).copied().unwrap_or(STRANGER);
+        let number = self.by_route[queue].get(place(route)).copied().unwrap_or(STRANGER);
         if let Some(Some(peer)) = self.peers.get_mut(number as usize) {
             peer.heard = turn;
         }
@@ -89,20 +98,19 @@ impl Peers {
         }
         let mut routes = ArrayVec::new();
         for queue in queues.iter_mut() {
-            match queue.resolve(&addr) {
-                Ok(route) => routes.push(route),
-                Err(_) => {
-                    queues.iter_mut().zip(routes).for_each(|(queue, route)| queue.release(route));
-                    return STRANGER;
-                }
-            }
+            let Ok(route) = queue.resolve(&addr) else { break };
+            routes.push(route);
+        }
+        if routes.len() < queues.len() || routes.iter().any(|route| place(*route) >= PLACES_MAX) {
+            queues.iter_mut().zip(routes).for_each(|(queue, route)| queue.release(route));
+            return STRANGER;
         }
         let number = self.free.pop().unwrap_or_else(|| {
             self.peers.push(None);
             self.peers.len() as u32 - 1
         });
         for (table, route) in self.by_route.iter_mut().zip(&routes) {
-            let at = route.0 as usize;
+            let at = place(*route);
             if table.len() <= at {
                 table.resize(at + 1, STRANGER);
             }
@@ -131,7 +139,7 @@ impl Peers {
     fn forget<T: Transport>(&mut self, number: u32, queues: &mut [T]) {
         let Some(peer) = self.peers[number as usize].take() else { return };
         for ((queue, table), route) in queues.iter_mut().zip(&mut self.by_route).zip(peer.routes) {
-            table[route.0 as usize] = STRANGER;
+            table[place(route)] = STRANGER;
             queue.release(route);
         }
         self.by_addr.remove(&peer.addr);

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dunlin_net::Addr;
 use dunlin_net::shm::{ShmConfig, ShmTransport};
+use dunlin_net::{Addr, AnyTransport, Transport};
 use dunlin_seq::Counter;
 use dunlin_seq::direct::{DirectClient, DirectConfig, DirectServer, DirectServerConfig};
 
@@ -34,7 +34,7 @@ fn client(transport: ShmTransport, servers: &[&Addr]) -> Client {
 }
 
 /// The next number of a client whose server turns in the same thread.
-fn next(server: &mut Server, client: &mut Client) -> u64 {
+fn next(server: &mut DirectServer<impl Transport>, client: &mut DirectClient<impl Transport>) -> u64 {
     client.ask(0).unwrap();
     let (begun, mut number) = (Instant::now(), None);
     while number.is_none() {
@@ -88,4 +88,26 @@ fn clients_that_have_ended_are_forgotten() {
         assert_eq!(next(&mut server, &mut stays), 2 * turn + 1);
         assert!(server.stats().peers <= 4, "{} clients after {turn}", server.stats().peers);
     }
+}
+
+/// Routes of the second of two joined transports have the highest bit set: tables by route stay small all the same.
+#[test]
+fn a_server_has_clients_over_shared_memory_and_udp() {
+    let (at, counter) = (addr("both"), Arc::new(Counter::starting_at(0).unwrap()));
+    let transport = AnyTransport::bind_all(&[at.clone(), "udp://127.0.0.1:0".parse().unwrap()]).unwrap();
+    let mut server = DirectServer::new(vec![transport], counter, DirectServerConfig::default()).unwrap();
+    let far = server.local_addrs().into_iter().find(|addr| matches!(addr, Addr::Udp(_))).unwrap();
+    let config = DirectConfig { timeout: PATIENCE, ..DirectConfig::default() };
+    let mut clients = [&at, &far].map(|server| {
+        DirectClient::new(AnyTransport::for_peer(server).unwrap(), vec![server.clone()], config).unwrap()
+    });
+    let mut last = None;
+    for _ in 0..3 {
+        for client in &mut clients {
+            let number = next(&mut server, client);
+            assert!(last.is_none_or(|last| last < number), "{number} after {last:?}");
+            last = Some(number);
+        }
+    }
+    assert_eq!(server.stats().peers, 2);
 }
