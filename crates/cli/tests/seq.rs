@@ -89,7 +89,8 @@ fn datagrams_and_requests_draw_from_one_counter() {
     const WRAP: u64 = 1 << 32;
     let (name, direct) = (format!("shm:sq-rpc-{}", std::process::id()), format!("shm:sq-s0-{}", std::process::id()));
     let start = |first: u64| {
-        let places = ["--at", &name, "--direct", &direct, "--direct", "udp://127.0.0.1:0", "--metrics", "127.0.0.1:0"];
+        let places =
+            ["--at", &name, "--direct-at", &direct, "--direct-at", "udp://127.0.0.1:0", "--metrics", "127.0.0.1:0"];
         Server::start(dunlin(&[&["seq", "serve", "--start", &first.to_string()], &places[..]].concat()))
     };
     let far = |server: &Server| {
@@ -164,7 +165,7 @@ fn numbers_rise_through_kills_of_replicas() {
         let (id_text, data) = (id.to_string(), directory.of(id));
         let direct = by_datagrams[id as usize - 1].split_once('=').unwrap().1;
         let arguments = ["seq", "replica", "--id", &id_text, "--data", &data, "--peers", &all, "--start", "1000"];
-        Server::start(dunlin(&[&arguments[..], &["--direct", direct], more].concat()))
+        Server::start(dunlin(&[&arguments[..], &["--direct-at", direct], more].concat()))
     };
     let by_datagrams = by_datagrams.join(",");
     let mut replicas: Vec<Server> = (1..=3).map(|id| start(id, &["--new"])).collect();

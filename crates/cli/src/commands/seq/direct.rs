@@ -138,7 +138,7 @@ impl Drop for Failing {
 }
 
 fn open(at: &[Addr], counter: Arc<Counter>) -> Result<DirectServer<AnyTransport>> {
-    let transport = AnyTransport::bind_all(at).context("--direct")?;
+    let transport = AnyTransport::bind_all(at).context("--direct-at")?;
     Ok(DirectServer::new(vec![transport], counter, DirectServerConfig::default())?)
 }
 

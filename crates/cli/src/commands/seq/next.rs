@@ -27,7 +27,7 @@ Examples:
   dunlin seq next --at shm:seq -n 1000                  a thousand; askers that wait at the same time share requests
   dunlin seq next --at shm:seq -n 1000 --askers 1       a thousand, one request after the other
   dunlin seq next --at shm:seq --run 1000               first and last of a thousand in a row, in one request
-  dunlin seq next --at shm:seq-s0 --direct -n 1000      a thousand by datagrams, from `dunlin seq serve --direct shm:seq-s0`
+  dunlin seq next --at shm:seq-s0 --direct -n 1000      a thousand by datagrams, from `dunlin seq serve --direct-at shm:seq-s0`
   while read -r line; do echo \"$(dunlin seq next --at shm:seq) $line\"; done < log.txt")]
 pub struct Arguments {
     #[command(flatten)]
@@ -41,7 +41,7 @@ pub struct Arguments {
     /// Ask for so many at the same time. They share requests, and their numbers are printed in order
     #[arg(long, value_name = "NUMBER", default_value = "256", value_parser = RangedU64ValueParser::<usize>::new().range(1..=ASKERS_MAX))]
     askers: usize,
-    /// Ask by datagrams of four bytes of data each way (Spec-S0): --at is what the sequencer has as --direct. Numbers
+    /// Ask by datagrams of four bytes of data each way (Spec-S0): --at is what the sequencer has as --direct-at. Numbers
     /// are printed as they come
     #[arg(long, conflicts_with = "run")]
     direct: bool,

@@ -55,7 +55,7 @@ pub struct Arguments {
     range: u64,
     /// Serve datagrams of four bytes of data each way as well (Spec-S0), on a thread of its own: at shm:NAME,
     /// udp://HOST:PORT, or one of each
-    #[arg(long, value_name = "WHERE")]
+    #[arg(long = "direct-at", value_name = "ADDRESS")]
     direct: Vec<Addr>,
 }
 

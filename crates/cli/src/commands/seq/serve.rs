@@ -34,7 +34,7 @@ Examples:
   dunlin seq serve --at shm:seq
   dunlin seq serve --at udp://127.0.0.1:7820 --start 5000000000 --metrics 127.0.0.1:9720
   dunlin seq serve --at shm:seq --cores 2 --pin 0,1
-  dunlin seq serve --at shm:seq --direct shm:seq-s0        datagrams too: dunlin seq next --direct --at shm:seq-s0
+  dunlin seq serve --at shm:seq --direct-at shm:seq-s0        datagrams too: dunlin seq next --direct --at shm:seq-s0
   dunlin seq serve --at udp://10.0.0.7:7820 --coord 1=udp://10.0.0.1:7901,2=udp://10.0.0.2:7901,3=udp://10.0.0.3:7901 --member 107
   dunlin seq next --at 1=udp://10.0.0.7:7820,2=udp://10.0.0.8:7820        whichever of the two holds the lease")]
 pub struct Arguments {
@@ -49,7 +49,7 @@ pub struct Arguments {
     cores: u16,
     /// Serve datagrams of four bytes of data each way as well (Spec-S0), on a thread of its own: at shm:NAME,
     /// udp://HOST:PORT, or one of each
-    #[arg(long, value_name = "WHERE")]
+    #[arg(long = "direct-at", value_name = "ADDRESS")]
     direct: Vec<Addr>,
     /// Processors to pin the cores to, one for each
     #[arg(long, value_name = "PROCESSORS", value_delimiter = ',')]
