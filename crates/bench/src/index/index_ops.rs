@@ -87,10 +87,11 @@ fn limits() -> Vec<Limit> {
 }
 
 /// The loads of a system.
-fn cases(system: System, items: u64) -> Vec<OpsCase> {
+fn cases(system: System, items: u64, shape: Shape) -> Vec<OpsCase> {
     let case = |work, burst| OpsCase { work, burst, beside: Beside::Nothing };
     if !system.is_ours() {
-        return [Work::Gets, Work::Half, Work::Sums].map(|work| case(work, 1)).to_vec();
+        let works = [Work::Gets, Work::Half, Work::Sums].into_iter().filter(|work| system.does(*work, shape));
+        return works.map(|work| case(work, 1)).collect();
     }
     if system != System::Index {
         return vec![case(Work::Gets, 1), GETS, case(Work::Sums, BURST)];
@@ -122,7 +123,7 @@ fn measure(lab: &mut Lab, system: System, items: u64, shape: Shape) -> Result<()
         return Ok(());
     }
     let (runs, run, cores) = (lab.runs(), lab.run_length(), lab.cores()?);
-    let ops = IndexOps { system, shape, items, cases: cases(system, items), runs, run, cores };
+    let ops = IndexOps { system, shape, items, cases: cases(system, items, shape), runs, run, cores };
     let measured = run * (2 * ops.cases.len() * runs) as u32 + LOAD_MAX * (maps * items) as u32;
     // It pins its threads itself: there may be two.
     match lab.anywhere(ops, measured)?.result() {
@@ -136,7 +137,7 @@ fn measure(lab: &mut Lab, system: System, items: u64, shape: Shape) -> Result<()
 }
 
 fn push(lab: &mut Lab, system: System, items: u64, shape: Shape, figures: OpsFigures) -> Result<(), BenchError> {
-    for (case, rates) in cases(system, items).iter().zip(&figures.rates) {
+    for (case, rates) in cases(system, items, shape).iter().zip(&figures.rates) {
         let row =
             RowBuilder::new(case_name(system, items, shape, case), Metric::Operations, spread(rates, |rate| *rate)?);
         lab.push(match target(system, items, shape, case) {
@@ -214,10 +215,10 @@ mod tests {
         for (items, shape) in SIZES {
             let names: Vec<String> = [System::BTreeMap, System::Index]
                 .into_iter()
-                .flat_map(|system| cases(system, items).into_iter().map(move |case| (system, case)))
+                .flat_map(|system| cases(system, items, shape).into_iter().map(move |case| (system, case)))
                 .map(|(system, case)| case_name(system, items, shape, &case))
                 .collect();
-            let goals: Vec<Target> = cases(System::Index, items)
+            let goals: Vec<Target> = cases(System::Index, items, shape)
                 .iter()
                 .filter_map(|case| target(System::Index, items, shape, case))
                 .collect();

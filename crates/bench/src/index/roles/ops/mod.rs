@@ -88,6 +88,12 @@ impl System {
         self != System::Congee || shape == Shape::Number
     }
 
+    /// Whether its answers to this work are right. `masstree` 0.9.5 begins most scans of keys of several slices at a
+    /// wrong one.
+    pub fn does(self, work: Work, shape: Shape) -> bool {
+        self != System::Masstree || work != Work::Sums || shape == Shape::Number
+    }
+
     /// Whether it is an index, whatever its settings.
     pub fn is_ours(self) -> bool {
         matches!(self, System::Index | System::IndexWith(_))
@@ -541,12 +547,21 @@ mod tests {
     fn agrees<const KEY: usize>(keys: &impl Keys<KEY>, map: &mut impl Map<KEY>) {
         let mut model: BTreeMap<[u8; KEY], u64> = BTreeMap::new();
         let ops: Vec<Op> = (0..ITEMS).map(Op::Put).collect();
-        let mut outcome = Outcome::default();
-        Other { map: &mut model, keys }.burst(&ops, &mut outcome);
-        Other { map, keys }.burst(&ops, &mut outcome);
+        Other { map: &mut model, keys }.burst(&ops, &mut Outcome::default());
+        finds(keys, map);
         for number in 0..ITEMS {
             let key = keys.key(number);
-            assert_eq!((map.get(&key), map.sum(&key)), (Some(number), Map::sum(&model, &key)));
+            assert_eq!(map.sum(&key), Map::sum(&model, &key), "{number}");
+        }
+    }
+
+    /// A map finds the same items.
+    fn finds<const KEY: usize>(keys: &impl Keys<KEY>, map: &mut impl Map<KEY>) {
+        let ops: Vec<Op> = (0..ITEMS).map(Op::Put).collect();
+        let mut outcome = Outcome::default();
+        Other { map, keys }.burst(&ops, &mut outcome);
+        for number in 0..ITEMS {
+            assert_eq!(map.get(&keys.key(number)), Some(number));
         }
         assert_eq!(map.get(&keys.key(ITEMS)), None);
         Other { map, keys }.burst(&[Op::Get(1), Op::Sum(2), Op::Get(ITEMS)], &mut outcome);
@@ -582,7 +597,8 @@ mod tests {
             agrees(&Numbers, &mut maps::SkipMap(crossbeam_skiplist::SkipMap::new()));
             agrees(&Paths::new(), &mut maps::SkipMap(crossbeam_skiplist::SkipMap::new()));
             agrees(&Numbers, &mut maps::Masstree(masstree::MassTree15Inline::new()));
-            agrees(&Paths::new(), &mut maps::Masstree(masstree::MassTree15Inline::new()));
+            // See [`System::does`].
+            finds(&Paths::new(), &mut maps::Masstree(masstree::MassTree15Inline::new()));
             agrees(&Numbers, &mut maps::Congee(congee::U64Congee::new()));
         }
         index_agrees(&Numbers);
