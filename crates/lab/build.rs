@@ -32,6 +32,8 @@ fn commit(root: &Path) -> Option<String> {
 
 /// The trimmed output of a command; `None` if it cannot run or fails.
 fn output(program: &str, arguments: &[&str], directory: &Path) -> Option<String> {
-    let output = Command::new(program).args(arguments).current_dir(directory).output().ok()?;
+    // Without this, `git status` may write the index, and so begin this build anew the next time.
+    let output =
+        Command::new(program).args(arguments).current_dir(directory).env("GIT_OPTIONAL_LOCKS", "0").output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
