@@ -80,7 +80,7 @@ impl Keys<PATH_BYTES> for Paths {
     fn key(&self, number: u64) -> [u8; PATH_BYTES] {
         let mixed = mix(number);
         // Multiplying the upper half is as even as a remainder, and cheaper.
-        let prefix = ((mixed >> 32) * PREFIXES >> 32) as usize;
+        let prefix = (((mixed >> 32) * PREFIXES) >> 32) as usize;
         let mut key = [0; PATH_BYTES];
         key[..PREFIX_BYTES].copy_from_slice(&self.prefixes[prefix]);
         key[PREFIX_BYTES..].copy_from_slice(&mixed.to_be_bytes());
