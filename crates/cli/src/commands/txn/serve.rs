@@ -28,6 +28,8 @@ use crate::settings::Source;
 const METRICS_PREFIX: &str = "dunlin_txn";
 /// Operations of the cluster manager time out after this part of the placer's lease.
 const OPERATIONS_OF_LEASE: u32 = 2;
+/// Stack of the agent's thread, in bytes. Without optimization the futures of an etcd's client overflow the usual 2 MiB.
+const AGENT_STACK_BYTES: usize = 8 << 20;
 
 /// Be a node of a transaction service, until ctrl-C
 ///
@@ -167,7 +169,11 @@ fn start_agent(
             agent.coordinator().close().await;
         });
     };
-    let thread = thread::Builder::new().name("txn-agent".into()).spawn(work).context("cannot start a thread")?;
+    let thread = thread::Builder::new()
+        .name("txn-agent".into())
+        .stack_size(AGENT_STACK_BYTES)
+        .spawn(work)
+        .context("cannot start a thread")?;
     has_started.recv().context("the thread of the agent has failed")??;
     Ok(Running { stop: Some(stop), thread: Some(thread) })
 }
