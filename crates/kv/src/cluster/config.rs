@@ -89,7 +89,7 @@ impl Default for ClusterConfig {
             deadline: Duration::from_secs(2),
             failover_after: Duration::from_millis(100),
             copies: Copies::default(),
-            choice: Rc::new(|cluster| Choice::default().start(cluster)),
+            choice: Rc::new(|cluster: &Description| Choice::default().start(cluster)),
             policy: Policy::default(),
             cost: CostEstimate::default(),
             in_flight_max: IN_FLIGHT_DEFAULT,
@@ -104,7 +104,7 @@ impl ClusterConfig {
     /// The same with one of the choices of this crate.
     #[must_use]
     pub fn choosing(self, choice: Choice) -> ClusterConfig {
-        ClusterConfig { choice: Rc::new(move |cluster| choice.start(cluster)), ..self }
+        ClusterConfig { choice: Rc::new(move |cluster: &Description| choice.start(cluster)), ..self }
     }
 }
 

@@ -382,10 +382,7 @@ mod tests {
     #[test]
     fn the_division_never_changes() {
         let cluster = cluster(10, 3);
-        assert_eq!([&b"bird"[..], b"fish", b"0", b"dunlin"].map(|key| cluster.partition(key)), FIXED_PARTITIONS);
-        assert_eq!(cluster.replicas_of(0), FIXED_REPLICAS);
+        assert_eq!([&b"bird"[..], b"fish", b"0", b"dunlin"].map(|key| cluster.partition(key)), [223, 763, 236, 949]);
+        assert_eq!(cluster.replicas_of(0), [6, 4, 1]);
     }
-
-    const FIXED_PARTITIONS: [u32; 4] = [0, 0, 0, 0];
-    const FIXED_REPLICAS: [u32; 3] = [0, 0, 0];
 }

@@ -50,7 +50,7 @@ pub use refill::Refilled;
 pub use trace::{MultigetTrace, PartTrace, Why};
 pub(crate) use version::seconds_of;
 pub use view::{Directory, Seen};
-pub use write::Written;
+pub use write::{Complete, Written};
 
 use crate::client::ClientConfig;
 use crate::wire::ReplicaInfo;

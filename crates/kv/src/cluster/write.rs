@@ -32,16 +32,30 @@ pub struct Written {
     pub version: Version,
 }
 
+/// A write that all live replicas have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Complete {
+    /// Live replicas, all of which have it, or a later one.
+    pub reached: usize,
+    /// As [`Written::absent`].
+    pub absent: usize,
+    /// As [`Written::had_item`].
+    pub had_item: bool,
+    /// As [`Written::version`].
+    pub version: Version,
+}
+
 impl Written {
-    /// Returns the same if all live replicas have it.
+    /// Checks that all live replicas have it.
     ///
     /// # Errors
     /// [`ClusterError::Partial`].
-    pub fn everywhere(self) -> Result<Written, ClusterError> {
-        if self.missed.is_empty() {
-            Ok(self)
+    pub fn everywhere(self) -> Result<Complete, ClusterError> {
+        let Written { reached, absent, missed, had_item, version } = self;
+        if missed.is_empty() {
+            Ok(Complete { reached, absent, had_item, version })
         } else {
-            Err(ClusterError::Partial { reached: self.reached, missed: self.missed })
+            Err(ClusterError::Partial { reached, missed })
         }
     }
 }

@@ -19,7 +19,7 @@ use futures::stream::StreamExt as _;
 use super::execute::expiry;
 use super::limits::{OUTPUT_BYTES_MAX, READ_BYTES};
 use super::number;
-use super::parse::{Ask, Get, Mode, StatsKind, Step, StoreUnit, Unit, Verb, step};
+use super::parse::{Ask, Mode, StatsKind, Step, StoreUnit, Unit, Verb, step};
 use super::socket::{Socket, Stream};
 use crate::KvCluster;
 use crate::client::Value;

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use dunlin_coord::CoordError;
 use dunlin_kv::cluster::{Attendance, ClusterConfig, Description, MemberEvent, MemberFence};
 use dunlin_kv::server::{ReplicaConfig, Server, ServerConfig, exposed_addresses};
+use dunlin_kv::service::Fence;
 use dunlin_kv::wire::ReplicaState;
 use dunlin_net::Addr;
 use dunlin_serve::{Interrupt, notify};
@@ -150,7 +151,7 @@ fn config(
     config.replica = Some(ReplicaConfig {
         server: name.clone(),
         cluster: cluster.clone(),
-        fence: fence.map(|fence| Arc::new(fence) as Arc<_>),
+        fence: fence.map(|fence| Arc::new(fence) as Arc<dyn Fence>),
         state: if is_open { ReplicaState::Open } else { ReplicaState::Closed },
     });
     Ok(config)
