@@ -20,6 +20,7 @@ mod seq;
 mod sim;
 mod smr;
 mod store;
+mod txn;
 pub mod workload;
 
 pub use error::BenchError;

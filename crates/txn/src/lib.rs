@@ -44,4 +44,4 @@ pub use limits::{Limits, RecoverySlice};
 pub use participant::{NotTaken, Participant, ParticipantStats};
 pub use partition::PartitionStats;
 pub use service::serve;
-pub use transaction::Mode;
+pub use transaction::{Coalescing, Mode};

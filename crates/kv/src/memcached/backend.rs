@@ -144,8 +144,8 @@ fn has_stalled(backend: &impl Backend) -> bool {
     backend.with_store(|store| store.stalled()) >= STALL_TURN_MAX
 }
 
-/// Whether a command has to wait for another turn of the core: changes have waited for long enough in this one, or
-/// other commands wait in line.
+/// Whether a change has to wait for another turn of the core: changes have waited for long enough in this one, or others
+/// wait in line. What only reads never waits.
 pub(crate) fn must_wait(backend: &impl Backend) -> bool {
     // The lock is fair: it is taken while anybody waits for it.
     backend.with_store(|store| store.may_stall())
@@ -153,9 +153,11 @@ pub(crate) fn must_wait(backend: &impl Backend) -> bool {
 }
 
 /// Lets the core have another turn, and the snapshot with it, if changes have waited for long enough in this one.
-/// Commands that would wait on the core's thread wait as a task instead, so that changes slow down to the pace of the
-/// disk and the core goes on. They wait in line, and only the first one looks: however many there are, no more go on in
-/// one turn than [`STALL_TURN_MAX`] allows. Returns for how long it waited, in nanoseconds.
+/// Changes that would wait on the core's thread wait as a task instead, so that they slow down to the pace of the disk
+/// and the core goes on. When this returns, one burst of changes may run at once.
+///
+/// They wait in line, and only the first one looks: however many there are, no more go on in one turn than
+/// [`STALL_TURN_MAX`] allows. Returns for how long it waited, in nanoseconds.
 pub(crate) async fn wait_for_turn(backend: &impl Backend) -> u64 {
     if !must_wait(backend) {
         return 0;

@@ -3,8 +3,8 @@
 //! A batch is the text of its commands: it costs one copy, borrows nothing, and is parsed again by the core that runs
 //! it.
 
-use super::backend::Backend;
-use super::execute::{self, Books, BurstEnd, LongValues, Pause};
+use super::backend::{Backend, must_wait};
+use super::execute::{self, Books, BurstEnd, Changes, LongValues, Pause};
 use super::limits::{BURST_UNITS_MAX, FORWARD_BYTES_MAX, OUTPUT_BYTES_MAX};
 use super::number;
 use super::parse::{Get, Mode, Step, Unit, step};
@@ -44,6 +44,8 @@ pub enum Ran {
     Over,
     /// Run it again, after the other tasks of the core had their turn.
     More,
+    /// Its next command is a change, which has to wait for another turn of the core.
+    Turn,
 }
 
 /// The limit of the answers of one run.
@@ -140,6 +142,15 @@ impl Batch {
 
     /// Runs a burst of units on the partition of the core that owns their keys.
     pub fn run(&mut self, owner: &impl Backend) -> Ran {
+        self.run_with(owner, if must_wait(owner) { Changes::Wait } else { Changes::Run })
+    }
+
+    /// As [`Batch::run`], right after it has waited for a turn.
+    pub(crate) fn run_in_turn(&mut self, owner: &impl Backend) -> Ran {
+        self.run_with(owner, Changes::Run)
+    }
+
+    fn run_with(&mut self, owner: &impl Backend, changes: Changes) -> Ran {
         let state = owner.state();
         let begun = state.timing.begin_after(self.waited);
         let mut units = ArrayVec::<Unit<'_>, BURST_UNITS_MAX>::new();
@@ -164,7 +175,7 @@ impl Batch {
             AnswersMax::Short(bytes) => (bytes, LongValues::Nowhere),
             AnswersMax::OneLong => (OUTPUT_BYTES_MAX, LongValues::First),
         };
-        let pause = Pause { answers_max, long_values };
+        let pause = Pause { answers_max, long_values, changes };
         let (done, end) = owner.with_store(|store| execute::burst(units.iter(), store, books, answers, pause, note));
         debug_assert_eq!(self.done + done, self.taken + self.answer_ends.len());
         if let Some(begun) = begun {
@@ -175,6 +186,7 @@ impl Batch {
             BurstEnd::Answers => Ran::Over,
             BurstEnd::Done if self.done == self.ends.len() => Ran::Over,
             BurstEnd::Done | BurstEnd::Work => Ran::More,
+            BurstEnd::Change => Ran::Turn,
         }
     }
 

@@ -8,12 +8,13 @@ use std::task::{Context, Poll, ready};
 use futures::future::join_all;
 use tokio::task::yield_now;
 
-use super::backend::{Backend, wait_for_turn};
+use super::backend::{Backend, must_wait, wait_for_turn};
 use super::batch::Batch;
 use super::budget::{Held, Memory};
 use super::buffers::{Input, SPARE_OUTPUT_BYTES_MAX};
 use super::connections::{Activity, Ending, Shared};
 use super::counters::Count;
+use super::execute::Changes;
 use super::hosts::Host;
 use super::limits::{OUTPUT_BYTES_MAX, READ_BYTES, SHORT_BYTES, TURN_ANSWER_BYTES, UNREAD_BYTES_MIN};
 use super::service::Service;
@@ -371,11 +372,11 @@ impl<B: Backend> Connection<B> {
 
     /// Executes the commands in the input.
     async fn consume(&mut self) -> Result<(), End> {
-        let mut waited = 0;
+        let (mut waited, mut has_turn) = (0, false);
         loop {
-            if self.output.is_empty() {
-                waited += wait_for_turn(self.service.backend()).await;
-            }
+            // A turn is for what runs right after the wait for it.
+            let may_change = std::mem::take(&mut has_turn) || !must_wait(self.service.backend());
+            self.session.set_changes(if may_change { Changes::Run } else { Changes::Wait });
             self.session.set_waited(waited);
             let memory = if self.has_memory() { Memory::Ample } else { Memory::Short };
             self.session.set_memory(memory);
@@ -400,6 +401,14 @@ impl<B: Backend> Connection<B> {
                 Progress::Full => {
                     self.write().await?;
                     self.make_way().await;
+                }
+                // All answers must have been written before it waits.
+                Progress::Turn if !self.output.is_empty() => self.write().await?,
+                Progress::Turn => {
+                    // Thousands may be in line: they keep their commands, and no memory for answers.
+                    self.put_answers();
+                    waited += wait_for_turn(self.service.backend()).await;
+                    has_turn = true;
                 }
                 // Earlier answers have used up the room.
                 Progress::Memory if !self.output.is_empty() => self.write().await?,

@@ -7,7 +7,7 @@ use super::backend::Backend;
 use super::batch::Batch;
 use super::budget::Memory;
 use super::counters::Count;
-use super::execute::{self, Books, BurstEnd, LongValues, Pause};
+use super::execute::{self, Books, BurstEnd, Changes, LongValues, Pause};
 use super::limits::{
     BURST_UNITS_MAX, FAIR_UNITS_MAX, LINE_BYTES_MAX, OUTPUT_BYTES_MAX, RETRIEVAL_LINE_BYTES_MAX, SHORT_BYTES,
 };
@@ -30,6 +30,9 @@ pub enum Progress {
     Forward,
     /// Memory: the next command needs more than `Session::set_memory` has allowed.
     Memory,
+    /// Another turn of the core: the next command changes something, and changes wait for a snapshot's disk. See
+    /// `Session::set_changes`.
+    Turn,
     /// An answer that needs all cores, to be appended to the output.
     Ask(Ask),
     /// That its answers are written and the connection is closed.
@@ -52,6 +55,8 @@ enum Stop {
     Work,
     /// The next unit needs more memory than there is.
     Memory,
+    /// The next unit is a change, and changes wait.
+    Change,
     /// The input has no more commands.
     Input,
     /// The next unit is not an operation.
@@ -70,6 +75,7 @@ pub struct Session {
     is_fresh: bool,
     value_bytes_max: usize,
     memory: Memory,
+    changes: Changes,
     /// How long the commands in the input have waited, in nanoseconds.
     waited: u64,
     turn: Turn,
@@ -85,6 +91,7 @@ impl Session {
             is_fresh: true,
             value_bytes_max,
             memory: Memory::Ample,
+            changes: Changes::Run,
             waited: 0,
             turn: Turn::default(),
         }
@@ -93,6 +100,11 @@ impl Session {
     /// Sets how much memory the next commands may use.
     pub(super) fn set_memory(&mut self, memory: Memory) {
         self.memory = memory;
+    }
+
+    /// Sets whether the next commands may change something.
+    pub(super) fn set_changes(&mut self, changes: Changes) {
+        self.changes = changes;
     }
 
     /// Sets how long the commands in the input have waited for a snapshot's disk, in nanoseconds.
@@ -137,6 +149,7 @@ impl Session {
                 Stop::Close => Progress::Close,
                 Stop::Work => Progress::Full,
                 Stop::Memory => Progress::Memory,
+                Stop::Change => Progress::Turn,
                 Stop::Long
                     if self.turn.is_empty() && (budget == 0 || out.len() > self.memory.limit(OUTPUT_BYTES_MAX)) =>
                 {
@@ -188,20 +201,25 @@ impl Session {
         }
         if count == 0 && !units.is_empty() {
             // Nothing has changed: the units are parsed again later.
-            return (0, 0, Stop::Memory);
+            return (0, 0, if end == BurstEnd::Change { Stop::Change } else { Stop::Memory });
         }
         if count < units.len() {
-            // The answers have reached their limit: the other units are parsed again when these are written.
+            // The other units are parsed again when the answers of these are written.
             let last = &units[count - 1];
             (self.mode, self.wanted, self.scanned) = (last.after, 1, 0);
-            return (last.end, count, if end == BurstEnd::Work { Stop::Work } else { Stop::Long });
+            let stop = match end {
+                BurstEnd::Work => Stop::Work,
+                BurstEnd::Change => Stop::Change,
+                BurstEnd::Answers | BurstEnd::Done => Stop::Long,
+            };
+            return (last.end, count, stop);
         }
         (self.mode, self.wanted, self.scanned) = (mode, wanted, scanned);
         (at, count, if end == BurstEnd::Work && matches!(stop, Stop::Long) { Stop::Work } else { stop })
     }
 
-    /// Runs units here, or adds them to the turn. Returns their number, which is zero only if memory is short, and how
-    /// those that ran here ended.
+    /// Runs units here, or adds them to the turn. Returns their number, which is zero only if memory is short or
+    /// changes wait, and how those that ran here ended.
     fn run_units<B: Backend>(
         &mut self,
         units: &[Parsed<'_>],
@@ -213,12 +231,12 @@ impl Session {
             return (0, BurstEnd::Done);
         }
         if backend.owns_all() {
-            return run_here(units, backend, out, self.memory, |_| {});
+            return run_here(units, backend, out, self.pause(), |_| {});
         }
         let owners: ArrayVec<Option<Core>, BURST_UNITS_MAX> =
             units.iter().map(|parsed| owner(&parsed.unit, backend)).collect();
         if self.turn.is_empty() && owners.iter().all(Option::is_none) {
-            return run_here(units, backend, out, self.memory, |_| {});
+            return run_here(units, backend, out, self.pause(), |_| {});
         }
         let (mut done, mut end) = (0, BurstEnd::Done);
         while done < units.len() && end == BurstEnd::Done && (done == 0 || !self.turn.is_full(self.memory)) {
@@ -231,14 +249,23 @@ impl Session {
                 }
                 None => {
                     let len = owners[done..].iter().take_while(|owner| owner.is_none()).count();
-                    let memory = self.memory;
+                    let pause = self.pause();
                     let (here, note) = self.turn.here();
-                    let (ran, ended) = run_here(&units[done..done + len], backend, here, memory, note);
+                    let (ran, ended) = run_here(&units[done..done + len], backend, here, pause, note);
                     (done, end) = (done + ran, ended);
                 }
             }
         }
         (done, end)
+    }
+
+    /// Returns when a burst that runs here pauses.
+    fn pause(&self) -> Pause {
+        let pause = match self.memory {
+            Memory::Ample => Pause::default(),
+            Memory::Short => Pause { answers_max: SHORT_BYTES, long_values: LongValues::Nowhere, ..Pause::default() },
+        };
+        Pause { changes: self.changes, ..pause }
     }
 
     fn push(&mut self, core: Core, parsed: &Parsed<'_>, input: &[u8]) {
@@ -322,16 +349,12 @@ fn run_here<B: Backend>(
     units: &[Parsed<'_>],
     backend: &B,
     out: &mut Vec<u8>,
-    memory: Memory,
+    pause: Pause,
     note: impl FnMut(&Vec<u8>),
 ) -> (usize, BurstEnd) {
     let metrics = &mut *backend.metrics().borrow_mut();
     let books = Books { now: backend.now(), counters: &backend.state().counters, metrics };
     let units = units.iter().map(|parsed| &parsed.unit);
-    let pause = match memory {
-        Memory::Ample => Pause::default(),
-        Memory::Short => Pause { answers_max: SHORT_BYTES, long_values: LongValues::Nowhere },
-    };
     backend.with_store(|store| execute::burst(units, store, books, out, pause, note))
 }
 

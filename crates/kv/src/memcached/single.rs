@@ -172,8 +172,10 @@ impl<'a, B: Backend> Conversation<'a, B> {
             at += used;
             most = most.max(answers.len());
             match progress {
-                // There is ample memory.
-                Progress::More | Progress::Full | Progress::Memory | Progress::Close => out.append(&mut answers),
+                // There is ample memory, and changes do not wait.
+                Progress::More | Progress::Full | Progress::Memory | Progress::Turn | Progress::Close => {
+                    out.append(&mut answers);
+                }
                 Progress::Ask(ask) => {
                     let mut client = Said { out: &mut *out, most: &mut most };
                     let answered =

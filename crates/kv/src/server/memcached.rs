@@ -17,7 +17,7 @@ use super::error::ServerError;
 use super::mail::{Mail, Mailboxes};
 use crate::memcached::{
     Acceptor, Backend, Batch, ConnectionLimit, CoreState, Count, FlushTime, Inquiry, Listen, Ran, Report, Service,
-    Settings, Socket, Unavailable, must_wait, wait_for_turn,
+    Settings, Socket, Unavailable, wait_for_turn,
 };
 use crate::metrics::{ConnectionCounts, CoreMetrics, CoreStats, Operation, Outcome};
 use crate::routing::Core;
@@ -218,7 +218,7 @@ impl<P: Sweep + 'static> Memcached<P> {
     /// Runs commands of another core's connections.
     pub fn run(&self, batch: &mut Batch) -> Ran {
         let Some((backend, _)) = &self.core else { return Ran::Over };
-        if must_wait(&**backend) { Ran::More } else { batch.run(&**backend) }
+        batch.run(&**backend)
     }
 
     /// Runs the rest of a batch in a task, so that other tasks have their turn in between, and returns the batch.
@@ -228,8 +228,18 @@ impl<P: Sweep + 'static> Memcached<P> {
         let rest = async move {
             loop {
                 yield_now().await;
-                batch.add_waited(wait_for_turn(&*backend).await);
-                if backend.health.has_failed() || batch.run(&*backend) == Ran::Over {
+                if backend.health.has_failed() {
+                    break;
+                }
+                let mut ran = batch.run(&*backend);
+                if ran == Ran::Turn {
+                    batch.add_waited(wait_for_turn(&*backend).await);
+                    if backend.health.has_failed() {
+                        break;
+                    }
+                    ran = batch.run_in_turn(&*backend);
+                }
+                if ran == Ran::Over {
                     break;
                 }
             }

@@ -108,7 +108,7 @@ impl Backend for Cores {
         if self.dead == Some(core) {
             return Err(Unavailable);
         }
-        while self.run(core, &mut batch) == Ran::More {}
+        while self.run(core, &mut batch) != Ran::Over {}
         if let Some(gate) = &self.gate {
             gate.has_run.notify_one();
             gate.opened.notified().await;

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use dunlin_net::Transport;
 use futures::future::{Either, select};
+use smallvec::SmallVec;
 
-use super::Inner;
 use super::links::{Answer, Sent};
 use super::quota::Told;
+use super::{ClientStats, Inner};
 use crate::error::TxnError;
 use crate::ids::{Place, TransactionId};
 use crate::mutation::{Mutation, is_planted};
@@ -65,23 +66,26 @@ pub(super) enum Persisted {
 }
 
 impl<T: Transport + 'static> Inner<T> {
-    pub(super) async fn send_all(&self, state: &State, messages: &[Outgoing]) -> Vec<Sent> {
+    pub(super) async fn send_all(&self, state: &State, messages: &[Outgoing]) -> SmallVec<[Sent; 4]> {
         self.count(messages);
         self.links.send_all(&state.configuration, messages).await
     }
 
     fn count(&self, messages: &[Outgoing]) {
         let mut stats = self.stats.borrow_mut();
-        for message in messages.iter().filter(|message| Some(message.place) != self.home) {
-            if let Some(at) = Kind::ALL.iter().position(|kind| *kind == message.kind) {
-                stats.messages[at] += 1;
-            }
+        let ClientStats { messages: sent, local, .. } = &mut *stats;
+        for message in messages {
+            let counts = if Some(message.place) == self.home { &mut *local } else { &mut *sent };
+            counts[message.kind.index()] += 1;
         }
     }
 
     /// Sends the messages of an early phase. If one is not executed, the transaction cannot go on. The other answers
     /// are read all the same, so that all locks are known.
     pub(super) async fn ask(&self, state: &mut State, messages: Vec<Outgoing>) -> Result<(), TxnError> {
+        if messages.is_empty() {
+            return Ok(());
+        }
         let all = self.send_all(state, &messages).await;
         let mut result = Ok(());
         for (message, sent) in messages.iter().zip(all) {
@@ -280,7 +284,7 @@ pub(super) fn done(state: &mut State, message: &Outgoing, sent: Sent) -> Result<
         Sent::Done(answer) => Ok(answer),
         Sent::Refused(Refusal::Conflict { index, cause }) => {
             let number = message.entries.get(usize::from(index)).ok_or_else(|| unreadable(place))?;
-            Err(state.conflict(*number, cause))
+            Err(state.conflict(*number as usize, cause))
         }
         Sent::Refused(refusal) => Err(TxnError::Refused { place, refusal }),
         Sent::NotRun(why) | Sent::Lost(why) => Err(TxnError::Unreachable { place, why }),

@@ -22,14 +22,14 @@ mod range;
 mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::rc::Rc;
+use std::hint::black_box;
 
 use crate::configuration::Table;
 use crate::ids::{Epoch, TableId, TransactionId, Version};
 use crate::limits::Limits;
 use crate::mutation::{Mutation, is_planted};
 use crate::wire::write::Write;
-use item::{Item, cost};
+use item::{Item, Key, Value, cost};
 use items::Items;
 use lock::Held;
 
@@ -67,7 +67,7 @@ impl Seen<'_> {
 struct Tombstone {
     version: Version,
     table: TableId,
-    key: Rc<[u8]>,
+    key: Key,
 }
 
 /// Takes the oldest deletion if its version is not above `floor`.
@@ -144,13 +144,21 @@ impl Partition {
         &mut self.tables[usize::from(table.0)]
     }
 
+    /// Loads an item into the cache, if there is one.
+    pub fn touch(&self, table: TableId, key: &[u8]) {
+        if let Some(Items::Hashed(hashed)) = self.tables.get(usize::from(table.0)) {
+            black_box(hashed.version_of(key));
+        }
+    }
+
     pub fn look(&self, table: TableId, key: &[u8]) -> Seen<'_> {
         let (version, item) = self.table(table).look(key);
         self.seen(version, item)
     }
 
     fn seen<'p>(&self, version: Version, item: Option<&'p Item>) -> Seen<'p> {
-        let owner = item.and_then(|item| self.locks.get(&item.lock)).map(|held| held.owner);
+        let lock = item.map(|item| item.lock).filter(|lock| *lock != 0);
+        let owner = lock.and_then(|lock| self.locks.get(&lock)).map(|held| held.owner);
         Seen { version, value: item.and_then(|item| item.value.as_deref()), owner }
     }
 
@@ -180,19 +188,15 @@ impl Partition {
 
     /// Sets an item's value and version. Its lock stays.
     fn set(&mut self, table: TableId, key: &[u8], version: Version, value: Option<&[u8]>) {
-        let shared = match self.table(table).get_key_value(key) {
-            Some((shared, _)) => shared.clone(),
-            None => Rc::from(key),
-        };
-        let item = self.table_mut(table).entry(&shared);
+        let item = self.table_mut(table).entry(key);
         let before = item.cost(key);
         item.version = version;
-        item.value = value.map(Box::from);
+        item.value = value.map(Value::from_slice);
         self.bytes = self.bytes - before + cost(key, value);
         if value.is_none() {
             let is_ordered = self.table(table).is_ordered();
             let all = if is_ordered { &mut self.ordered_tombstones } else { &mut self.tombstones };
-            all.push_back(Tombstone { version, table, key: shared });
+            all.push_back(Tombstone { version, table, key: Key::from_slice(key) });
         }
     }
 
@@ -233,7 +237,7 @@ impl Partition {
     pub fn items(&self) -> impl Iterator<Item = (TableId, &[u8], Version, &[u8])> {
         self.tables.iter().enumerate().flat_map(|(table, items)| {
             let table = TableId(table as u16);
-            items.iter().filter_map(move |(key, item)| Some((table, &**key, item.version, item.value.as_deref()?)))
+            items.iter().filter_map(move |(key, item)| Some((table, &key[..], item.version, item.value.as_deref()?)))
         })
     }
 }

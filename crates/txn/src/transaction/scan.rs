@@ -184,7 +184,7 @@ impl State {
     }
 
     /// Adds the pages to the messages that validate.
-    pub(super) fn check_pages(&self, round: &mut Round) {
+    pub(super) fn check_pages(&self, round: &mut Round<'_>) {
         if is_planted(Mutation::ScanNotValidated) {
             return;
         }

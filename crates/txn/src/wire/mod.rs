@@ -82,6 +82,11 @@ impl Kind {
     pub fn req_type(self) -> u8 {
         self as u8
     }
+
+    /// Its place in [`Kind::ALL`].
+    pub fn index(self) -> usize {
+        usize::from(self as u8 - Kind::Execute as u8)
+    }
 }
 
 /// Malformed bytes.

@@ -20,7 +20,7 @@ use super::parse::{MetaVerb, Unit, Verb};
 use crate::memcached::parse::{DecodedKey, KeyText, decode_key};
 use crate::metrics::{CoreMetrics, Outcome};
 pub use expiry::expiry;
-pub(super) use kind::kind;
+pub(super) use kind::{kind, may_change};
 
 /// The time, and the counters of a core.
 pub(super) struct Books<'a> {
@@ -61,6 +61,16 @@ pub(super) enum LongValues {
     Nowhere,
 }
 
+/// Whether commands that change something may run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Changes {
+    /// They may.
+    #[default]
+    Run,
+    /// They wait for another turn of the core: see [`super::backend::wait_for_turn`].
+    Wait,
+}
+
 /// When a burst pauses.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pause {
@@ -68,11 +78,13 @@ pub(super) struct Pause {
     pub answers_max: usize,
     /// Where values may exceed that length.
     pub long_values: LongValues,
+    /// Before the first change, if changes wait.
+    pub changes: Changes,
 }
 
 impl Default for Pause {
     fn default() -> Pause {
-        Pause { answers_max: OUTPUT_BYTES_MAX, long_values: LongValues::Anywhere }
+        Pause { answers_max: OUTPUT_BYTES_MAX, long_values: LongValues::Anywhere, changes: Changes::Run }
     }
 }
 
@@ -86,11 +98,13 @@ pub(super) enum BurstEnd {
     /// The burst moved more than [`WORK_BYTES_MAX`], or a change waited for a snapshot's disk: other tasks of the core
     /// must get their turn.
     Work,
+    /// The next unit is a change, and changes wait.
+    Change,
 }
 
 /// Runs a burst of at most [`BURST_UNITS_MAX`] units in order and appends their answers to `out`; calls `done` after
 /// each. Stops early when `pause` says so, after [`WORK_BYTES_MAX`], or after a change that waited for the disk.
-/// Returns how many units ran, which is at least one unless no long value is allowed, and why it ended.
+/// Returns how many units ran, which is at least one unless no long value is allowed or changes wait, and why it ended.
 ///
 /// HERD's two-stage pipeline (thesis section 4.4.1): first it prefetches every key's index line, then every item, then
 /// it runs the operations.
@@ -129,6 +143,9 @@ pub(super) fn burst<'u, 'i: 'u, S: Store>(
     let (mut count, mut work) = (0, 0);
     let stalled = store.stalled();
     for (unit, key) in units.zip(&keys) {
+        if pause.changes == Changes::Wait && may_change(unit) {
+            return (count, BurstEnd::Change);
+        }
         if let Some(key) = key {
             if is_too_long(unit, key, store, context.out.len(), pause, count) {
                 return (count, BurstEnd::Answers);
