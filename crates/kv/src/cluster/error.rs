@@ -13,8 +13,11 @@ use crate::client::{KvError, Outcome};
 #[non_exhaustive]
 pub enum ServerError {
     /// The client could not reach it shortly before, and does not try again yet.
-    #[error("it was not reached shortly before")]
-    Down,
+    #[error("it was not reached shortly before: {why}")]
+    Down {
+        /// Why it was not reached then.
+        why: String,
+    },
     /// It is of another cluster, or divides keys in another way.
     #[error("it has another description of the cluster: compare the names of servers, partitions and replicas")]
     OtherMap,

@@ -159,8 +159,7 @@ impl<T: Transport + 'static> KvCluster<T> {
     /// Asks each server what its cores are.
     pub async fn status(&self) -> Vec<Result<Vec<ReplicaInfo>, ServerError>> {
         let ask = |node: Rc<Node<T>>| async move {
-            node.hope();
-            let client = node.client().await?;
+            let client = node.fresh_client().await?;
             let infos = node.infos_of(&client).await;
             if let Err(ServerError::Kv(error)) = &infos {
                 node.failed(error);

@@ -32,6 +32,8 @@ pub(super) struct Node<T: Transport> {
     failures: Cell<u32>,
     left_until: Cell<u64>,
     suspect_until: Cell<u64>,
+    /// Why it was left alone.
+    why_left: RefCell<String>,
 }
 
 impl<T: Transport + 'static> Node<T> {
@@ -53,6 +55,7 @@ impl<T: Transport + 'static> Node<T> {
             failures: Cell::new(0),
             left_until: Cell::new(0),
             suspect_until: Cell::new(0),
+            why_left: RefCell::default(),
         })
     }
 
@@ -80,7 +83,7 @@ impl<T: Transport + 'static> Node<T> {
             return Ok(client.clone());
         }
         if self.endpoint.now() < self.left_until.get() {
-            return Err(ServerError::Down);
+            return Err(ServerError::Down { why: self.why_left.borrow().clone() });
         }
         Box::pin(self.opening.get(|| self.clone().open(), drop)).await
     }
@@ -93,7 +96,7 @@ impl<T: Transport + 'static> Node<T> {
                 self.left_until.set(0);
                 self.client.replace(Some(client.clone()));
             }
-            Err(_) => self.leave(),
+            Err(error) => self.leave(error),
         }
         opened
     }
@@ -123,7 +126,8 @@ impl<T: Transport + 'static> Node<T> {
     }
 
     /// Leaves it alone for a while.
-    fn leave(&self) {
+    fn leave(&self, why: &dyn std::fmt::Display) {
+        self.why_left.replace(why.to_string());
         let failures = self.failures.get();
         self.failures.set(failures.saturating_add(1));
         let pause = LEAVE_MIN.saturating_mul(1 << failures.min(16)).min(LEAVE_MAX);
@@ -137,13 +141,13 @@ impl<T: Transport + 'static> Node<T> {
             KvError::Restarted { .. } => self.forget(),
             KvError::Connect(_) | KvError::NoMap { .. } | KvError::NoService { .. } | KvError::NoAddress { .. } => {
                 self.forget();
-                self.leave();
+                self.leave(error);
             }
             KvError::Call { error: CallError::DeadlineExceeded } | KvError::Late => self.suspect(),
             KvError::Call { error } if is_session_over(error) => {
                 self.forget();
                 if !matches!(error, CallError::PeerReset) {
-                    self.leave();
+                    self.leave(error);
                 }
             }
             _ => {}
@@ -151,14 +155,16 @@ impl<T: Transport + 'static> Node<T> {
     }
 
     /// Forgets the sessions.
-    pub fn forget(&self) {
+    fn forget(&self) {
         self.client.replace(None);
     }
 
-    /// Tries again at once when it is asked for next.
-    pub fn hope(&self) {
+    /// As [`Node::client`], with new sessions, and however it was before: for an operator, who may have restarted it.
+    pub async fn fresh_client(self: &Rc<Self>) -> Result<KvClient<T>, ServerError> {
+        self.forget();
         self.left_until.set(0);
         self.suspect_until.set(0);
+        self.client().await
     }
 
     /// Closes the sessions.

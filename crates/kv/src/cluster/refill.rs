@@ -98,8 +98,7 @@ impl<T: Transport + 'static> Inner<T> {
     async fn reach(&self, server: &str) -> Result<(Rc<Node<T>>, KvClient<T>), ClusterError> {
         let number = self.cluster.server(server).ok_or_else(|| ClusterError::NoServer(server.to_owned()))?;
         let node = self.nodes[number as usize].clone();
-        node.hope();
-        match node.client().await {
+        match node.fresh_client().await {
             Ok(client) => Ok((node, client)),
             Err(error) => Err(ClusterError::Server(self.missed(number, error))),
         }
@@ -153,8 +152,7 @@ impl<T: Transport + 'static> Inner<T> {
     /// Checks that a server may be read.
     async fn is_source(&self, server: u32) -> Result<(), ServerError> {
         let node = &self.nodes[server as usize];
-        node.hope();
-        let client = node.client().await?;
+        let client = node.fresh_client().await?;
         let infos = node.infos_of(&client).await?;
         let is_open = infos.iter().all(|info| info.state == ReplicaState::Open && info.is_safe);
         if is_open { Ok(()) } else { Err(ServerError::Closed) }

@@ -69,7 +69,8 @@ fn a_server_that_was_restarted_is_not_read_until_it_is_filled() {
     assert!(matches!(error, dunlin_kv::client::KvError::Closed { .. }), "{error}");
     let error = world.run(plain.scan(|_| std::ops::ControlFlow::Continue(()))).unwrap_err();
     assert!(matches!(error, dunlin_kv::client::KvError::Closed { .. }), "{error}");
-    // Writes are reported as such, before and after clients know of the other process.
+    // It is left alone for a while, since its sessions had ended.
+    world.wait(Duration::from_millis(300));
     let written = world.run(client.set(b"key-0", b"changed")).unwrap();
     assert!(matches!(&written.missed[..], [missed] if matches!(missed.error, ServerError::Closed)), "{written:?}");
     let refilled = world.run(client.refill("s0")).unwrap();

@@ -160,8 +160,8 @@ fn plain_clients_read_and_do_not_write() {
 fn another_description_is_noticed() {
     let mut world = World::new(2, 2, 1);
     let other = dunlin_kv::cluster::Description::new("test", world.cluster.servers().to_vec(), 2, 33).unwrap();
-    let client = KvCluster::new(&world.client, other.clone(), config());
-    for error in [world.run(client.get(b"k")).unwrap_err(), world.run(client.set(b"k", b"v")).unwrap_err()] {
+    let client = || KvCluster::new(&world.client, other.clone(), config());
+    for error in [world.run(client().get(b"k")).unwrap_err(), world.run(client().set(b"k", b"v")).unwrap_err()] {
         let ClusterError::NoReplica { missed, .. } = &error else { panic!("{error}") };
         assert!(missed.iter().all(|missed| matches!(missed.error, ServerError::OtherMap)), "{error}");
     }
