@@ -11,7 +11,7 @@ use dunlin_lab::{LabError, Settings, matches};
 
 pub use crate::demo::check_data as check_demo_data;
 
-use crate::{BenchError, Lab, coord, demo, kv, rein, rpc, seq, sim, smr, store, txn};
+use crate::{BenchError, Lab, coord, demo, index, kv, rein, rpc, seq, sim, smr, store, txn};
 
 /// One experiment.
 #[derive(Debug, Clone, Copy)]
@@ -56,6 +56,7 @@ const AREAS: &[(&str, Area)] = &[
     ("txn", txn::AREA),
     ("rein", rein::AREA),
     ("seq", seq::AREA),
+    ("index", index::AREA),
     ("demo", demo::AREA),
 ];
 

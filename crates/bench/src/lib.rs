@@ -13,6 +13,7 @@ mod demo;
 pub mod echo;
 mod error;
 pub mod experiments;
+mod index;
 mod kv;
 mod rein;
 mod rpc;

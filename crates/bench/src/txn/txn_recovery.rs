@@ -35,7 +35,8 @@ const UNAFFECTED: Duration = Duration::from_millis(1);
 const REQUEST_NANOS: u64 = 500;
 /// Kills.
 const KILLS: u64 = 50;
-const FEW_KILLS: u64 = 2;
+const FEW_KILLS: u64 = 1;
+const FEW_OBJECTS: u64 = 300;
 /// Virtual time before the kill, and after the recovery.
 const BEFORE: u64 = 2_000_000;
 const AFTER: u64 = 5_000_000;
@@ -51,13 +52,17 @@ struct Gaps {
     records: u64,
 }
 
+/// One of the gaps, in nanoseconds.
+type GapOf = fn(&Gaps) -> u64;
+
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
-    let kills = if lab.run_length() < FEW_BELOW { FEW_KILLS } else { KILLS };
+    let (kills, objects) = if lab.run_length() < FEW_BELOW { (FEW_KILLS, FEW_OBJECTS) } else { (KILLS, OBJECTS) };
     lab.expect_simulations(1);
-    let gaps =
-        lab.simulate("kills", |trial| (0..kills).map(|kill| measure(trial, kill)).collect::<Result<Vec<_>, _>>())?;
+    let gaps = lab.simulate("kills", |trial| {
+        (0..kills).map(|kill| measure(trial, kill, objects)).collect::<Result<Vec<_>, _>>()
+    })?;
     let gaps: Vec<Gaps> = gaps.into_iter().flatten().collect();
-    let figures: [(&str, Duration, fn(&Gaps) -> u64); 2] = [
+    let figures: [(&str, Duration, GapOf); 2] = [
         ("partitions of the killed node", LEASE + BEYOND, |gaps| gaps.affected),
         ("other partitions", UNAFFECTED, |gaps| gaps.others),
     ];
@@ -73,7 +78,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     }
     let records: f64 = gaps.iter().map(|gaps| gaps.records as f64).sum::<f64>() / gaps.len().max(1) as f64;
     lab.note(format!(
-        "{NODES} simulated nodes, {REPLICAS} copies, {OBJECTS} objects, {TASKS} tasks a node with O(3,2). The lease of {} ms is \
+        "{NODES} simulated nodes, {REPLICAS} copies, {objects} objects, {TASKS} tasks a node with O(3,2). The lease of {} ms is \
          part of each time: nobody may take the node for failed earlier. Recovery found {records:.1} transactions in the logs \
          on average. The configuration is given, not found: the cluster manager has no part in it.",
         LEASE.as_millis()
@@ -124,11 +129,11 @@ fn find_key(configuration: &Configuration, failed: NodeId, prober: NodeId, affec
         let primary = copies[0].node;
         if affected { primary == failed } else { primary != prober && copies.iter().all(|copy| copy.node != failed) }
     };
-    (0..OBJECTS).map(key_of).find(fits).unwrap_or_default()
+    (0..FEW_OBJECTS).map(key_of).find(fits).unwrap_or_default()
 }
 
-fn measure(trial: Trial<'_>, kill: u64) -> Result<Gaps, BenchError> {
-    let workload = ObjectStore { reads: 3, writes: 2, objects: OBJECTS };
+fn measure(trial: Trial<'_>, kill: u64, objects: u64) -> Result<Gaps, BenchError> {
+    let workload = ObjectStore { reads: 3, writes: 2, objects };
     let mut nodes = Nodes::start(trial, NODES, REPLICAS, CostModel::default(), &workload)?;
     nodes.charge(REQUEST_NANOS);
     (0..NODES as usize).for_each(|node| nodes.work(node, TASKS));
@@ -160,7 +165,10 @@ fn measure(trial: Trial<'_>, kill: u64) -> Result<Gaps, BenchError> {
     nodes.all[prober].member.spawn(async move {
         loop {
             match client.recover().await {
-                Ok(done) => return Ok(found.set(Some(done.transactions as u64))),
+                Ok(done) => {
+                    found.set(Some(done.transactions as u64));
+                    return Ok(());
+                }
                 Err(_) => timers.sleep(PAUSE).await,
             }
         }

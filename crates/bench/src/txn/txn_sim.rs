@@ -27,7 +27,7 @@ const REPLICAS: usize = 3;
 /// Subscribers, and accounts, of each node.
 const SUBSCRIBERS: u64 = 100;
 const ACCOUNTS: u64 = 5_000;
-const FEW_ACCOUNTS: u64 = 500;
+const FEW_ACCOUNTS: u64 = 100;
 /// Items of the real cluster whose costs are measured.
 const ITEMS: u64 = 200_000;
 /// How flat the rate of a node is to be.

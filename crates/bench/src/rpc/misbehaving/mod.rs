@@ -108,6 +108,9 @@ impl Order {
     }
 }
 
+/// Measures and reports one or several cases.
+type Measure = fn(&mut Lab) -> Result<(), BenchError>;
+
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     lab.expect_cases(13);
     lab.note(format!(
@@ -116,7 +119,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
          the threads of the server's core | those of the clients' core. The row of the misbehaving clients is what they use of that core, at most \
          {TAKEN_MAX} %: more would spoil the rate that they are there to threaten. The memory of a server is that by which it grew, at its most."
     ));
-    let cases: [fn(&mut Lab) -> Result<(), BenchError>; 12] = [
+    let cases: [Measure; 12] = [
         connections::small,
         connections::large,
         connections::short_answers,

@@ -1,6 +1,8 @@
 //! `dunlin seq`: sequencers, and their clients.
 
 mod client;
+mod direct;
+mod figures;
 mod next;
 mod office;
 mod replica;
