@@ -119,9 +119,7 @@ impl<T: Transport + 'static> KvCluster<T> {
         config: ClusterConfig,
         directory: Option<Rc<dyn Directory>>,
     ) -> KvCluster<T> {
-        let mut of_servers = ClientConfig::default();
-        of_servers.sessions_per_core = config.sessions_per_core;
-        of_servers.deadline = Some(config.deadline);
+        let of_servers = ClientConfig { sessions_per_core: config.sessions_per_core, deadline: Some(config.deadline) };
         let node = |server: &ServerPlace| {
             Node::new(&server.name, &server.address, cluster.fingerprint(), endpoint, of_servers)
         };

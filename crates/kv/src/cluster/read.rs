@@ -119,6 +119,9 @@ struct Outstanding<T: Transport + 'static> {
     told: Cell<Option<Told>>,
 }
 
+/// A part, by its number, whose request is prepared.
+type Launched<T> = (usize, Outstanding<T>);
+
 impl<T: Transport + 'static> Outstanding<T> {
     fn new(inner: &Rc<Inner<T>>, server: u32, operations: usize) -> Outstanding<T> {
         let operations = operations.try_into().unwrap_or(u32::MAX);
@@ -370,7 +373,8 @@ impl<'k, T: Transport + 'static, K: AsRef<[u8]>> Read<'k, T, K> {
 
     /// Prepares requests for parts that have a replica left. Parts of one rank for one server share requests.
     fn launch(&mut self, seen: &Seen, parts: &[usize], why: Why) {
-        let mut groups: BTreeMap<(u32, u64), Vec<(usize, Outstanding<T>)>> = BTreeMap::new();
+        // By server and rank.
+        let mut groups: BTreeMap<(u32, u64), Vec<Launched<T>>> = BTreeMap::new();
         for &number in parts {
             let part = &mut self.parts[number];
             let Some(server) = self.inner.choose(seen, part.partition, &part.tried) else { continue };
