@@ -47,6 +47,10 @@ fn demo_keeps_its_report() {
         let row = report.rows.iter().find(|row| row.case.starts_with(case)).unwrap();
         assert!(row.metric == Metric::Operations && row.value > 0.0, "{row:?}");
     }
+    for none in ["txn: acknowledged transfers that were lost, of ", "txn: money of 100 accounts that is missing"] {
+        let row = report.rows.iter().find(|row| row.case.starts_with(none)).unwrap();
+        assert_eq!(row.value, 0.0, "{row:?}");
+    }
     let page = std::fs::read_to_string(&html).unwrap();
     assert!(page.starts_with("<!doctype html>") && page.contains("<svg"));
     for file in [json, html, data] {

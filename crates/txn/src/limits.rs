@@ -87,7 +87,8 @@ pub struct Limits {
     /// Bytes of the index of one ordered table in one copy of a partition, beyond its items, above which the primary
     /// locks no further absent key. Default 1 GiB.
     pub index_bytes_max: usize,
-    /// Entries that one page of a range read visits, so that it does not delay others; at least one. Default 1,024.
+    /// Entries that one page of a range read visits, and items in one page of a copy that is being filled, so that they
+    /// do not delay others; at least one. Default 1,024.
     pub page_entries_max: usize,
     /// Locks that are held in one partition. Default 65,536.
     pub locks_max: usize,

@@ -15,7 +15,7 @@ use crate::wire::Kind;
 /// Call [`Endpoint::propagate_panics`], so that a participant that panicked answers nothing more.
 ///
 /// # Errors
-/// If one of the request types 0x50 to 0x5d has a handler already.
+/// If one of the request types 0x50 to 0x5e has a handler already.
 pub fn serve<T: Transport>(
     endpoint: &Endpoint<T>,
     participant: &Rc<RefCell<Participant>>,

@@ -1,21 +1,22 @@
 //! Messages to participants, and their results.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use dunlin_net::Transport;
+use dunlin_net::{Addr, Transport};
 use dunlin_rpc::{Endpoint, MsgBuf, Payload};
 use dunlin_serve::channel::{Begun, Channel, ChannelConfig, ChannelError, Retry, Turning};
 use smallvec::SmallVec;
 
 use crate::configuration::Configuration;
-use crate::ids::{Place, TransactionId};
+use crate::ids::{Epoch, PartitionId, Place, TransactionId};
 use crate::participant::Participant;
 use crate::transaction::Outgoing;
+use crate::wire::WireError;
 use crate::wire::answer::{Refusal, take_status};
 
 /// The result of a message.
@@ -80,7 +81,9 @@ pub(super) struct Links<T: Transport> {
     endpoint: Rc<Endpoint<T>>,
     /// The participant of the local core, which is called without a message.
     home: Option<(Rc<RefCell<Participant>>, Place)>,
-    channels: RefCell<BTreeMap<Place, Channel<T>>>,
+    channels: RefCell<BTreeMap<Place, (Addr, Channel<T>)>>,
+    /// The epoch of the channels.
+    epoch: Cell<Epoch>,
     seed: u64,
 }
 
@@ -90,7 +93,7 @@ impl<T: Transport + 'static> Links<T> {
             let place = home.borrow().place();
             (home, place)
         });
-        Links { endpoint: endpoint.clone(), home, channels: RefCell::default(), seed }
+        Links { endpoint: endpoint.clone(), home, channels: RefCell::default(), epoch: Cell::new(0), seed }
     }
 
     /// Transactions that have held locks or records on the local core for too long.
@@ -105,12 +108,46 @@ impl<T: Transport + 'static> Links<T> {
         }
     }
 
+    /// Copies on the local core that are not complete.
+    pub fn filling(&self) -> Vec<PartitionId> {
+        let home = self.home.as_ref().map(|(home, _)| home.borrow());
+        home.map(|home| home.filling().map(|filling| filling.partition).collect()).unwrap_or_default()
+    }
+
+    /// Where the next page of such a copy begins.
+    pub fn fetched(&self, partition: PartitionId) -> u64 {
+        let home = self.home.as_ref().map(|(home, _)| home.borrow());
+        let copy = home.and_then(|home| home.filling().find(|copy| copy.partition == partition));
+        copy.map_or(0, |copy| copy.progress.0)
+    }
+
+    /// Begins to wait for a page of such a copy. Returns false if it needs none.
+    pub fn await_page(&self, partition: PartitionId) -> bool {
+        self.home.as_ref().is_some_and(|(home, _)| home.borrow_mut().await_page(partition))
+    }
+
+    /// Takes the page. Returns where the next begins, if there is one.
+    pub fn take_page(
+        &self,
+        partition: PartitionId,
+        epoch: Epoch,
+        from: u64,
+        answer: &[u8],
+    ) -> Result<Option<u64>, WireError> {
+        let home = self.home.as_ref().map(|(home, _)| home.borrow_mut().take_page(partition, epoch, from, answer));
+        home.unwrap_or(Ok(None))
+    }
+
     /// Drops the channels of participants that a configuration does not list.
     pub fn retain(&self, configuration: &Configuration) {
-        let is_gone = |place: &Place| configuration.addr(*place).is_none();
+        self.epoch.set(configuration.epoch);
+        // A process that replaces another may be elsewhere.
+        let is_gone = |place: &Place, addr: &Addr| configuration.addr(*place) != Some(addr);
+        let channels = self.channels.borrow();
         // Calls to them fail at once, instead of waiting for an answer.
-        self.channels.borrow().iter().filter(|(place, _)| is_gone(place)).for_each(|(_, channel)| channel.close());
-        self.channels.borrow_mut().retain(|place, _| !is_gone(place));
+        channels.iter().filter(|(place, (addr, _))| is_gone(place, addr)).for_each(|(_, (_, channel))| channel.close());
+        drop(channels);
+        self.channels.borrow_mut().retain(|place, (addr, _)| !is_gone(place, addr));
     }
 
     /// Sends all messages at once; returns their results in the same order.
@@ -141,7 +178,8 @@ impl<T: Transport + 'static> Links<T> {
             Err(_) => Payload::from(message.payload.clone()),
         };
         let begin = |channel: &Channel<T>| Sending::Begun(channel.begin(message.kind.req_type(), payload));
-        if let Some(channel) = self.channels.borrow().get(&message.place) {
+        // A message of an earlier epoch may reach a process that has replaced another. It refuses it.
+        if let Some((_, channel)) = self.channels.borrow().get(&message.place) {
             return begin(channel);
         }
         match self.channel(configuration, message.place) {
@@ -151,14 +189,16 @@ impl<T: Transport + 'static> Links<T> {
     }
 
     fn channel(&self, configuration: &Configuration, place: Place) -> Option<Channel<T>> {
-        let addr = configuration.addr(place)?.clone();
+        let addr = configuration.addr(place)?;
         // No deadline: an abandoned call may still run, and its locks would stay.
         let seed = Some(self.seed ^ u64::from(place.node) << 20 ^ u64::from(place.core) << 52);
         // A phase repeats lost messages itself, as long as its epoch lasts.
         let retry = Retry { attempts_max: 2, ..Retry::default() };
         let config = ChannelConfig { timeout: None, turning: Turning::Always, seed, retry, ..ChannelConfig::default() };
-        let channel = Channel::new(&self.endpoint, vec![addr], config);
-        self.channels.borrow_mut().insert(place, channel.clone());
+        let channel = Channel::new(&self.endpoint, vec![addr.clone()], config);
+        if configuration.epoch >= self.epoch.get() {
+            self.channels.borrow_mut().insert(place, (addr.clone(), channel.clone()));
+        }
         Some(channel)
     }
 }

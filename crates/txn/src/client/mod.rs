@@ -10,9 +10,11 @@
 //! | `links`, `quota` | messages to participants; the coordinator's records in their logs |
 //! | `retry` | running a transaction again |
 //! | `recover` | recovery at the beginning of an epoch |
+//! | `fill` | fills new copies on the core of a client |
 
 mod commit;
 mod fence;
+mod fill;
 mod finish;
 mod links;
 mod quota;

@@ -142,14 +142,19 @@ impl Partition {
     fn release(&mut self, version: Version) {
         let Some(Held { table, key, reserved, .. }) = self.locks.remove(&version) else { return };
         self.bytes -= reserved;
-        if let Some(item) = self.table_mut(table).get_mut(&key) {
-            item.lock = 0;
-            if item.is_unknown() {
-                self.table_mut(table).remove(&key);
-            }
-        }
+        self.unlocked(table, &key);
         self.raise_floor(self.low());
         self.forget_deletions(self.limits.tombstones_max);
+    }
+
+    /// Takes the lock from an item.
+    pub(super) fn unlocked(&mut self, table: TableId, key: &[u8]) {
+        if let Some(item) = self.table_mut(table).get_mut(key) {
+            item.lock = 0;
+            if item.is_unknown() {
+                self.table_mut(table).remove(key);
+            }
+        }
     }
 
     /// Releases the locks of transactions of earlier epochs, as many as fit a slice: recovery has decided all of them.

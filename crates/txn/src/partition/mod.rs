@@ -14,6 +14,7 @@
 //! lock and each commit, and tells a backup which deletions it may forget: a message with a version below it is a
 //! repeated one.
 
+mod fill;
 mod item;
 mod items;
 mod lock;
@@ -33,6 +34,7 @@ use item::{Item, Key, Value, cost};
 use items::Items;
 use lock::Held;
 
+pub(crate) use fill::Donation;
 pub(crate) use lock::{Before, NoLock, Wish};
 pub(crate) use range::PageLimits;
 
@@ -91,6 +93,9 @@ pub(crate) struct Partition {
     tombstones: VecDeque<Tombstone>,
     /// Those of ordered tables. They are forgotten sooner: range reads visit them, and a gap remembers the version.
     ordered_tombstones: VecDeque<Tombstone>,
+    /// Deletions above this version are remembered: while the copy is being filled, a page may be under way that was
+    /// read before them.
+    remembered: Version,
     /// Bytes of items, and of the room reserved for them.
     bytes: usize,
     limits: Limits,
@@ -121,6 +126,7 @@ impl Partition {
             floor: 0,
             tombstones: VecDeque::new(),
             ordered_tombstones: VecDeque::new(),
+            remembered: Version::MAX,
             bytes: 0,
             limits,
         }
@@ -203,12 +209,13 @@ impl Partition {
     /// Forgets deletions that are applied at all copies: those of ordered tables, and the oldest of hashed tables beyond
     /// the `kept` newest.
     fn forget_deletions(&mut self, kept: usize) {
+        let floor = self.floor.min(self.remembered);
         while self.tombstones.len() > kept
-            && let Some(oldest) = take_oldest(&mut self.tombstones, self.floor)
+            && let Some(oldest) = take_oldest(&mut self.tombstones, floor)
         {
             self.table_mut(oldest.table).forget(&oldest.key, oldest.version);
         }
-        while let Some(oldest) = take_oldest(&mut self.ordered_tombstones, self.floor) {
+        while let Some(oldest) = take_oldest(&mut self.ordered_tombstones, floor) {
             self.table_mut(oldest.table).forget(&oldest.key, oldest.version);
         }
     }
@@ -221,6 +228,16 @@ impl Partition {
     /// Makes it a primary: it has applied all recovered records, and issues versions that no other primary ever issued.
     pub fn promote(&mut self, epoch: Epoch) {
         self.last = self.last.max(epoch << EPOCH_SHIFT);
+    }
+
+    /// Bytes of items, and of the room reserved for them.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Locks that are held.
+    pub fn locks(&self) -> usize {
+        self.locks.len()
     }
 
     pub fn stats(&self) -> PartitionStats {

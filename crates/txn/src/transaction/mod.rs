@@ -185,6 +185,7 @@ impl State {
             Err(place) => {
                 self.check_key(table, key)?;
                 let partition = self.configuration.partition_of(table, key);
+                self.check_partition(partition)?;
                 let entry = Entry {
                     table,
                     key: Key::from_slice(key),
@@ -211,6 +212,14 @@ impl State {
         }
         if self.entries.len() >= KEYS_MAX {
             return Err(TxnError::TooLarge { what: "keys", max: KEYS_MAX });
+        }
+        Ok(())
+    }
+
+    /// Only partitions with copies can be asked.
+    fn check_partition(&self, partition: PartitionId) -> Result<(), TxnError> {
+        if self.configuration.copies(partition).is_empty() {
+            return Err(TxnError::PartitionLost { partition });
         }
         Ok(())
     }

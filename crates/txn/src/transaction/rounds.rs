@@ -210,7 +210,9 @@ impl State {
         for (index, entry) in self.entries.iter().enumerate() {
             let Some(write) = entry.write() else { continue };
             let copies = self.configuration.copies(entry.partition);
-            let places = if role == Role::Primary { &copies[..1] } else { &copies[1..] };
+            // A lost partition has no copies.
+            let places = if role == Role::Primary { copies.get(..1) } else { copies.get(1..) };
+            let places = places.unwrap_or_default();
             for place in places {
                 round.add(*place, index, |out| write.encode(out));
             }

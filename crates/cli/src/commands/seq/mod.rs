@@ -4,7 +4,7 @@ mod client;
 mod direct;
 mod figures;
 mod next;
-mod office;
+pub mod office;
 mod replica;
 mod serve;
 mod watch;
