@@ -91,8 +91,9 @@ fn a_filled_server_has_what_was_written_and_nothing_that_was_deleted() {
         for key in 0..KEYS {
             let [filled, source] = [0, 1].map(|server| world.held(server, &key.to_le_bytes()));
             let expected = model.get(&key).map(|step| value(key, *step));
-            assert_eq!(filled.as_ref().map(|(value, _)| value), expected.as_ref(), "seed {seed}, key {key}");
-            assert_eq!(filled, source, "seed {seed}, key {key}");
+            // Values are too long to be printed.
+            let is_expected = filled.as_ref().map(|(value, _)| value) == expected.as_ref();
+            assert!(is_expected && filled == source, "seed {seed}, key {key} of step {:?}", model.get(&key));
         }
         world.stop(1);
         for key in [0, 1, 34] {
