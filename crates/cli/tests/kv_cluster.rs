@@ -95,10 +95,10 @@ fn a_server_that_was_killed_is_filled_before_it_is_read_and_memcached_clients_go
     };
     let expected: String = keys.iter().map(|key| format!("{key}\t{key}\n")).collect();
     assert_eq!(text(&all(&[])), expected);
-    let trace: serde_json::Value = serde_json::from_str(&text(&all(&["--trace", "--json"]))).unwrap();
+    let trace: serde_json::Value = serde_json::from_str(&text(&all(&["--timeline", "--json"]))).unwrap();
     let parts = trace["parts"].as_array().unwrap();
     assert_eq!(parts.iter().filter_map(|part| part["keys"].as_u64()).sum::<u64>(), 12);
-    assert!(text(&all(&["--trace"])).lines().next().unwrap().starts_with("server"));
+    assert!(text(&all(&["--timeline"])).lines().next().unwrap().starts_with("server"));
     let proxy = Server::start(kv(&["proxy", "--servers", at, "--memcached", "tcp://127.0.0.1:0"]));
     let address = proxy.ready.split("tcp://").nth(1).and_then(|rest| rest.split(';').next()).unwrap().to_owned();
     b.kill();

@@ -19,7 +19,7 @@ use crate::output::{self, OutputError};
 #[command(after_help = "\
 Examples:
   dunlin kv cluster mget bird fish --at file:shop.toml
-  dunlin kv cluster mget bird fish --at file:shop.toml --trace        where each part of it waited
+  dunlin kv cluster mget bird fish --at file:shop.toml --timeline     where each part of it waited
   dunlin kv cluster mget $(cat keys.txt) --at file:shop.toml --copies speculative")]
 pub struct Arguments {
     #[command(flatten)]
@@ -36,7 +36,7 @@ pub struct Arguments {
     copies: CopiesArgument,
     /// Print where each part of the request waited, instead of values
     #[arg(long)]
-    trace: bool,
+    timeline: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -76,13 +76,13 @@ impl Arguments {
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     ask(&arguments.target, arguments.config(), async |cluster| {
         let (values, trace) = cluster.multi_get_traced(&arguments.keys).await;
-        if arguments.trace {
+        if arguments.timeline {
             // Also of a request that failed.
             output::line(if arguments.json { trace_json(&trace).to_string() } else { drawn(&trace) })?;
         }
         let values = values?;
         let found = if values.iter().all(Option::is_some) { Found::All } else { Found::NotAll };
-        if arguments.trace {
+        if arguments.timeline {
             return Ok(found);
         }
         let items = arguments.keys.iter().zip(&values);

@@ -36,7 +36,7 @@ In three terminals, with --new the first time only:
 
   export DUNLIN_AT=file:shop.toml
   dunlin kv cluster set bird dunlin
-  dunlin kv cluster mget bird fish --trace
+  dunlin kv cluster mget bird fish --timeline
   dunlin kv cluster status
   dunlin kv cluster refill b                     b was restarted: fill it from the others, then read from it
   dunlin kv proxy --servers file:shop.toml       a port for memcached clients")]
