@@ -34,8 +34,6 @@ pub enum Status {
     Unsupported = 11,
     /// The server tried, and failed.
     Failed = 12,
-    /// The server is a replica of a cluster that must not be read: it is empty, or being filled.
-    Closed = 16,
 }
 
 impl Status {
@@ -55,7 +53,6 @@ impl Status {
             10 => Status::Later,
             11 => Status::Unsupported,
             12 => Status::Failed,
-            16 => Status::Closed,
             _ => return None,
         })
     }

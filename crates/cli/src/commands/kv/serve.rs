@@ -96,7 +96,7 @@ pub struct Arguments {
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-pub enum ModeArgument {
+enum ModeArgument {
     Cache,
     Store,
 }
