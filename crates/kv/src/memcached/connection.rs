@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use futures::future::join_all;
 use tokio::task::yield_now;
@@ -86,8 +87,14 @@ impl Holdings {
 }
 
 impl<B: Backend> Connection<B> {
-    pub fn new(service: Rc<Service<B>>, shared: Rc<Shared>, stream: Stream, host: &Host) -> Connection<B> {
-        let session = Session::new(service.value_bytes_max());
+    pub fn new(
+        service: Rc<Service<B>>,
+        shared: Rc<Shared>,
+        stream: Stream,
+        host: &Host,
+        client: u32,
+    ) -> Connection<B> {
+        let session = Session::new(service.value_bytes_max()).with_client(client);
         let held = Holdings::of(host);
         Connection { service, shared, stream, session, input: None, carried: Vec::new(), output: Vec::new(), held }
     }
@@ -372,6 +379,8 @@ impl<B: Backend> Connection<B> {
     /// Executes the commands in the input.
     async fn consume(&mut self) -> Result<(), End> {
         let mut waited = 0;
+        // Keeps what was read from the tier in memory until the commands have run that wait for it.
+        let mut holds = Vec::new();
         loop {
             if self.output.is_empty() {
                 waited += wait_for_turn(self.service.backend()).await;
@@ -391,6 +400,7 @@ impl<B: Backend> Connection<B> {
             let Some(input) = &mut self.input else { return Ok(()) };
             let (used, progress) = self.session.consume(input.filled(), self.service.backend(), &mut self.output);
             input.advance(used);
+            holds.clear();
             self.shared.note_progress(used, self.held.bytes());
             if progress != Progress::More || self.output.len() > UNREAD_BYTES_MIN {
                 self.release_command();
@@ -400,6 +410,14 @@ impl<B: Backend> Connection<B> {
                 Progress::Full => {
                     self.write().await?;
                     self.make_way().await;
+                }
+                Progress::Tier => {
+                    // The client need not wait for the answers that there are.
+                    self.write().await?;
+                    let (tickets, client) = (self.session.take_awaited(), self.session.client());
+                    let begun = Instant::now();
+                    holds = self.service.backend().fetch(tickets, client).await;
+                    waited += u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
                 }
                 // Earlier answers have used up the room.
                 Progress::Memory if !self.output.is_empty() => self.write().await?,

@@ -2,6 +2,7 @@
 //! says what it waits for.
 
 use arrayvec::ArrayVec;
+use dunlin_store::tier::Ticket;
 
 use super::backend::Backend;
 use super::batch::Batch;
@@ -28,6 +29,8 @@ pub enum Progress {
     Full,
     /// That its batches are sent to other cores and returned: see `Session::take_batches`, then `Session::merge`.
     Forward,
+    /// Records of the tier: see `Session::take_awaited`.
+    Tier,
     /// Memory: the next command needs more than `Session::set_memory` has allowed.
     Memory,
     /// An answer that needs all cores, to be appended to the output.
@@ -52,6 +55,8 @@ enum Stop {
     Work,
     /// The next unit needs more memory than there is.
     Memory,
+    /// The next unit needs an item that is in the tier.
+    Tier,
     /// The input has no more commands.
     Input,
     /// The next unit is not an operation.
@@ -73,6 +78,10 @@ pub struct Session {
     /// How long the commands in the input have waited, in nanoseconds.
     waited: u64,
     turn: Turn,
+    /// Records that must be read before it can go on.
+    awaited: Vec<Ticket>,
+    /// The number of its client, for fair shares.
+    client: u32,
 }
 
 impl Session {
@@ -87,7 +96,25 @@ impl Session {
             memory: Memory::Ample,
             waited: 0,
             turn: Turn::default(),
+            awaited: Vec::new(),
+            client: 0,
         }
+    }
+
+    /// Returns the same session of a client with this number.
+    #[must_use]
+    pub(super) fn with_client(self, client: u32) -> Session {
+        Session { client, ..self }
+    }
+
+    /// Returns the number of its client.
+    pub(super) fn client(&self) -> u32 {
+        self.client
+    }
+
+    /// Returns the records that must be read before it can go on.
+    pub(super) fn take_awaited(&mut self) -> Vec<Ticket> {
+        std::mem::take(&mut self.awaited)
     }
 
     /// Sets how much memory the next commands may use.
@@ -137,6 +164,7 @@ impl Session {
                 Stop::Close => Progress::Close,
                 Stop::Work => Progress::Full,
                 Stop::Memory => Progress::Memory,
+                Stop::Tier => Progress::Tier,
                 Stop::Long
                     if self.turn.is_empty() && (budget == 0 || out.len() > self.memory.limit(OUTPUT_BYTES_MAX)) =>
                 {
@@ -188,13 +216,18 @@ impl Session {
         }
         if count == 0 && !units.is_empty() {
             // Nothing has changed: the units are parsed again later.
-            return (0, 0, Stop::Memory);
+            return (0, 0, if end == BurstEnd::Tier { Stop::Tier } else { Stop::Memory });
         }
         if count < units.len() {
             // The answers have reached their limit: the other units are parsed again when these are written.
             let last = &units[count - 1];
             (self.mode, self.wanted, self.scanned) = (last.after, 1, 0);
-            return (last.end, count, if end == BurstEnd::Work { Stop::Work } else { Stop::Long });
+            let stop = match end {
+                BurstEnd::Work => Stop::Work,
+                BurstEnd::Tier => Stop::Tier,
+                BurstEnd::Done | BurstEnd::Answers => Stop::Long,
+            };
+            return (last.end, count, stop);
         }
         (self.mode, self.wanted, self.scanned) = (mode, wanted, scanned);
         (at, count, if end == BurstEnd::Work && matches!(stop, Stop::Long) { Stop::Work } else { stop })
@@ -213,12 +246,12 @@ impl Session {
             return (0, BurstEnd::Done);
         }
         if backend.owns_all() {
-            return run_here(units, backend, out, self.memory, |_| {});
+            return run_here(units, backend, out, self.memory, &mut self.awaited, |_| {});
         }
         let owners: ArrayVec<Option<Core>, BURST_UNITS_MAX> =
             units.iter().map(|parsed| owner(&parsed.unit, backend)).collect();
         if self.turn.is_empty() && owners.iter().all(Option::is_none) {
-            return run_here(units, backend, out, self.memory, |_| {});
+            return run_here(units, backend, out, self.memory, &mut self.awaited, |_| {});
         }
         let (mut done, mut end) = (0, BurstEnd::Done);
         while done < units.len() && end == BurstEnd::Done && (done == 0 || !self.turn.is_full(self.memory)) {
@@ -233,7 +266,7 @@ impl Session {
                     let len = owners[done..].iter().take_while(|owner| owner.is_none()).count();
                     let memory = self.memory;
                     let (here, note) = self.turn.here();
-                    let (ran, ended) = run_here(&units[done..done + len], backend, here, memory, note);
+                    let (ran, ended) = run_here(&units[done..done + len], backend, here, memory, &mut self.awaited, note);
                     (done, end) = (done + ran, ended);
                 }
             }
@@ -250,12 +283,16 @@ impl Session {
 
     /// Takes out the batches for other cores, each with its lane.
     pub(super) fn take_batches(&mut self) -> Vec<(usize, Core, Box<Batch>)> {
-        self.turn.take_all(self.memory)
+        let mut batches = self.turn.take_all(self.memory);
+        batches.iter_mut().for_each(|(_, _, batch)| batch.set_client(self.client));
+        batches
     }
 
     /// Takes out the batch of one lane, some of whose answers are missing.
     pub(super) fn take_batch(&mut self, lane: usize, memory: Memory) -> Option<(Core, Box<Batch>)> {
-        self.turn.take_again(lane, memory)
+        let (core, mut batch) = self.turn.take_again(lane, memory)?;
+        batch.set_client(self.client);
+        Some((core, batch))
     }
 
     /// Whether the batch of a lane returned answers when it was last sent.
@@ -323,14 +360,18 @@ fn run_here<B: Backend>(
     backend: &B,
     out: &mut Vec<u8>,
     memory: Memory,
+    awaited: &mut Vec<Ticket>,
     note: impl FnMut(&Vec<u8>),
 ) -> (usize, BurstEnd) {
+    awaited.clear();
     let metrics = &mut *backend.metrics().borrow_mut();
-    let books = Books { now: backend.now(), counters: &backend.state().counters, metrics };
+    let books = Books { now: backend.now(), counters: &backend.state().counters, metrics, awaited };
     let units = units.iter().map(|parsed| &parsed.unit);
     let pause = match memory {
-        Memory::Ample => Pause::default(),
-        Memory::Short => Pause { answers_max: SHORT_BYTES, long_values: LongValues::Nowhere },
+        Memory::Ample => Pause { for_tier: backend.has_tier(), ..Pause::default() },
+        Memory::Short => {
+            Pause { answers_max: SHORT_BYTES, long_values: LongValues::Nowhere, for_tier: backend.has_tier() }
+        }
     };
     backend.with_store(|store| execute::burst(units, store, books, out, pause, note))
 }

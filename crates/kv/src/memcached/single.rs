@@ -173,7 +173,9 @@ impl<'a, B: Backend> Conversation<'a, B> {
             most = most.max(answers.len());
             match progress {
                 // There is ample memory.
-                Progress::More | Progress::Full | Progress::Memory | Progress::Close => out.append(&mut answers),
+                Progress::More | Progress::Full | Progress::Memory | Progress::Tier | Progress::Close => {
+                    out.append(&mut answers);
+                }
                 Progress::Ask(ask) => {
                     let mut client = Said { out: &mut *out, most: &mut most };
                     let answered =
