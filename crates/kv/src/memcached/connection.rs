@@ -87,13 +87,7 @@ impl Holdings {
 }
 
 impl<B: Backend> Connection<B> {
-    pub fn new(
-        service: Rc<Service<B>>,
-        shared: Rc<Shared>,
-        stream: Stream,
-        host: &Host,
-        client: u32,
-    ) -> Connection<B> {
+    pub fn new(service: Rc<Service<B>>, shared: Rc<Shared>, stream: Stream, host: &Host, client: u32) -> Connection<B> {
         let session = Session::new(service.value_bytes_max()).with_client(client);
         let held = Holdings::of(host);
         Connection { service, shared, stream, session, input: None, carried: Vec::new(), output: Vec::new(), held }

@@ -266,7 +266,8 @@ impl Session {
                     let len = owners[done..].iter().take_while(|owner| owner.is_none()).count();
                     let memory = self.memory;
                     let (here, note) = self.turn.here();
-                    let (ran, ended) = run_here(&units[done..done + len], backend, here, memory, &mut self.awaited, note);
+                    let (ran, ended) =
+                        run_here(&units[done..done + len], backend, here, memory, &mut self.awaited, note);
                     (done, end) = (done + ran, ended);
                 }
             }

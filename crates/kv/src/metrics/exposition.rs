@@ -168,7 +168,8 @@ impl<'a> Text<'a, '_> {
 
     /// What waits for the tier, and for how long.
     fn queue(&mut self) -> fmt::Result {
-        let cores = self.stats.cores.iter().zip(self.cores).filter_map(|(core, number)| Some((core.tier.as_ref()?, number)));
+        let cores =
+            self.stats.cores.iter().zip(self.cores).filter_map(|(core, number)| Some((core.tier.as_ref()?, number)));
         let cores: Vec<_> = cores.collect();
         let help = "Operations that wait for the tier, by level; those above the share of their client are damped.";
         let mut metric = self.encoder.encode_descriptor("queue_length", help, None, MetricType::Gauge)?;
@@ -189,9 +190,11 @@ impl<'a> Text<'a, '_> {
             ("queue_wait_seconds", "How long operations waited in the queue, by the least rank of a class.", |waits| {
                 &waits.queued
             }),
-            ("queue_read_seconds", "How long operations waited for the device, by the least rank of a class.", |waits| {
-                &waits.read
-            }),
+            (
+                "queue_read_seconds",
+                "How long operations waited for the device, by the least rank of a class.",
+                |waits| &waits.read,
+            ),
         ];
         for (name, help, of) in waits {
             let mut metric = self.encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;

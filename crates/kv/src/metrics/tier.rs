@@ -71,7 +71,11 @@ impl TierSnapshot {
             abandoned: desk.abandoned,
             reading: desk.reading as u64,
             lengths: desk.lengths.into_iter().map(|length| length as u64).collect(),
-            waits: desk.waits.into_iter().map(|waits| WaitSnapshot { queued: waits.queued, read: waits.read }).collect(),
+            waits: desk
+                .waits
+                .into_iter()
+                .map(|waits| WaitSnapshot { queued: waits.queued, read: waits.read })
+                .collect(),
         }
     }
 

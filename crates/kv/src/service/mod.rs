@@ -112,7 +112,8 @@ impl<S: Store + Visit + 'static> KvService<S> {
         endpoint.propagate_panics();
         let postponed = Rc::new(Postponed::new(&self.shard, endpoint));
         let (shard, timing, later) = (self.shard.clone(), Timing::default(), postponed.clone());
-        endpoint.register_burst(OPERATE, move |burst| single::operate::<S, T, false>(&shard, &timing, &later, burst))?;
+        endpoint
+            .register_burst(OPERATE, move |burst| single::operate::<S, T, false>(&shard, &timing, &later, burst))?;
         let (shard, timing) = (self.shard.clone(), Timing::default());
         endpoint.register_burst(RANKED_OPERATE, move |burst| {
             single::operate::<S, T, true>(&shard, &timing, &postponed, burst);

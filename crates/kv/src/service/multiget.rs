@@ -12,9 +12,7 @@ use super::late::{Together, split, split_deferred};
 use crate::metrics::{CoreMetrics, Operation, Outcome, Timing};
 use crate::shard::{Shard, on_device};
 use crate::tier::desk;
-use crate::wire::{
-    MULTI_GET_VALUE_BYTES_MAX, MultiGet, MultiGetAnswerWriter, Ranked, Status, WAITED_BYTES, Waited,
-};
+use crate::wire::{MULTI_GET_VALUE_BYTES_MAX, MultiGet, MultiGetAnswerWriter, Ranked, Status, WAITED_BYTES, Waited};
 
 /// Keys prefetched together: enough to use all outstanding misses of a core, few enough to stay in its first-level
 /// cache.

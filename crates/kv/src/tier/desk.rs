@@ -74,8 +74,8 @@ impl Drop for Reserved {
     }
 }
 
-/// Keeps a record staged, and its bytes counted.
-pub(crate) struct Hold {
+/// Keeps a record staged, and its bytes counted, as long as it lives.
+pub struct Hold {
     ticket: Ticket,
     release: Rc<dyn Fn(&Ticket)>,
     _reserved: Option<Reserved>,

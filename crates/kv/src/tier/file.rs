@@ -139,8 +139,11 @@ impl TierFile {
         let nonce = u64::from_le_bytes(nonce);
         // An earlier, larger one gives its room back.
         file.set_len(HEAD_BYTES).map_err(failed("write"))?;
-        reserve(&file, settings.bytes)
-            .map_err(|source| TierError::NoRoom { path: path.clone(), bytes: settings.bytes, source })?;
+        reserve(&file, settings.bytes).map_err(|source| TierError::NoRoom {
+            path: path.clone(),
+            bytes: settings.bytes,
+            source,
+        })?;
         file.write_all_at(MAGIC, 0).map_err(failed("write"))?;
         Ok(TierFile { file, part_bytes, nonce })
     }

@@ -1,8 +1,8 @@
 //! The tier behind a cache, and the queue of operations that wait for it.
 //!
 //! `dunlin_store::tier` decides what is written where, and where an item is. Here it gets a device: a file, and threads
-//! that read and write it ([`pool`]), so that a core never waits for a disk. An operation whose item has to be read waits
-//! at the [desk](desk) of its core, in a queue of `dunlin_schedule`: the rank that its request carries, and what its
+//! that read and write it ([`Pool`]), so that a core never waits for a disk. An operation whose item has to be read waits
+//! at the desk (`desk.rs`) of its core, in a queue of `dunlin_schedule`: the rank that its request carries, and what its
 //! client has had so far, decide which reads the device gets next.
 //!
 //! | File | What it holds |
@@ -22,8 +22,8 @@ mod tests;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use desk::{DeskStats, RANK_CLASSES, Waits};
-pub(crate) use desk::{Desk, Hold, Parcel, Waiter, client_number, fetch};
+pub(crate) use desk::{Desk, Parcel, Waiter, client_number, fetch};
+pub use desk::{DeskStats, Hold, RANK_CLASSES, Waits};
 pub use file::{Device, TierError, TierFile};
 pub use pool::Pool;
 pub use schedule::Schedule;

@@ -1,6 +1,6 @@
 //! Desks in front of devices that answer when they are told to, or not at all.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -83,7 +83,8 @@ async fn until(what: &str, is_so: impl Fn() -> bool) {
     let begun = std::time::Instant::now();
     while !is_so() {
         assert!(begun.elapsed() < PATIENCE, "waited in vain: {what}");
-        tokio::time::sleep(Duration::from_micros(50)).await;
+        tokio::task::yield_now().await;
+        std::thread::yield_now();
     }
 }
 
@@ -100,8 +101,9 @@ async fn fill(shard: &TestShard) -> Vec<(String, Ticket)> {
     for number in 0..6_000 {
         put(shard, number);
         if number % 40 == 0 {
-            until("a write", || tier_stats(shard).count("dropped") == 0).await;
-            tokio::time::sleep(Duration::from_micros(100)).await;
+            // A block has fewer than 200 of them, and four may wait.
+            let stats = || tier_stats(shard);
+            until("a write", || (stats().count("writes") + 3) * 200 >= stats().count("stored")).await;
         }
     }
     until("writes", || located(shard).len() >= 1_000).await;
@@ -139,10 +141,9 @@ impl Waiter for Noting {
     }
 
     fn serve(self: Box<Self>, hold: Option<Hold>, _: Waited) {
-        let mut store = self.shard.store.borrow_mut();
+        let store = self.shard.store.borrow();
         let key = store.key(self.name.as_bytes()).unwrap();
         let is_found = store.peek(&key).is_some_and(|item| item.value == VALUE);
-        let _ = store.get(&key);
         drop(store);
         self.served.borrow_mut().push((self.number, is_found));
         drop(hold);
@@ -153,9 +154,9 @@ impl Waiter for Noting {
     }
 }
 
-fn run<F: Future<Output = ()>>(test: impl FnOnce() -> F) {
+fn run(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    LocalSet::new().block_on(&runtime, async { test().await });
+    LocalSet::new().block_on(&runtime, test);
 }
 
 fn orders() -> Vec<Schedule> {
@@ -173,22 +174,22 @@ fn orders() -> Vec<Schedule> {
 #[test]
 fn nobody_starves_under_overload_whatever_the_order() {
     for schedule in orders() {
-        run(async || {
+        run(async move {
             let (open, gate) = channel();
             let order = schedule.queue.order.clone();
             let shard = shard(Arc::new(Memory::new(Some(gate))), 1, schedule);
             spawn_local(attend(shard.clone()));
             let cold = fill(&shard).await;
             let served = Rc::new(RefCell::new(Vec::new()));
-            let mut next = 0;
-            let mut push = |count: usize| {
+            let next = Cell::new(0);
+            let push = |count: usize| {
                 for _ in 0..count {
-                    let (name, ticket) = cold[100 + next % (cold.len() - 100)].clone();
-                    let (shard, served) = (shard.clone(), served.clone());
-                    let waiter = Box::new(Noting { name, number: next, shard: shard.clone(), served });
-                    let parcel = Parcel { ticket, rank: 0, cost: 1, client: next as u32 % 8, waiter };
+                    let number = next.replace(next.get() + 1);
+                    let (name, ticket) = cold[100 + number % (cold.len() - 100)].clone();
+                    let served = served.clone();
+                    let waiter = Box::new(Noting { name, number, shard: shard.clone(), served });
+                    let parcel = Parcel { ticket, rank: 0, cost: 1, client: number as u32 % 8, waiter };
                     shard.desk().unwrap().push(parcel);
-                    next += 1;
                 }
                 advance(&shard);
             };
@@ -199,7 +200,7 @@ fn nobody_starves_under_overload_whatever_the_order() {
             tokio::task::yield_now().await;
             let mut reads = 0;
             while !victim.is_finished() {
-                assert!(reads < 3_000, "{order:?}: it starves behind {next} others");
+                assert!(reads < 3_000, "{order:?}: it starves behind {} others", next.get());
                 push(2);
                 let before = tier_stats(&shard).count("reads");
                 open.send(()).unwrap();
@@ -218,7 +219,7 @@ fn nobody_starves_under_overload_whatever_the_order() {
 
 #[test]
 fn ranks_decide_who_is_read_first_and_a_client_that_lies_has_its_share() {
-    run(async || {
+    run(async {
         let (open, gate) = channel();
         let mut schedule = Schedule::new(Order::Exact { ageing: None });
         schedule.queue.damping = Some(Damping { burst: 8 });
@@ -252,7 +253,7 @@ fn ranks_decide_who_is_read_first_and_a_client_that_lies_has_its_share() {
 
 #[test]
 fn a_value_that_many_wait_for_is_read_once() {
-    run(async || {
+    run(async {
         let (open, gate) = channel();
         let shard = shard(Arc::new(Memory::new(Some(gate))), 4, Schedule::default());
         spawn_local(attend(shard.clone()));
@@ -272,7 +273,7 @@ fn a_value_that_many_wait_for_is_read_once() {
 
 #[test]
 fn what_was_changed_while_it_was_read_is_not_what_was_read() {
-    run(async || {
+    run(async {
         let (open, gate) = channel();
         let shard = shard(Arc::new(Memory::new(Some(gate))), 4, Schedule::default());
         spawn_local(attend(shard.clone()));
@@ -303,7 +304,7 @@ fn what_was_changed_while_it_was_read_is_not_what_was_read() {
 
 #[test]
 fn errors_of_the_device_are_misses_and_counted() {
-    run(async || {
+    run(async {
         let device = Arc::new(Memory::new(None));
         let shard = shard(device.clone(), 2, Schedule::default());
         spawn_local(attend(shard.clone()));
@@ -366,7 +367,9 @@ fn settings_that_cannot_work_are_refused_with_what_to_do() {
     let refusal = |settings: &TierSettings, cores| TierFile::open(settings, cores).unwrap_err().to_string();
     assert!(refusal(&TierSettings { bytes: 100_000, ..good.clone() }, 1).contains("give it at least 528384"));
     assert!(refusal(&TierSettings { reads: 0, ..good.clone() }, 1).contains("choose 1 to 256"));
-    assert!(refusal(&TierSettings { path: "/no/such/directory/tier".into(), ..good.clone() }, 1).contains("cannot open"));
+    assert!(
+        refusal(&TierSettings { path: "/no/such/directory/tier".into(), ..good.clone() }, 1).contains("cannot open")
+    );
     let error = refusal(&TierSettings { bytes: 1 << 60, ..good.clone() }, 1);
     assert!(error.contains("choose a smaller size"), "{error}");
     let _ = std::fs::remove_file(&good.path);

@@ -4,11 +4,11 @@ use std::io::{BufRead, BufReader, Read};
 use std::rc::Rc;
 use std::time::Duration;
 
+use dunlin_kv::KvClient;
 use dunlin_kv::client::ClientConfig;
 use dunlin_kv::server::{Server, ServerConfig};
 use dunlin_kv::tier::TierSettings;
-use dunlin_kv::wire::{OPERATE, RANKED_MULTI_GET, RANKED_OPERATE, RANKED_BYTES, Ranked, WAITED_BYTES, Waited};
-use dunlin_kv::KvClient;
+use dunlin_kv::wire::{OPERATE, RANKED_BYTES, RANKED_MULTI_GET, RANKED_OPERATE, Ranked, WAITED_BYTES, Waited};
 use dunlin_net::AnyTransport;
 use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_store::Mode;
@@ -101,7 +101,10 @@ fn memcached_clients_find_what_memory_has_no_room_for() {
     let [a, b, c, d, ..] = cold[..] else { panic!("{cold:?}") };
     client.ask(format!("append key{a} 0 0 4\r\nmore\r\n").as_bytes(), b"STORED\r\n");
     client.ask(format!("add key{b} 0 0 1\r\nx\r\n").as_bytes(), b"NOT_STORED\r\n");
-    client.ask(format!("incr key{b} 1\r\n").as_bytes(), b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n");
+    client.ask(
+        format!("incr key{b} 1\r\n").as_bytes(),
+        b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n",
+    );
     client.ask(format!("touch key{b} 0\r\n").as_bytes(), b"TOUCHED\r\n");
     client.ask(format!("delete key{c}\r\n").as_bytes(), b"DELETED\r\n");
     client.ask(format!("delete key{c}\r\nget key{c}\r\n").as_bytes(), b"NOT_FOUND\r\nEND\r\n");

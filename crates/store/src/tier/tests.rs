@@ -9,7 +9,7 @@ use crate::{Condition, Delta, Mode, Partition, PartitionConfig, Put, Refused, Si
 const MEMORY_BYTES: usize = 1 << 20;
 const TIER_BYTES: u64 = 2 << 20;
 const KEYS: u64 = 6_000;
-const STEPS: usize = 30_000;
+const STEPS: usize = 50_000;
 const NOW: UnixSeconds = 1_800_000_000;
 
 struct Random(u64);
@@ -110,14 +110,7 @@ impl World {
         assert!(store.attach_tier(tier));
         store.set_now(NOW);
         let device = Device { bytes: vec![0; TIER_BYTES as usize], writes: Vec::new(), reads: Vec::new(), faults };
-        World {
-            store,
-            device,
-            random: Random(seed * 77 + 1),
-            model: HashMap::new(),
-            now: NOW,
-            held: Vec::new(),
-        }
+        World { store, device, random: Random(seed * 77 + 1), model: HashMap::new(), now: NOW, held: Vec::new() }
     }
 
     fn key_of(number: u64) -> Vec<u8> {
@@ -164,7 +157,7 @@ impl World {
         }
         let before = self.live(number);
         // Not a number.
-        let mut value = vec![self.random.next() as u8; 100 + self.random.below(500) as usize];
+        let mut value = vec![self.random.next() as u8; 100 + self.random.below(1_900) as usize];
         value[0] = b'x';
         let flags = self.random.next() as u32;
         let expires = self.random.one_in(4).then(|| self.now + 1 + self.random.below(50) as u32);
@@ -294,8 +287,8 @@ impl World {
 fn what_is_found_is_the_last_version() {
     for seed in 1..=4 {
         let stats = World::run(seed, NO_FAULTS);
-        assert!(stats.hits > 500 && stats.recalled > 300 && stats.reads > 500, "seed {seed}: {stats:?}");
-        assert!(stats.evicted > 100, "seed {seed}: blocks are used again: {stats:?}");
+        assert!(stats.hits > 200 && stats.recalled > 100 && stats.reads > 200, "seed {seed}: {stats:?}");
+        assert!(stats.evicted > 20, "seed {seed}: blocks are used again: {stats:?}");
         assert_eq!((stats.read_errors, stats.write_errors, stats.corrupt, stats.lost), (0, 0, 0, 0), "seed {seed}");
     }
 }

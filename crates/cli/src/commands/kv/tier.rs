@@ -94,9 +94,7 @@ impl TierArguments {
         let mut schedule = match self.schedule {
             OrderArgument::Fifo => Schedule::new(Order::Fifo),
             OrderArgument::Exact => Schedule::new(Order::Exact { ageing }),
-            OrderArgument::Learnt => {
-                Schedule::new(Order::Learnt { levels: self.schedule_levels.unwrap_or(8), ageing })
-            }
+            OrderArgument::Learnt => Schedule::new(Order::Learnt { levels: self.schedule_levels.unwrap_or(8), ageing }),
             OrderArgument::Levels => {
                 let count = self.schedule_levels.unwrap_or(4).min(1024) as u32;
                 let weights = match &self.schedule_weights[..] {
