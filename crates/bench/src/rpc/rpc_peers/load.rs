@@ -1,5 +1,6 @@
 //! The load on every system: the same calls, measured in the same way.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -37,7 +38,8 @@ pub(super) async fn latency(mut caller: impl Caller, size: usize, run: Duration)
     }
 }
 
-/// Calls per second with `outstanding` of them at any time.
+/// Calls per second with `outstanding` of them at any time. It goes on beyond `run` until as many calls have ended as
+/// there are outstanding ones, so that a short run of a slow system has a rate, too.
 pub(super) async fn rate(
     caller: impl Caller,
     size: usize,
@@ -46,33 +48,40 @@ pub(super) async fn rate(
 ) -> Result<f64, BenchError> {
     let payload: Rc<[u8]> = vec![7; size].into();
     let warm = Instant::now() + run.mul_f64(WARM_UP_SHARE);
-    let end = warm + run;
+    let ended = Rc::new(Ended { warm, end: warm + run, calls_min: outstanding as u64, calls: Cell::new(0) });
     let tasks = LocalSet::new();
     let callers: Vec<_> = (0..outstanding)
-        .map(|_| tasks.spawn_local(call_until(caller.clone(), Rc::clone(&payload), warm, end)))
+        .map(|_| tasks.spawn_local(call_until(caller.clone(), Rc::clone(&payload), Rc::clone(&ended))))
         .collect();
-    let counts = tasks.run_until(futures::future::join_all(callers)).await;
-    let mut calls = 0;
-    for count in counts {
-        calls += count.map_err(|e| BenchError::io("run a task")(e.into()))??;
+    for caller in tasks.run_until(futures::future::join_all(callers)).await {
+        caller.map_err(|e| BenchError::io("run a task")(e.into()))??;
     }
-    Ok(calls as f64 / run.as_secs_f64())
+    Ok(ended.calls.get() as f64 / warm.elapsed().as_secs_f64())
 }
 
-/// Makes calls one after another; returns how many ended between `warm` and `end`.
-async fn call_until(
-    mut caller: impl Caller,
-    payload: Rc<[u8]>,
+/// The calls that all callers have seen end since the warm-up.
+struct Ended {
     warm: Instant,
     end: Instant,
-) -> Result<u64, BenchError> {
-    let mut calls = 0;
+    calls_min: u64,
+    calls: Cell<u64>,
+}
+
+impl Ended {
+    /// Counts a call that ended now; true if it was the caller's last one.
+    fn count(&self) -> bool {
+        let now = Instant::now();
+        self.calls.set(self.calls.get() + u64::from(now >= self.warm));
+        now >= self.end && self.calls.get() >= self.calls_min
+    }
+}
+
+/// Makes calls one after another, until enough have ended.
+async fn call_until(mut caller: impl Caller, payload: Rc<[u8]>, ended: Rc<Ended>) -> Result<(), BenchError> {
     loop {
         caller.echo(Rc::clone(&payload)).await?;
-        let now = Instant::now();
-        if now >= end {
-            return Ok(calls);
+        if ended.count() {
+            return Ok(());
         }
-        calls += u64::from(now >= warm);
     }
 }
