@@ -257,9 +257,11 @@ impl Desk {
     }
 }
 
-/// Where a read can find the device, if that is what the next step needs.
+/// What an operation does next.
 enum Next {
+    /// It runs; this record is held for it.
     Serve(Option<Ticket>),
+    /// It waits for a read that has begun.
     Wait,
 }
 

@@ -4,6 +4,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use dunlin_store::tier::{TIER_BLOCKS_MIN, TierConfig};
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
@@ -16,6 +18,9 @@ use super::TierSettings;
 const MAGIC: &[u8; 16] = b"dunlin kv tier 1";
 /// Bytes before the first part.
 const HEAD_BYTES: u64 = 4096;
+/// How often a file is tried that another server has locked.
+const LOCK_TRIES: u32 = 20;
+const LOCK_WAIT: Duration = Duration::from_millis(25);
 /// Smallest part of a core: blocks of 64 KiB.
 const PART_BYTES_MIN: u64 = TIER_BLOCKS_MIN * (64 << 10);
 
@@ -129,7 +134,7 @@ impl TierFile {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let mut file = options.open(path).map_err(failed("open"))?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
+        lock(&file).map_err(|errno| match errno {
             Errno::WOULDBLOCK => TierError::InUse { path: path.clone() },
             errno => failed("lock")(errno.into()),
         })?;
@@ -161,6 +166,17 @@ impl TierFile {
         config.value_bytes_min = settings.value_bytes_min;
         config
     }
+}
+
+/// Locks a file. A server that has just ended may have a thread that is still reading it.
+fn lock(file: &File) -> Result<(), Errno> {
+    for _ in 0..LOCK_TRIES {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => thread::sleep(LOCK_WAIT),
+            result => return result,
+        }
+    }
+    Err(Errno::WOULDBLOCK)
 }
 
 /// Checks that a file is empty, or one of ours.

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -352,7 +352,7 @@ fn a_file_belongs_to_one_server_and_foreign_files_stay_as_they_are() {
     assert_eq!(second.read(second.part(1), 11).unwrap(), [0; 11]);
     assert!(second.read(4 << 20, 1).is_err(), "beyond its end");
     drop(second);
-    for (foreign, what) in [(&b"somebody's diary"[..], "another file"), (b"dunlin kv tie", "a damaged one")] {
+    for (foreign, what) in [(&b"somebody's diary"[..], "another file"), (&b"dunlin kv tie"[..], "a damaged one")] {
         std::fs::write(&settings.path, foreign).unwrap();
         let error = TierFile::open(&settings, 2).unwrap_err();
         assert!(matches!(error, TierError::Foreign { .. }), "{what}: {error}");
