@@ -49,7 +49,7 @@ pub enum Ran {
     Over,
     /// Run it again, after the other tasks of the core had their turn.
     More,
-    /// Run it again, after these records have been read: see [`Batch::take_awaited`].
+    /// Run it again, after these records have been read: see `Batch::take_awaited`.
     Tier,
 }
 

@@ -8,25 +8,25 @@ pub struct Schedule {
     /// The order, the damping of claims, and the limit.
     pub queue: QueueConfig,
     /// The levels of requests without a rank, if ranks are levels ([`Order::Weighted`]).
-    levels: Option<Levels>,
+    intervals: Option<Levels>,
 }
 
 impl Schedule {
     /// Serves in this order, with the default damping and limit. For [`Schedule::levels`], use that.
     pub fn new(order: Order) -> Schedule {
-        Schedule { queue: QueueConfig { order, ..QueueConfig::default() }, levels: None }
+        Schedule { queue: QueueConfig { order, ..QueueConfig::default() }, intervals: None }
     }
 
     /// Serves levels by deficit round robin with their weights. Requests without a rank get the level whose interval
     /// contains their number of keys.
     pub fn levels(levels: Levels) -> Schedule {
         let order = Order::Weighted { weights: levels.weights().to_vec() };
-        Schedule { levels: Some(levels), ..Schedule::new(order) }
+        Schedule { intervals: Some(levels), ..Schedule::new(order) }
     }
 
     /// Returns the rank of a request for this many keys that does not carry one.
     pub(crate) fn rank(&self, keys: usize) -> u64 {
-        match (&self.queue.order, &self.levels) {
+        match (&self.queue.order, &self.intervals) {
             (Order::Fifo, _) => 0,
             (_, Some(levels)) => {
                 let mut opset = [Opset { partition: 0, ops: 1, cost: keys as u64, rank: 0 }];

@@ -149,7 +149,7 @@ impl Arguments {
             HashArgument::Siphash => KeyFunction::SipHash,
         };
         config.snapshot.clone_from(&self.snapshot);
-        config.tier = self.tier.settings(self.memory);
+        config.tier = self.tier.settings(self.memory)?;
         config.schedule = self.tier.schedule()?;
         Ok(config)
     }
@@ -231,7 +231,8 @@ fn ready_line(server: &Server, arguments: &Arguments, metrics: Option<SocketAddr
         ModeArgument::Cache => "cache",
         ModeArgument::Store => "store",
     };
-    let tier = arguments.tier.settings(arguments.memory);
+    // It was read before the server started.
+    let tier = arguments.tier.settings(arguments.memory).ok().flatten();
     let tier = tier.map_or(String::new(), |tier| {
         format!(" with a tier of {} in {}", human_bytes(tier.bytes), tier.path.display())
     });

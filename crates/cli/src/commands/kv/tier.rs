@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use dunlin_kv::tier::{READS_DEFAULT, READS_MAX, Schedule, TierSettings, VALUE_BYTES_MIN_DEFAULT};
 use dunlin_schedule::{Ageing, Damping, Levels, Order, Overflow};
 
@@ -24,35 +24,35 @@ pub struct TierArguments {
     #[arg(long, value_name = "FILE")]
     tier: Option<PathBuf>,
     /// Size of FILE [default: 4 times --memory]
-    #[arg(long, value_name = "BYTES", requires = "tier", value_parser = bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
     tier_size: Option<usize>,
     /// Memory for the index of FILE, besides --memory: 46 bytes for each item [default: an eighth of --memory]
-    #[arg(long, value_name = "BYTES", requires = "tier", value_parser = bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
     tier_index: Option<usize>,
     /// Values shorter than this are not kept in FILE
-    #[arg(long, value_name = "BYTES", requires = "tier", default_value_t = VALUE_BYTES_MIN_DEFAULT)]
+    #[arg(long, value_name = "BYTES", default_value_t = VALUE_BYTES_MIN_DEFAULT)]
     tier_value_min: usize,
     /// Reads that the device is given at a time
-    #[arg(long, value_name = "READS", requires = "tier", default_value_t = READS_DEFAULT, value_parser = reads)]
+    #[arg(long, value_name = "READS", default_value_t = READS_DEFAULT, value_parser = reads)]
     tier_reads: usize,
     /// Make each read take at least this long, for experiments
-    #[arg(long, value_name = "TIME", requires = "tier", default_value_t = Human(Duration::ZERO),
+    #[arg(long, value_name = "TIME", default_value_t = Human(Duration::ZERO),
         value_parser = human(DELAY))]
     tier_delay: Human,
     /// Order in which operations that wait for the tier are served
-    #[arg(long, value_name = "ORDER", requires = "tier", default_value = "learnt")]
+    #[arg(long, value_name = "ORDER", default_value = "learnt")]
     schedule: OrderArgument,
     /// Levels of --schedule levels and learnt [default: 4 and 8]
-    #[arg(long, value_name = "LEVELS", requires = "tier")]
+    #[arg(long, value_name = "LEVELS")]
     schedule_levels: Option<usize>,
     /// Weights of --schedule levels, the fastest first [default: as many as levels, down to 1]
-    #[arg(long, value_name = "WEIGHTS", requires = "tier", value_delimiter = ',')]
+    #[arg(long, value_name = "WEIGHTS", value_delimiter = ',')]
     schedule_weights: Vec<u32>,
     /// With --schedule levels, each level has requests up to this many times as large as the one before
-    #[arg(long, value_name = "FACTOR", requires = "tier", default_value = "3")]
+    #[arg(long, value_name = "FACTOR", default_value = "3")]
     schedule_range: u64,
     /// Operations by which a client may exceed its share before its claims count for nothing; 0 to believe every claim
-    #[arg(long, value_name = "OPERATIONS", requires = "tier", default_value_t = Damping::default().burst)]
+    #[arg(long, value_name = "OPERATIONS", default_value_t = Damping::default().burst)]
     schedule_lead: u32,
 }
 
@@ -76,16 +76,19 @@ fn reads(text: &str) -> Result<usize, String> {
 }
 
 impl TierArguments {
-    /// Returns the settings of the tier, beside this much memory for items.
-    pub fn settings(&self, memory: usize) -> Option<TierSettings> {
-        let path = self.tier.clone()?;
+    /// Returns the settings of the tier, if there is one, beside this much memory for items.
+    pub fn settings(&self, memory: usize) -> Result<Option<TierSettings>> {
+        let Some(path) = self.tier.clone() else {
+            ensure!(self.tier_size.is_none() && self.tier_index.is_none(), "a size of which tier? Name it with --tier");
+            return Ok(None);
+        };
         let size = self.tier_size.map_or(TIMES_MEMORY.saturating_mul(memory as u64), |size| size as u64);
         let mut settings = TierSettings::new(path, size, memory);
         settings.index_bytes = self.tier_index.unwrap_or(settings.index_bytes);
         settings.value_bytes_min = self.tier_value_min;
         settings.reads = self.tier_reads;
         settings.delay = self.tier_delay.0;
-        Some(settings)
+        Ok(Some(settings))
     }
 
     /// Returns the order of what waits for it.
