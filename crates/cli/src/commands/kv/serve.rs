@@ -90,13 +90,14 @@ pub struct Arguments {
     /// server at a time: it locks FILE.lock
     #[arg(long, value_name = "FILE")]
     snapshot: Option<PathBuf>,
-    #[command(flatten)]
-    tier: TierArguments,
     /// Serve metrics for Prometheus at http://HOST:PORT/metrics
     #[arg(long, value_name = "HOST:PORT")]
     metrics: Option<SocketAddr>,
     #[command(flatten)]
     _source: Source,
+    // Last: its heading is that of all options after it.
+    #[command(flatten)]
+    tier: TierArguments,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
