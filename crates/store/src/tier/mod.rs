@@ -389,10 +389,12 @@ impl Tier {
 
     /// Closes the open block. False if too many wait for the device.
     fn close(&mut self) -> bool {
+        if self.writing >= self.config.writes_max {
+            return false;
+        }
         // The next block will be written in place of the oldest, which is gone then. It may still wait to be written, if
         // the device is stuck.
-        let has_room = self.blocks.len() as u64 + 1 < self.ring || self.drop_oldest();
-        if self.writing >= self.config.writes_max || !has_room {
+        if self.blocks.len() as u64 + 1 >= self.ring && !self.drop_oldest() {
             return false;
         }
         let number = self.open_number();
