@@ -3,8 +3,8 @@
 //! The first byte says which parser gets the rest.
 
 use dunlin_index::wire::{
-    COUNT_PAGE, Counted, LONG_PAGE, Page, SHORT_PAGE, ScanRequest, encode_key, encode_plain, encode_put, parse_key,
-    parse_plain, parse_put,
+    COUNT_PAGE, Counted, DELETE_PAGE, LONG_PAGE, Page, SHORT_PAGE, ScanRequest, encode_key, encode_plain, encode_put,
+    parse_key, parse_plain, parse_put,
 };
 use dunlin_index::{KEY_BYTES_MAX, ServerStats, VALUE_BYTES_MAX};
 use dunlin_rpc::MsgBuf;
@@ -28,7 +28,7 @@ pub fn check(bytes: &[u8]) {
             }
         }
         2 => {
-            for most in [SHORT_PAGE, LONG_PAGE, COUNT_PAGE] {
+            for most in [SHORT_PAGE, LONG_PAGE, COUNT_PAGE, DELETE_PAGE] {
                 if let Ok(scan) = ScanRequest::parse(bytes, most) {
                     assert!(scan.limits.are_within(most) && !scan.range.is_reversed());
                     assert!(scan.after.is_none_or(|after| scan.range.contains(after.key)));

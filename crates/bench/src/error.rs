@@ -16,6 +16,7 @@ use dunlin_serve::{HandleError, ServeError};
 use dunlin_sim::SimError;
 use dunlin_smr::NodeError;
 use dunlin_store::PartitionError;
+use dunlin_txn::{ConfigurationError, TxnError};
 
 /// Why an experiment, or a process of it, has no result. A missed target is not an error.
 ///
@@ -98,6 +99,9 @@ pub enum BenchError {
     /// A sequencer could not start, or a client of it got no number.
     #[error("sequencer: {0}")]
     Sequencer(String),
+    /// Transactions failed, or their results were wrong.
+    #[error("transactions: {0}")]
+    Transactions(String),
     /// An endpoint could not be handed to other threads.
     #[error("handle: {0}")]
     Serve(ServeError),
@@ -173,6 +177,18 @@ impl From<DirectError> for BenchError {
 impl From<SeqError> for BenchError {
     fn from(error: SeqError) -> Self {
         BenchError::Sequencer(error.to_string())
+    }
+}
+
+impl From<ConfigurationError> for BenchError {
+    fn from(error: ConfigurationError) -> Self {
+        BenchError::Transactions(error.to_string())
+    }
+}
+
+impl From<TxnError> for BenchError {
+    fn from(error: TxnError) -> Self {
+        BenchError::Transactions(error.to_string())
     }
 }
 

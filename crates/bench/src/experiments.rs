@@ -3,14 +3,15 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use dunlin_lab::Settings;
 use dunlin_lab::measure::BusyNeighbour;
 use dunlin_lab::peer::{self, Entry, Launcher};
-use dunlin_lab::report::{Papers, Report};
+use dunlin_lab::report::docs::{Highlight, Page};
+use dunlin_lab::report::{Metric, Papers, Report};
+use dunlin_lab::{LabError, Settings, matches};
 
 pub use crate::demo::check_data as check_demo_data;
 
-use crate::{BenchError, Lab, coord, demo, kv, rein, rpc, seq, sim, smr, store};
+use crate::{BenchError, Lab, coord, demo, index, kv, rein, rpc, seq, sim, smr, store, txn};
 
 /// One experiment.
 #[derive(Debug, Clone, Copy)]
@@ -31,6 +32,8 @@ pub struct Outcome {
     pub report: Report,
     /// Why it ended early.
     pub error: Option<BenchError>,
+    /// Cases that were left out, because the user wanted others.
+    pub left_out: Vec<String>,
 }
 
 /// The experiments of one subject, the roles of their processes, and the papers' figures.
@@ -42,14 +45,79 @@ pub(crate) struct Area {
     pub papers: &'static str,
 }
 
-/// Every area, in the order of `bench list`.
-const AREAS: [Area; 9] =
-    [rpc::AREA, sim::AREA, store::AREA, kv::AREA, smr::AREA, coord::AREA, rein::AREA, seq::AREA, demo::AREA];
+/// Every area with its name, in the order of `bench list`.
+const AREAS: &[(&str, Area)] = &[
+    ("rpc", rpc::AREA),
+    ("sim", sim::AREA),
+    ("store", store::AREA),
+    ("kv", kv::AREA),
+    ("smr", smr::AREA),
+    ("coord", coord::AREA),
+    ("txn", txn::AREA),
+    ("rein", rein::AREA),
+    ("seq", seq::AREA),
+    ("index", index::AREA),
+    ("demo", demo::AREA),
+];
 
 /// Every experiment, in the order of `bench list`.
 pub fn all() -> impl Iterator<Item = &'static Experiment> {
-    AREAS.into_iter().flat_map(|area| area.experiments)
+    AREAS.iter().flat_map(|(_, area)| area.experiments)
 }
+
+/// The results page of each area that has experiments.
+pub fn pages() -> impl Iterator<Item = Page<'static>> {
+    AREAS.iter().filter(|(_, area)| !area.experiments.is_empty()).map(|(name, area)| Page {
+        area: name,
+        experiments: area.experiments.iter().map(|experiment| (experiment.name, experiment.about)).collect(),
+    })
+}
+
+/// The figures of README.md.
+pub const HIGHLIGHTS: [Highlight; 6] = [
+    Highlight {
+        experiment: "rpc-peers",
+        metric: Metric::LatencyP50,
+        what: "32 B call over UDP, one outstanding, p50",
+        case: "dunlin over udp",
+        rival: "tarpc over TCP",
+    },
+    Highlight {
+        experiment: "rpc-peers",
+        metric: Metric::Rate,
+        what: "32 B calls over UDP, 60 in flight",
+        case: "dunlin over udp",
+        rival: "tarpc over TCP",
+    },
+    Highlight {
+        experiment: "kv-memcached",
+        metric: Metric::Operations,
+        what: "memcached GET over TCP, 8 connections x 64",
+        case: "Dunlin, GET, 8 connections x 64",
+        rival: "memcached, GET, 8 connections x 64",
+    },
+    Highlight {
+        experiment: "store-ops",
+        metric: Metric::Operations,
+        what: "GET from a table of 1 M items, one at a time",
+        case: "Dunlin, cache, 1 M items, 100 % GET, uniform, one at a time",
+        rival: "hashbrown, 1 M items, 100 % GET, uniform, one at a time",
+    },
+    Highlight {
+        experiment: "smr-etcd",
+        metric: Metric::Operations,
+        what: "replicated put to disk over UDP, 64 clients",
+        case: "Dunlin over udp, disk, put, 64 clients",
+        rival: "etcd, disk, put, 64 clients",
+    },
+    Highlight {
+        experiment: "smr-etcd",
+        metric: Metric::LatencyP50,
+        what: "replicated put to disk over UDP, 1 client, p50",
+        case: "Dunlin over udp, disk, put, 1 client",
+        rival: "etcd, disk, put, 1 client",
+    },
+];
 
 /// Experiments that only some builds include, each with its cargo feature.
 const BY_FEATURE: [(&str, &str); 2] = [("rpc-peers", "peers"), ("smr-etcd", "etcd")];
@@ -79,13 +147,13 @@ const DEMO_RUN_MIN: Duration = Duration::from_millis(50);
 
 /// Every role of a process in an experiment.
 fn roles() -> Vec<Entry> {
-    let of_areas = AREAS.into_iter().flat_map(|area| area.roles).copied();
+    let of_areas = AREAS.iter().flat_map(|(_, area)| area.roles).copied();
     of_areas.chain([Entry::of::<BusyNeighbour>()]).collect()
 }
 
 /// The papers' figures for all experiments.
 fn papers() -> Result<Papers, BenchError> {
-    Ok(Papers::read(AREAS.map(|area| area.papers))?)
+    Ok(Papers::read(AREAS.iter().map(|(_, area)| area.papers))?)
 }
 
 /// Runs as a process of an experiment. The program calls this when its first argument is [`peer::ARGUMENT`].
@@ -93,20 +161,25 @@ pub fn serve_peer() -> ExitCode {
     peer::serve(&roles())
 }
 
-/// The experiments selected by a name: one, or all for `all`.
+/// The experiments with one of these names, each once, in the order of `bench list`. In a name `*` stands for any text,
+/// and `all` is the name of all.
 ///
 /// # Errors
-/// [`BenchError::UnknownExperiment`]; [`BenchError::NotInThisBuild`] for one whose cargo feature is off.
-pub fn find(name: &str) -> Result<Vec<&'static Experiment>, BenchError> {
-    let found: Vec<_> = all().filter(|experiment| name == "all" || experiment.name == name).collect();
-    if found.is_empty() {
-        if let Some((name, feature)) = BY_FEATURE.into_iter().find(|(optional, _)| *optional == name) {
+/// [`BenchError::UnknownExperiment`] for a name that none has; [`BenchError::NotInThisBuild`] for one whose cargo
+/// feature is off.
+pub fn find(names: &[String]) -> Result<Vec<&'static Experiment>, BenchError> {
+    let is_called = |experiment: &Experiment, name: &str| name == "all" || matches(name, experiment.name);
+    for name in names {
+        if all().any(|experiment| is_called(experiment, name)) {
+            continue;
+        }
+        if let Some((name, feature)) = BY_FEATURE.into_iter().find(|(optional, _)| optional == name) {
             return Err(BenchError::NotInThisBuild { name, feature });
         }
         let known: Vec<_> = all().map(|experiment| experiment.name).chain(["all"]).collect();
-        return Err(BenchError::UnknownExperiment { name: name.into(), known: known.join(", ") });
+        return Err(BenchError::UnknownExperiment { name: name.clone(), known: known.join(", ") });
     }
-    Ok(found)
+    Ok(all().filter(|experiment| names.iter().any(|name| is_called(experiment, name))).collect())
 }
 
 impl Experiment {
@@ -117,7 +190,9 @@ impl Experiment {
     pub fn run(&self, settings: Settings, launcher: Launcher) -> Result<Outcome, BenchError> {
         let mut lab = Lab::open(self.name, settings, papers()?, launcher)?;
         let error = (self.run)(&mut lab).err();
-        Ok(Outcome { report: lab.finish(), error })
+        let error = error.filter(|error| !matches!(error, BenchError::Lab(LabError::NoneWanted)));
+        let left_out = lab.left_out();
+        Ok(Outcome { report: lab.finish(), error, left_out })
     }
 }
 
@@ -135,6 +210,28 @@ mod tests {
         assert_eq!(names.len(), roles().len());
         let experiments: HashSet<_> = all().map(|experiment| experiment.name).collect();
         assert_eq!(experiments.len(), all().count());
+    }
+
+    #[test]
+    fn experiments_are_found_by_names_and_patterns() {
+        let found = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            find(&names).map(|found| found.iter().map(|experiment| experiment.name).collect::<Vec<_>>())
+        };
+        assert_eq!(found(&["kv-rate", "rpc-lat*", "kv-rate"]).unwrap(), ["rpc-latency", "kv-rate"]);
+        assert_eq!(found(&["all"]).unwrap().len(), all().count());
+        assert!(found(&["sim-*"]).unwrap().len() > 3);
+        assert!(
+            matches!(found(&["kv-rate", "none-*"]), Err(BenchError::UnknownExperiment { name, .. }) if name == "none-*")
+        );
+    }
+
+    #[test]
+    fn highlights_are_of_experiments() {
+        for Highlight { experiment, .. } in HIGHLIGHTS {
+            let is_optional = BY_FEATURE.iter().any(|(optional, _)| *optional == experiment);
+            assert!(is_optional || all().any(|it| it.name == experiment), "{experiment}");
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod demo;
 pub mod echo;
 mod error;
 pub mod experiments;
+mod index;
 mod kv;
 mod rein;
 mod rpc;
@@ -20,6 +21,7 @@ mod seq;
 mod sim;
 mod smr;
 mod store;
+mod txn;
 pub mod workload;
 
 pub use error::BenchError;

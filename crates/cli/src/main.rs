@@ -24,7 +24,7 @@ use crate::settings::{Parsed, Refusal};
 
 /// What the commands are for, and examples.
 const HELP: &str = "\
-Services: kv, index, raft, coord, seq. Observation: top, echo. Lab: demo, bench, sim. For shells: completions, man.
+Services: kv, index, raft, coord, seq, txn. Observation: top, echo. Lab: demo, bench, sim. For shells: completions, man.
 
 Examples:
   dunlin demo                                 see what it does on this machine, in half a minute
@@ -34,6 +34,7 @@ Examples:
   dunlin index serve                          an ordered index, which can be scanned
   dunlin coord serve --help                   the cluster manager: who is there, who holds what
   dunlin seq serve --at shm:seq               a sequencer: increasing numbers for many clients
+  dunlin txn serve --help                     transactions over replicated tables in memory
   dunlin bench run rpc-latency                repeat one experiment of the papers";
 
 /// Datacenter RPC over plain datagrams: shared memory within a host, UDP between hosts.
@@ -58,6 +59,7 @@ enum Command {
     Raft(commands::raft::Arguments),
     Coord(commands::coord::Arguments),
     Seq(commands::seq::Arguments),
+    Txn(commands::txn::Arguments),
     Top(commands::top::Arguments),
     #[cfg(feature = "bench")]
     Echo(commands::echo::Arguments),
@@ -115,6 +117,7 @@ fn default_level(command: &Command) -> LevelFilter {
         Command::Raft(arguments) if arguments.serves() => LevelFilter::WARN,
         Command::Coord(arguments) if arguments.serves() => LevelFilter::WARN,
         Command::Seq(arguments) if arguments.serves() => LevelFilter::WARN,
+        Command::Txn(arguments) if arguments.serves() => LevelFilter::WARN,
         Command::Coord(arguments) if arguments.watches() => LevelFilter::INFO,
         // Its faults are intentional.
         #[cfg(feature = "bench")]
@@ -136,6 +139,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Raft(arguments) => commands::raft::run(arguments, interrupt),
         Command::Coord(arguments) => commands::coord::run(arguments, interrupt),
         Command::Seq(arguments) => commands::seq::run(arguments, interrupt),
+        Command::Txn(arguments) => commands::txn::run(arguments, interrupt),
         Command::Top(arguments) => commands::top::run(arguments, interrupt),
         #[cfg(feature = "bench")]
         Command::Bench(arguments) => commands::bench::run(arguments, interrupt),

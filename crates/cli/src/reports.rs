@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use dunlin_bench::BenchError;
 use dunlin_bench::experiments::Outcome;
 use dunlin_lab::LabError;
-use dunlin_lab::report::{self, Report, html, table};
+use dunlin_lab::report::{self, Comparison, Report, html, table};
 use dunlin_serve::signals::EXIT_INTERRUPTED;
 
 use crate::{exit, output};
@@ -41,7 +41,16 @@ impl Files {
         Ok(())
     }
 
-    fn write(&self, reports: &[Report]) -> Result<()> {
+    /// Prints tables, or JSON if that is asked for, and writes the files.
+    pub fn show(&self, reports: &[Report]) -> Result<()> {
+        for report in reports.iter().filter(|_| !self.json) {
+            output::line(format_args!("{}\n", table::render(report)))?;
+        }
+        self.write(reports)
+    }
+
+    /// Writes the files; prints JSON if that is asked for.
+    pub fn write(&self, reports: &[Report]) -> Result<()> {
         let json = || report::json(reports).context("cannot write the report as JSON");
         for file in &self.save {
             let is_page = file.extension().is_some_and(|extension| extension == "html");
@@ -53,6 +62,15 @@ impl Files {
         }
         Ok(())
     }
+}
+
+/// The reports in a file that `--save` wrote.
+pub fn read(file: &Path) -> Result<Vec<Report>> {
+    let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let is_one = text.trim_start().starts_with('{');
+    let reports =
+        if is_one { serde_json::from_str(&text).map(|report| vec![report]) } else { serde_json::from_str(&text) };
+    reports.with_context(|| format!("{} has no reports of `bench run --save`", file.display()))
 }
 
 fn cannot_write(file: &Path) -> String {
@@ -86,6 +104,22 @@ impl<'a> Collected<'a> {
         self.error.is_none()
     }
 
+    /// Whether nothing was measured, without an error.
+    pub fn is_empty(&self) -> bool {
+        self.reports.is_empty() && self.error.is_none()
+    }
+
+    /// Shows what has changed since these reports, and returns the number of rows that are worse.
+    pub fn compare(&self, old: &[Report]) -> Result<usize> {
+        let comparison = Comparison::of(old, &self.reports);
+        if !self.files.json {
+            output::line(format_args!("{}\n", comparison.render()))?;
+        } else {
+            eprintln!("{}", comparison.render());
+        }
+        Ok(comparison.worse().count())
+    }
+
     /// Writes the files, also when an experiment was cut short.
     pub fn finish(self) -> Result<ExitCode> {
         self.files.write(&self.reports)?;
@@ -99,14 +133,14 @@ impl<'a> Collected<'a> {
         }
     }
 
-    /// As [`Collected::finish`], with another exit code if a target was missed.
-    pub fn finish_checked(self) -> Result<ExitCode> {
+    /// As [`Collected::finish`], with another exit code if a target was missed, or if rows are `worse` than they were.
+    pub fn finish_checked(self, worse: usize) -> Result<ExitCode> {
         let missed: usize = self.reports.iter().map(|report| report.missed().count()).sum();
         let code = self.finish()?;
-        if missed == 0 {
+        if missed == 0 && worse == 0 {
             return Ok(code);
         }
-        eprintln!("dunlin: targets missed: {missed}");
+        eprintln!("dunlin: targets missed: {missed}; rows worse than before: {worse}");
         Ok(ExitCode::from(exit::NOT_FOUND))
     }
 }

@@ -132,6 +132,11 @@ fn items_are_stored_found_scanned_and_deleted_over_both_transports() {
     let text = out(&["stats", "--at", near]);
     assert!(text.contains("items  18\n") && text.contains("long-scan") && text.contains("count"), "{text}");
     refused(&["snapshot", "--at", near], "saved no snapshot: the server has no file for snapshots");
+    assert_eq!(out(&["delete", "--at", far, "--from", "key/03", "--to", "key/05"]), "2 items deleted\n");
+    let deleted = out(&["delete", "--at", near, "--prefix", "key/", "--json"]);
+    assert_eq!(json(&deleted), json(r#"{"deleted": 15}"#));
+    assert_eq!(out(&["delete", "--at", near, "--prefix", "key/"]), "0 items deleted\n");
+    assert_eq!(keys(&[]), ["raw\\tkey"]);
     assert_eq!(server.stop("-TERM"), "ended\n");
 }
 
@@ -246,6 +251,9 @@ fn wrong_use_is_refused_with_a_reason_and_silence_is_said() {
         "the lower bound of the scan is above its upper bound",
     );
     refused(&["scan", "--at", &name, "--total", "--from", "b", "--to", "a"], "is above its upper bound");
+    refused(&["delete", "--at", &name, "--from", "b", "--to", "a"], "is above its upper bound");
+    refused(&["delete", "--at", &name, "there", "--prefix", "t"], "cannot be used with");
+    refused(&["delete", "--at", &name], "required");
     refused(&["scan", "--at", &name, "--prefix", "a", "--past", "b"], "does not begin with");
     refused(&["scan", "--at", &name, "--prefix", "a", "--to", "b"], "cannot be used with");
     refused(&["scan", "--at", &name, "--count", "0"], "0 is not in 1..");

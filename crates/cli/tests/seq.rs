@@ -3,6 +3,8 @@
 mod program;
 
 use std::cell::Cell;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::process::Stdio;
 
 use program::raft::{Directory, free_replica};
@@ -61,6 +63,73 @@ fn numbers_are_drawn_one_by_one_and_in_runs_and_can_be_watched() {
     assert_eq!(said, "66541 numbers handed out; go on with --start 4295033831\n");
 }
 
+/// Draws so many numbers by datagrams; they are sorted, since calls that are in progress together may be answered in
+/// any order.
+fn next_by_datagrams(at: &str, count: &str) -> Vec<u64> {
+    let (code, out, err) = run(&["next", "--direct", "--at", at, "--count", count, "--timeout", "30s"]);
+    assert_eq!(code, 0, "{out}{err}");
+    let mut numbers: Vec<u64> = out.lines().map(|line| line.parse().unwrap()).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+/// The metrics of a server.
+fn metrics(server: &Server) -> String {
+    let port = server.ready.split("metrics at http://").nth(1).and_then(|rest| rest.split('/').next()).unwrap();
+    let (mut stream, mut page) = (TcpStream::connect(port).unwrap(), String::new());
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").unwrap();
+    stream.read_to_string(&mut page).unwrap();
+    page
+}
+
+/// A server by RPC and by datagrams is killed, and started again at the same places. Numbers may be missing: on a busy
+/// machine answers come too late.
+#[test]
+fn datagrams_and_requests_draw_from_one_counter() {
+    const WRAP: u64 = 1 << 32;
+    let (name, direct) = (format!("shm:sq-rpc-{}", std::process::id()), format!("shm:sq-s0-{}", std::process::id()));
+    let start = |first: u64| {
+        let places =
+            ["--at", &name, "--direct-at", &direct, "--direct-at", "udp://127.0.0.1:0", "--metrics", "127.0.0.1:0"];
+        Server::start(dunlin(&[&["seq", "serve", "--start", &first.to_string()], &places[..]].concat()))
+    };
+    let far = |server: &Server| {
+        let place = server.ready.split("datagrams at ").find(|place| place.starts_with("udp://")).unwrap();
+        place.split([',', ';']).next().unwrap().to_owned()
+    };
+    let last = Cell::new(WRAP - 301);
+    let rise = |numbers: Vec<u64>, count: usize| {
+        assert_eq!(numbers.len(), count);
+        for number in numbers {
+            assert!(number > last.get(), "{number} after {}", last.get());
+            last.set(number);
+        }
+    };
+    let mut server = start(WRAP - 300);
+    rise(next_by_datagrams(&direct, "1000"), 1000);
+    assert!(last.get() >= WRAP + 699);
+    rise(next(&name, "2"), 2);
+    rise(next_by_datagrams(&far(&server), "3"), 3);
+    rise(next(&name, "2"), 2);
+    server.kill();
+    let (code, out, err) = run(&["next", "--direct", "--at", &direct, "--timeout", "200ms"]);
+    assert!(code == 2 && out.is_empty() && err.contains("did not answer"), "{out}{err}");
+    let server = start(2 * WRAP);
+    rise(next_by_datagrams(&direct, "70"), 70);
+    assert!(last.get() > 2 * WRAP);
+    rise(next(&name, "1"), 1);
+    rise(next_by_datagrams(&far(&server), "1"), 1);
+    // Its counters are as of a tenth of a second ago.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let page = metrics(&server);
+    let count = |name: &str| page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok()).unwrap();
+    assert!(count("dunlin_seq_direct_numbers_total") >= 71, "{page}");
+    assert_eq!(count("dunlin_seq_numbers_total{core=\"0\"}"), 1, "{page}");
+    let said = server.stop("-TERM");
+    let next: u64 = said.trim().rsplit(' ').next().unwrap().parse().unwrap();
+    assert!(said.contains("numbers handed out; go on with --start") && next > last.get(), "{said}");
+}
+
 #[test]
 fn wrong_use_and_silence_are_said() {
     let refused = |arguments: &[&str], why: &str| {
@@ -72,6 +141,8 @@ fn wrong_use_and_silence_are_said() {
     refused(&["next", "--at", "shm:nobody", "--timeout", "200ms"], "no sequencer gave a number in time");
     refused(&["watch", "--at", "shm:nobody", "--timeout", "200ms"], "no sequencer gave a number in time");
     refused(&["serve", "--at", "shm:x", "--start", "18446744073709551615"], "choose a number below");
+    refused(&["next", "--at", "shm:nobody", "--direct", "--run", "5"], "--run");
+    refused(&["next", "--at", "shm:nobody", "--direct", "--timeout", "200ms"], "no sequencer gave a number in time");
     let replica = ["replica", "--id", "1", "--peers", "1=shm:one", "--volatile", "--new", "--range"];
     for range in ["5", "1099511627777"] {
         refused(&[&replica[..], &[range]].concat(), "--range");
@@ -83,17 +154,20 @@ fn wrong_use_and_silence_are_said() {
     refused(&[&short[..], &["5ms"]].concat(), "10ms");
 }
 
-/// Each kill hits the next replica, whether or not it hands out numbers.
+/// Each kill hits the next replica, whether or not it hands out numbers. They are drawn by requests and by datagrams.
 #[test]
 fn numbers_rise_through_kills_of_replicas() {
     let kills = std::env::var("DUNLIN_KILLS").map_or(KILLS, |kills| kills.parse().unwrap());
     let directory = Directory::new("seq");
     let all = [1, 2, 3].map(free_replica).join(",");
+    let by_datagrams = [1, 2, 3].map(free_replica);
     let start = |id: u64, more: &[&str]| {
         let (id_text, data) = (id.to_string(), directory.of(id));
+        let direct = by_datagrams[id as usize - 1].split_once('=').unwrap().1;
         let arguments = ["seq", "replica", "--id", &id_text, "--data", &data, "--peers", &all, "--start", "1000"];
-        Server::start(dunlin(&[&arguments, more].concat()))
+        Server::start(dunlin(&[&arguments[..], &["--direct-at", direct], more].concat()))
     };
+    let by_datagrams = by_datagrams.join(",");
     let mut replicas: Vec<Server> = (1..=3).map(|id| start(id, &["--new"])).collect();
     let mut last = 999;
     let mut rise = |numbers: Vec<u64>| {
@@ -107,7 +181,9 @@ fn numbers_rise_through_kills_of_replicas() {
         let victim = (kill % 3) as usize;
         replicas[victim].kill();
         rise(next(&all, "50"));
+        rise(next_by_datagrams(&by_datagrams, "50"));
         replicas[victim] = start(victim as u64 + 1, &[]);
+        rise(next_by_datagrams(&by_datagrams, "50"));
         rise(next(&all, "50"));
     }
     // A directory of reservations is nothing else.
@@ -125,7 +201,8 @@ fn numbers_go_on_when_replicas_are_stopped_in_order() {
     let start = |id: u64, more: &[&str]| {
         let (id_text, data) = (id.to_string(), directory.of(id));
         let arguments = ["seq", "replica", "--id", &id_text, "--data", &data, "--peers", &all];
-        Server::start(dunlin(&[&arguments, more].concat()))
+        let arguments = [&arguments[..], &["--metrics", "127.0.0.1:0"]].concat();
+        Server::start(dunlin(&[&arguments[..], more].concat()))
     };
     let mut replicas: Vec<Server> = (1..=3).map(|id| start(id, &["--new"])).collect();
     let (mut last, mut stopped) = (None, 0);
@@ -133,6 +210,8 @@ fn numbers_go_on_when_replicas_are_stopped_in_order() {
         let drawn = next(&all, "5");
         assert!(last.is_none_or(|last| last < drawn[0]), "{drawn:?} after {last:?}");
         last = drawn.last().copied();
+        let serve = |server: &&Server| metrics(server).lines().any(|line| line == "dunlin_replica_serving 1");
+        assert_eq!(replicas.iter().filter(serve).count(), 1, "one has the office");
         replicas.remove(0).stop("-TERM");
         stopped += 1;
         // Less than a lease, and enough for an election.

@@ -12,7 +12,7 @@ use dunlin_serve::Interrupt;
 fn replicas_are_measured_beside_an_etcd() {
     let launcher = Launcher::of_program(env!("CARGO_BIN_EXE_dunlin"), Interrupt::default());
     let settings = Settings { run: Duration::from_millis(100), runs: 1, repeats: 0, ..Settings::default() };
-    let outcome = find("smr-etcd").unwrap()[0].run(settings, launcher).unwrap();
+    let outcome = find(&["smr-etcd".to_owned()]).unwrap()[0].run(settings, launcher).unwrap();
     assert!(outcome.error.is_none(), "{:?}", outcome.error);
     let rows_of = |who: &str| {
         let rows = outcome.report.rows.iter().filter(|row| row.case.starts_with(who));

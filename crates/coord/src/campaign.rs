@@ -1,13 +1,13 @@
 //! Leading: a member that holds a lease for as long as it can.
 
-use std::future::{Future, poll_fn};
+use std::future::{Future, pending, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::coordinator::{Coordinator, HEARTBEAT_EVERY, join_after_leases, nanos};
+use crate::coordinator::{Coordinator, HEARTBEAT_EVERY, nanos};
 use crate::either::{Either, either, until};
 use crate::error::CoordError;
 use crate::limits::check_ttl;
@@ -24,7 +24,7 @@ const ASK_EVERY_MAX: Duration = Duration::from_secs(1);
 const LATE_GRANTS_MAX: u32 = 10;
 
 /// Campaigns for a lease as member `id`: joins, waits until the lease is free, and acquires it. It does not give up by
-/// itself: drop it, or see [`with_deadline`].
+/// itself: see [`campaign_until`].
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -50,28 +50,76 @@ pub async fn campaign<'a, C: Coordinator>(
     name: &str,
     ttl: Duration,
 ) -> Result<Leadership<'a, C>, CoordError> {
+    campaign_within(coordinator, id, name, ttl, None).await
+}
+
+/// Campaigns as [`campaign`] does, and gives up at `deadline`, a time of [`Coordinator::now`], with
+/// [`CoordError::TimedOut`]. The member then leaves, so it may campaign again at once, and nobody takes it for one that
+/// is there: if a future of [`campaign`] is dropped, its member stays live until the failure timeout.
+///
+/// It ends when the cluster manager has answered what it is asked last, so it may exceed the deadline by two operations.
+///
+/// # Errors
+/// As [`campaign`]. [`CoordError::TimedOut`] with `may_have_run` if it is not known that the member has left: it is then
+/// marked as failed after its time.
+pub async fn campaign_until<'a, C: Coordinator>(
+    coordinator: &'a C,
+    id: MemberId,
+    name: &str,
+    ttl: Duration,
+    deadline: u64,
+) -> Result<Leadership<'a, C>, CoordError> {
+    campaign_within(coordinator, id, name, ttl, Some(deadline)).await
+}
+
+async fn campaign_within<'a, C: Coordinator>(
+    coordinator: &'a C,
+    id: MemberId,
+    name: &str,
+    ttl: Duration,
+    deadline: Option<u64>,
+) -> Result<Leadership<'a, C>, CoordError> {
     check_candidacy(name, ttl)?;
-    let pause = ask_every(ttl);
+    let over = async || match deadline {
+        Some(deadline) => coordinator.sleep_until(deadline).await,
+        None => pending().await,
+    };
+    // Whether a join without an answer may have made a member.
+    let mut may_have_joined = false;
     loop {
-        let membership = match join_after_leases(coordinator, id, b"", pause).await {
+        if deadline.is_some_and(|deadline| coordinator.now() >= deadline) {
+            return Err(CoordError::TimedOut { may_have_run: may_have_joined });
+        }
+        // It is not dropped at the deadline: a member that does not know its incarnation cannot leave.
+        let membership = match coordinator.join(id, b"").await {
             Ok(membership) => membership,
-            Err(error) if error.is_of_the_moment() => {
-                sleep(coordinator, pause).await;
+            Err(error) if is_to_be_asked_again(&error) => {
+                may_have_joined |= error.may_have_run();
+                until(sleep(coordinator, ask_every(ttl)), over()).await;
                 continue;
             }
             Err(error) => return Err(error),
         };
-        match campaign_as(coordinator, &Standing::new(&membership), name, ttl).await {
-            Ok(leadership) => return Ok(Leadership { ends_by: EndsBy::Leaving, ..leadership }),
+        match until(campaign_as(coordinator, &Standing::new(&membership), name, ttl), over()).await {
+            Some(Ok(leadership)) => return Ok(Leadership { ends_by: EndsBy::Leaving, ..leadership }),
             // It was taken for failed while it waited.
-            Err(CoordError::NotLive { .. }) => {}
-            Err(error) => {
-                // It joined to lead. If leaving fails, the member is marked as failed later.
+            Some(Err(CoordError::NotLive { .. })) => may_have_joined = false,
+            // It joined to lead. If leaving fails, the member is marked as failed later.
+            Some(Err(error)) => {
                 let _ = coordinator.leave(&membership).await;
                 return Err(error);
             }
+            None => {
+                let has_left = matches!(coordinator.leave(&membership).await, Ok(()) | Err(CoordError::NotLive { .. }));
+                return Err(CoordError::TimedOut { may_have_run: !has_left });
+            }
         }
     }
+}
+
+/// Whether a member may join later: see [`join_after_leases`](crate::coordinator::join_after_leases).
+fn is_to_be_asked_again(error: &CoordError) -> bool {
+    matches!(error, CoordError::Live { .. } | CoordError::LeasesRun { .. }) || error.is_of_the_moment()
 }
 
 /// Campaigns for a lease as a member that has joined already, under its own id and incarnation: waits until the lease
@@ -112,7 +160,7 @@ fn millis(ttl: Duration) -> u64 {
 }
 
 /// Gives an operation up at a time of [`Coordinator::now`], with [`CoordError::TimedOut`]. A handler uses it to pass on
-/// its remaining time.
+/// its remaining time. A campaign has [`campaign_until`], which also leaves.
 ///
 /// # Errors
 /// Those of the operation.
@@ -325,6 +373,8 @@ mod tests {
     struct Slow {
         now: Cell<u64>,
         grant_ms: u64,
+        /// Another holds the lease for good.
+        is_held: bool,
         joins: Cell<u32>,
         grants: Cell<u32>,
         leaves: Cell<u32>,
@@ -363,6 +413,9 @@ mod tests {
             count(&self.grants);
             let sent_at = self.now();
             self.now.set(sent_at + self.grant_ms * MILLISECOND);
+            if self.is_held {
+                return Err(CoordError::Held { name: name.into(), holder: 8, token: 1 });
+            }
             Ok(Lease::granted(name, self.grants.get().into(), millis(ttl), sent_at))
         }
 
@@ -387,6 +440,15 @@ mod tests {
         }
 
         async fn sleep_until(&self, time: u64) {
+            let mut has_slept = false;
+            poll_fn(|context| match std::mem::replace(&mut has_slept, true) {
+                true => Poll::Ready(()),
+                false => {
+                    context.waker().wake_by_ref();
+                    Poll::Pending
+                }
+            })
+            .await;
             self.now.set(self.now().max(time));
         }
     }
@@ -402,6 +464,21 @@ mod tests {
         assert!(slow.now() >= u64::from(LATE_GRANTS_MAX) * 8 * MILLISECOND + pauses, "it asks again after a pause");
         let quick = Slow { grant_ms: 7, ..Slow::default() };
         assert!(block_on(campaign(&quick, 7, "/leader", ttl)).unwrap().is_safe());
+    }
+
+    #[test]
+    fn a_candidate_that_gives_up_leaves() {
+        let held = Slow { grant_ms: 1, is_held: true, ..Slow::default() };
+        let ttl = Duration::from_millis(10);
+        for campaigns in 1..=2 {
+            let deadline = held.now() + 100 * MILLISECOND;
+            let given_up = block_on(campaign_until(&held, 7, "/leader", ttl, deadline)).err();
+            assert_eq!(given_up, Some(CoordError::TimedOut { may_have_run: false }));
+            assert_eq!((held.joins.get(), held.leaves.get()), (campaigns, campaigns));
+            assert!(held.now() >= deadline);
+        }
+        let late = block_on(campaign_until(&held, 7, "/leader", ttl, held.now())).err();
+        assert_eq!((late, held.joins.get()), (Some(CoordError::TimedOut { may_have_run: false }), 2));
     }
 
     #[test]

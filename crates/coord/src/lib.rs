@@ -40,7 +40,7 @@ mod types;
 mod watchman;
 pub mod wire;
 
-pub use campaign::{Leadership, Mandate, campaign, campaign_as, keep, with_deadline};
+pub use campaign::{Leadership, Mandate, campaign, campaign_as, campaign_until, keep, with_deadline};
 pub use coordinator::{Coordinator, HEARTBEAT_EVERY, Watch, attend, heartbeat_every, join_after_leases};
 pub use error::CoordError;
 pub use limits::{LEASE_TTL_MAX, LEASE_TTL_MIN, Limits};

@@ -20,6 +20,8 @@ struct State {
     hunt: Hunt,
     interrupt: Interrupt,
     begun: Instant,
+    /// Processor time of the process before.
+    used_before: Duration,
     /// The seed to run next.
     next: AtomicU64,
     /// One past the last seed.
@@ -40,6 +42,7 @@ impl Hunt {
             hunt: self,
             interrupt: interrupt.clone(),
             begun: Instant::now(),
+            used_before: processor_time(),
             next: AtomicU64::new(self.first),
             end: self.seeds.and_then(|seeds| self.first.checked_add(seeds)).unwrap_or(u64::MAX),
             progress: Mutex::default(),
@@ -107,7 +110,8 @@ impl State {
     }
 
     fn progress(&self) -> Progress {
-        Progress { elapsed: self.begun.elapsed(), ..*lock(&self.progress) }
+        let processor_time = processor_time().saturating_sub(self.used_before);
+        Progress { elapsed: self.begun.elapsed(), processor_time, ..*lock(&self.progress) }
     }
 
     /// A run that takes too long.

@@ -172,6 +172,8 @@ pub struct Progress {
     pub changes: u64,
     /// Elapsed time.
     pub elapsed: Duration,
+    /// Processor time that the process has used meanwhile: on a busy machine it says more about how much was searched.
+    pub processor_time: Duration,
 }
 
 /// A seed that broke a promise.

@@ -35,3 +35,9 @@ fn a_seed_gives_the_same_history_again() {
         assert_eq!(calls.lines().count() as u64, traced.calls);
     }
 }
+
+#[test]
+fn a_replica_with_a_damaged_log_is_replaced_however_small_the_pieces_of_snapshots_are() {
+    // Snapshots were written a byte at a time, each with a flush of up to 10 ms, and the learner got none in 300 s.
+    dunlin_hunt::replay(Kind::Raft, 987_597_518_073, None, None).unwrap().unwrap();
+}

@@ -15,8 +15,8 @@ use crate::range::{Gap, Order, Range};
 use crate::service::ServerStats;
 use crate::snapshot::Saved;
 use crate::wire::{
-    After, COUNT, COUNT_PAGE, Code, Counted, DELETE, GET, LONG_PAGE, LONG_SCAN, PUT, Page, PageLimits, SAVE, SCAN,
-    SHORT_PAGE, STATS, ScanRequest, encode_key, encode_plain, encode_put, parse_saved,
+    After, COUNT, COUNT_PAGE, Code, Counted, DELETE, DELETE_PAGE, DELETE_RANGE, GET, LONG_PAGE, LONG_SCAN, PUT, Page,
+    PageLimits, SAVE, SCAN, SHORT_PAGE, STATS, ScanRequest, encode_key, encode_plain, encode_put, parse_saved,
 };
 
 /// Settings of a client.
@@ -192,6 +192,34 @@ impl<T: Transport + 'static> Client<T> {
                 return Err(inner.protocol("it counted keys out of the bounds"));
             }
             last = Some((counted.last.to_vec(), counted.incarnation));
+        }
+    }
+
+    /// Removes the items of a range at the server, a part after the other, and returns how many were removed. Items that
+    /// are stored meanwhile may stay.
+    ///
+    /// # Errors
+    /// As [`Client::scan`] and [`Client::delete`]. Some items may be removed then, the smallest first: call it again to
+    /// remove the rest.
+    pub async fn delete_range(&self, range: Range<'_>) -> Result<u64, IndexError> {
+        check_range(range)?;
+        let inner = &self.0;
+        let (mut removed, mut last) = (0, None::<(Vec<u8>, u64)>);
+        loop {
+            let after = last.as_ref().map(|(key, incarnation)| After { key, incarnation: *incarnation });
+            let request = ScanRequest { range, order: Order::Ascending, limits: DELETE_PAGE, after };
+            // Not repeated if it may have been done: it would also remove what was stored meanwhile.
+            let answer = inner.scans.call(DELETE_RANGE, request.encode()).await.map_err(|why| inner.judge(why))?;
+            let part = Counted::parse(&answer).ok_or_else(|| inner.protocol("the removal of a range is malformed"))?;
+            removed += u64::from(part.items);
+            if !part.has_more {
+                return Ok(removed);
+            }
+            // A server that goes back would make the client ask for ever.
+            if !request.rest().contains(part.last) {
+                return Err(inner.protocol("it removed keys out of the bounds"));
+            }
+            last = Some((part.last.to_vec(), part.incarnation));
         }
     }
 

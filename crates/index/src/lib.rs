@@ -71,6 +71,7 @@ pub use client::{Client, ClientConfig, Pages};
 pub use error::{IndexError, KEY_BYTES_MAX, Refused, VALUE_BYTES_MAX};
 pub use guard::{Guard, pin};
 pub use index::Index;
+pub use node::Vectors;
 pub use range::{Gap, Order, Range};
 pub use scan::{Cursor, Scan};
 pub use service::{IndexService, Server, ServerConfig, ServerError, ServerStats, ServiceStats, SharedIndex};

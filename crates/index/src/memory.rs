@@ -153,7 +153,9 @@ impl Memory {
     /// # Safety
     /// `take_node` gave it for this shape, and no thread reads it any more.
     pub(crate) unsafe fn free_node(&self, slot: Slot, shape: Shape) {
-        self.shelf(shape).free(slot, shape);
+        let mut shelf = self.shelf(shape);
+        shelf.free(slot, shape);
+        // Before another thread can take it: `idle` must not go below zero.
         self.idle.fetch_add(shape.bytes(), Ordering::Relaxed);
     }
 

@@ -49,8 +49,9 @@ pub struct Cursor<'a> {
     len: usize,
 }
 
-/// Items that a range removal removes under one guard.
+/// Items that a range removal removes under one guard, and bytes of their keys after which no further one is added.
 const REMOVED_PER_PAGE: usize = 256;
+const REMOVED_KEY_BYTES: usize = 64 << 10;
 
 /// A [`Gap`] without its key.
 type EndKind = fn(&[u8]) -> Gap<'_>;
@@ -111,20 +112,39 @@ impl Index {
     /// Removes the items of a range, page by page, and returns how many it removed. Concurrently inserted items may
     /// stay.
     pub fn remove_range(&self, range: Range<'_>) -> usize {
+        self.remove_part(range, usize::MAX).0
+    }
+
+    /// Removes up to `limit` items of a range, the smallest first, and returns how many it removed. If the range may
+    /// have more, it also returns the last key that it looked at: the rest of the range is after it. Then it has
+    /// removed `limit` items.
+    pub fn remove_part(&self, range: Range<'_>, limit: usize) -> (usize, Option<Vec<u8>>) {
         let (mut removed, mut low) = (0, range.low);
         let mut page: Vec<Vec<u8>> = Vec::new();
         let mut last;
         loop {
             let guard = crate::pin();
             page.clear();
-            let rest = Range { low, ..range };
-            self.scan(rest, Order::Ascending, REMOVED_PER_PAGE, &guard, |key, _| page.push(key.to_vec()));
+            let (rest, most) = (Range { low, ..range }, REMOVED_PER_PAGE.min(limit - removed));
+            let (mut cursor, mut bytes) = (self.cursor(rest, Order::Ascending, &guard), 0);
+            let is_end = loop {
+                if page.len() == most || bytes >= REMOVED_KEY_BYTES {
+                    break false;
+                }
+                let Some((key, _)) = cursor.advance() else { break true };
+                bytes += key.len();
+                page.push(key.to_vec());
+            };
             removed += page.iter().filter(|key| self.remove(key, &guard).is_some()).count();
-            if page.len() < REMOVED_PER_PAGE {
-                return removed;
+            if is_end {
+                return (removed, None);
             }
-            // The visited items are gone, or were inserted again meanwhile and stay.
+            // The visited items are gone, or were inserted again meanwhile and stay. Others may have removed some, so
+            // the limit is not always reached yet.
             last = page.pop().unwrap_or_default();
+            if removed == limit {
+                return (removed, Some(last));
+            }
             low = Gap::After(&last);
         }
     }

@@ -10,6 +10,8 @@
 //! | their answer | [`Page`] |
 //! | request of [`COUNT`] | [`ScanRequest`] |
 //! | its answer | [`Counted`] |
+//! | request of [`DELETE_RANGE`] | [`ScanRequest`], ascending |
+//! | its answer | [`Counted`]: of the items that were removed |
 //! | request of [`STATS`], [`SAVE`] | version (1) |
 //! | answer of [`STATS`] | JSON: [`ServerStats`](crate::ServerStats) |
 //! | answer of [`SAVE`] | items in the snapshot (8), bytes of its file (8) |
@@ -37,6 +39,8 @@ pub const COUNT: u8 = 0x75;
 pub const STATS: u8 = 0x76;
 /// Request type: save a snapshot, and answer when it is on the disk.
 pub const SAVE: u8 = 0x77;
+/// Request type: the removal of a part of a range, on a worker thread.
+pub const DELETE_RANGE: u8 = 0x78;
 /// Version of these layouts.
 pub const VERSION: u8 = 1;
 
@@ -47,6 +51,9 @@ pub const LONG_PAGE: PageLimits = PageLimits { items: 16 << 10, bytes: 256 << 10
 
 /// Maximum limits of one request of [`COUNT`].
 pub const COUNT_PAGE: PageLimits = PageLimits { items: 64 << 10, bytes: u32::MAX };
+
+/// Maximum limits of one request of [`DELETE_RANGE`]: about a millisecond of a worker. The limit of bytes has no effect.
+pub const DELETE_PAGE: PageLimits = PageLimits { items: 4 << 10, bytes: u32::MAX };
 
 /// Bytes of a page before its items.
 const PAGE_HEADER_BYTES: usize = 16;
@@ -151,7 +158,8 @@ impl Code {
             Code::Reversed => "the lower bound of the scan is above its upper bound: swap them",
             Code::PageLimits => {
                 "a page has 1 to 64 items and bytes up to 16384 (type 0x73), or 1 to 16384 items and bytes up to \
-                 262144 (type 0x74); a count is of 1 to 65536 items and at least 1 byte (type 0x75)"
+                 262144 (type 0x74); a count is of 1 to 65536 items and at least 1 byte (type 0x75), and so is the \
+                 removal of a range, of 1 to 4096 items (type 0x78)"
             }
             Code::OtherServer => {
                 "the cursor is from another server, or this one was restarted: begin the scan again, or a new one \
@@ -373,7 +381,7 @@ pub(crate) fn parse_saved(answer: &[u8]) -> Option<(u64, u64)> {
     Some((u64::from_le_bytes(*items), u64::from_le_bytes(bytes.try_into().ok()?)))
 }
 
-/// The answer of [`COUNT`].
+/// The answer of [`COUNT`] and of [`DELETE_RANGE`].
 ///
 /// | Bytes | Field |
 /// |---|---|
@@ -389,7 +397,7 @@ pub struct Counted<'a> {
     pub items: u32,
     /// Whether the range has more items.
     pub has_more: bool,
-    /// The last key that was counted; empty if there was none.
+    /// The last key that was counted or removed; empty if there was none, or if it does not matter.
     pub last: &'a [u8],
 }
 

@@ -61,6 +61,19 @@ pub enum LabError {
         /// What is wrong.
         why: String,
     },
+    /// An option that makes no sense for an experiment.
+    #[error("{experiment} cannot honour {option}: {why}; run it without")]
+    CannotHonour {
+        /// The experiment.
+        experiment: String,
+        /// The option.
+        option: &'static str,
+        /// The reason.
+        why: &'static str,
+    },
+    /// None of an experiment's cases is wanted.
+    #[error("none of these cases is wanted")]
+    NoneWanted,
     /// A table of the papers' figures that cannot be read.
     #[error("a table of the papers' figures is malformed: {0}")]
     BadPapers(String),

@@ -2,6 +2,7 @@
 
 mod cases;
 mod figures;
+mod selection;
 mod simulate;
 
 use std::cell::Cell;
@@ -10,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use dunlin_serve::Interrupt;
+use dunlin_sim::Topology;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::LabError;
@@ -46,6 +48,12 @@ pub struct Settings {
     pub simulations: Simulations,
     /// Records for the demo, instead of those of the machine.
     pub data: Option<PathBuf>,
+    /// Patterns of the cases to measure, with `*` for any text; none for all cases.
+    pub cases: Vec<String>,
+    /// File for the packets of the first run in virtual time.
+    pub capture: Option<PathBuf>,
+    /// Hosts and links in virtual time, instead of those of the experiment. Rows have no paper's figure then.
+    pub topology: Option<Topology>,
 }
 
 impl Default for Settings {
@@ -58,6 +66,9 @@ impl Default for Settings {
             busy_core: None,
             simulations: Simulations::default(),
             data: None,
+            cases: Vec::new(),
+            capture: None,
+            topology: None,
         }
     }
 }
@@ -82,6 +93,7 @@ pub struct Lab<E> {
     papers: Papers,
     /// For the last case in virtual time.
     pace: Cell<simulate::Pace>,
+    selection: selection::Selection,
     /// Lives as long as the experiment.
     _neighbour: Option<Peer<BusyNeighbour>>,
     error: PhantomData<fn() -> E>,
@@ -108,12 +120,15 @@ impl<E: From<LabError>> Lab<E> {
             neighbour = Some(peer);
         }
         let conditions = settings.conditions();
+        let conditions_have_topology = settings.topology.is_some();
         Ok(Lab {
             settings,
             launcher,
             bar,
             report: ReportBuilder::new(experiment).conditions(conditions),
-            papers,
+            // They are about other hosts and links.
+            papers: if conditions_have_topology { Papers::default() } else { papers },
+            selection: selection::Selection::default(),
             pace: Cell::default(),
             _neighbour: neighbour,
             error: PhantomData,
@@ -175,6 +190,7 @@ impl<E: From<LabError>> Lab<E> {
     /// # Errors
     /// [`LabError::Io`] if it cannot be started.
     pub fn anywhere<R: Role>(&self, role: R, measured: Duration) -> Result<Peer<R>, E> {
+        self.check_real_time()?;
         Ok(self.launcher.start(role, None, measured + SLACK)?)
     }
 
@@ -183,6 +199,7 @@ impl<E: From<LabError>> Lab<E> {
     /// # Errors
     /// [`LabError::Io`] if it cannot be started, [`LabError::TooFewCores`].
     pub fn server<R: Role>(&self, role: R, measured: Duration) -> Result<Peer<R>, E> {
+        self.check_real_time()?;
         Ok(self.launcher.start(role, Some(self.cores()?.server), measured + SLACK)?)
     }
 
@@ -191,6 +208,7 @@ impl<E: From<LabError>> Lab<E> {
     /// # Errors
     /// [`LabError::Io`] if it cannot be started, [`LabError::TooFewCores`].
     pub fn client<R: Role>(&self, role: R, measured: Duration) -> Result<Peer<R>, E> {
+        self.check_real_time()?;
         Ok(self.launcher.start(role, Some(self.cores()?.client), measured + SLACK)?)
     }
 
@@ -199,10 +217,14 @@ impl<E: From<LabError>> Lab<E> {
     /// # Errors
     /// The first error of a run.
     pub fn case<T>(&mut self, name: &str, mut run: impl FnMut(&Lab<E>) -> Result<T, E>) -> Result<Vec<T>, E> {
+        self.begin(name)?;
         let mut outcomes = Vec::with_capacity(self.settings.runs);
         for number in 1..=self.settings.runs {
             self.bar.set_prefix(format!("{name} run {number}/{}", self.settings.runs));
             outcomes.push(run(self)?);
+            if number == 1 {
+                self.measured(name, self.settings.runs, None);
+            }
             self.bar.inc(1);
         }
         Ok(outcomes)
@@ -213,8 +235,10 @@ impl<E: From<LabError>> Lab<E> {
     /// # Errors
     /// As the run.
     pub fn once<T>(&self, name: &str, run: impl FnOnce(&Lab<E>) -> Result<T, E>) -> Result<T, E> {
+        self.begin(name)?;
         self.bar.set_prefix(name.to_owned());
         let outcome = run(self)?;
+        self.measured_once(name);
         self.bar.inc(1);
         Ok(outcome)
     }
@@ -232,6 +256,7 @@ impl<E: From<LabError>> Lab<E> {
         run: impl Fn(&Lab<E>) -> Result<Measured<T>, E>,
     ) -> Result<BesideFloor<T>, E> {
         let (lab, runs) = (&*self, self.settings.runs);
+        lab.begin(name)?;
         let mut number = 0;
         BesideFloor::take((runs, self.settings.repeats), cost, || {
             number += 1;
@@ -239,6 +264,9 @@ impl<E: From<LabError>> Lab<E> {
             let nth = if of_planned { format!("run {number}/{runs}") } else { "again, for it was disturbed".into() };
             lab.bar.set_prefix(format!("{name} {nth}"));
             let measured = run(lab)?;
+            if number == 1 {
+                lab.measured(name, runs, None);
+            }
             lab.bar.inc(u64::from(of_planned));
             Ok(measured)
         })
@@ -247,7 +275,8 @@ impl<E: From<LabError>> Lab<E> {
     /// Adds a row to the report, with the paper's figure if a table has one for it.
     pub fn push(&mut self, row: RowBuilder) {
         let figure = self.papers.figure(self.report.experiment(), row.case(), row.metric());
-        self.report.push(row.paper(figure));
+        let provenance = self.provenance(&row);
+        self.report.push(row.paper(figure).provenance(provenance));
     }
 
     /// The paper's figure for a case, in the unit of the metric.

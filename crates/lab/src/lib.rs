@@ -8,19 +8,22 @@
 //! |---|---|
 //! | `lab` | the environment of one experiment; `lab/simulate.rs` runs cases in virtual time |
 //! | `lab/cases.rs`, `lab/figures.rs` | an experiment as data: the cases as the product of axes, and the figures of each |
+//! | `lab/selection.rs` | which cases are measured, how each was, and options that not every experiment can honour |
 //! | [`peer`] | the processes of an experiment |
 //! | [`measure`] | cores, clocks, memory, latencies, and figures beside their floors |
-//! | [`report`] | rows with floors, papers and targets; tables, pages and plots |
+//! | [`report`] | rows with floors, papers, targets and provenance; tables, pages, plots and documents; comparisons |
 //!
 //! A program whose experiments start processes must call [`peer::serve`] if its first argument is [`peer::ARGUMENT`].
 //! Start reading at [`Lab`].
 #![forbid(unsafe_code)]
 
 mod error;
+mod glob;
 mod lab;
 pub mod measure;
 pub mod peer;
 pub mod report;
 
 pub use error::LabError;
+pub use glob::matches;
 pub use lab::{Case, Cases, Figure, Lab, Rounds, Settings, Simulations, Trial, World, spread};

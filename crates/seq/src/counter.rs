@@ -161,9 +161,9 @@ impl Counter {
         for (length, first) in lengths.iter().zip(firsts) {
             *first = match (&drawn, *first) {
                 // Another thread drew the numbers that were left a moment ago.
-                (Ok(range), Ok(at)) if range.start + at + u64::from(*length) > range.end => Err(self.lack()),
+                (Ok(range), Ok(at)) if range.start + at + u64::from(*length) > range.end => Err(self.lack(end)),
                 (Ok(range), Ok(at)) => Ok(range.start + at),
-                (Ok(_), Err(_)) => Err(self.lack()),
+                (Ok(_), Err(_)) => Err(self.lack(end)),
                 (Err(why), _) => Err(*why),
             };
         }
@@ -189,7 +189,7 @@ impl Counter {
     #[inline]
     fn draw_within(&self, end: u64, count: u64) -> Result<Range<u64>, Unavailable> {
         if count == 0 {
-            return Err(self.lack());
+            return Err(self.lack(end));
         }
         let first = if is_planted(Mutation::AdditionNotAtomic) {
             let first = self.next.0.load(Relaxed);
@@ -203,7 +203,7 @@ impl Counter {
         if last >= self.low.load(Relaxed) {
             self.ask_for_more();
         }
-        if first >= end { Err(self.lack()) } else { Ok(first..last.min(end)) }
+        if first >= end { Err(self.lack(end)) } else { Ok(first..last.min(end)) }
     }
 
     #[cold]
@@ -212,10 +212,10 @@ impl Counter {
         self.keeper.wake();
     }
 
-    /// Why there are too few numbers.
+    /// Why there are too few numbers before `end`. Another range may have been installed meanwhile, also the last one.
     #[cold]
-    fn lack(&self) -> Unavailable {
-        if self.end.load(Acquire) == NUMBERS_END {
+    fn lack(&self, end: u64) -> Unavailable {
+        if end == NUMBERS_END {
             return Unavailable::Exhausted;
         }
         self.dry.fetch_add(1, Relaxed);

@@ -16,6 +16,8 @@ pub use table::{Keys, Table};
 
 /// Maximum number of copies of a partition.
 pub const REPLICAS_MAX: usize = 7;
+/// Departures that a configuration remembers: at least as many as a coordinator has logs.
+const DEPARTURES_MAX: usize = 2 * REPLICAS_MAX;
 
 /// The state that members and clients agree on in one epoch. Its source (a test; later the cluster manager) must issue
 /// one configuration for each epoch, and never two different ones.
@@ -29,8 +31,15 @@ pub struct Configuration {
     pub replicas: usize,
     /// The members.
     pub nodes: BTreeMap<NodeId, Member>,
-    /// The copies of each partition, the primary first, each on another node.
+    /// The copies of each partition, the primary first, each on another node. None if all are lost.
     pub partitions: Vec<Vec<Place>>,
+    /// The copies that receive all writes, and do not have all older items yet: each with the epoch in which it began.
+    /// They are backups, and cannot be promoted.
+    pub filling: BTreeMap<(PartitionId, NodeId), Epoch>,
+    /// The last nodes that were left out: in which epoch each was, and how many nodes were left then.
+    pub departures: Vec<(Epoch, usize)>,
+    /// The epoch in which the partitions were made. Their copies of that epoch began empty.
+    pub founded: Epoch,
     /// The tables. Never reordered nor changed; none is ever removed.
     pub tables: Vec<Table>,
     /// Seed of the hash that partitions the keys of hashed tables.
@@ -94,6 +103,14 @@ pub enum ConfigurationError {
         /// The name of the table.
         table: String,
     },
+    /// A copy is to be filled that is the primary, or is none.
+    #[error("partition {} has no backup on node {node} that could be filled", partition.0)]
+    Filling {
+        /// The partition.
+        partition: PartitionId,
+        /// The node.
+        node: NodeId,
+    },
     /// All copies of a partition are gone.
     #[error("all copies of partition {} are lost: its nodes failed together; restore its data from a backup", .0.0)]
     PartitionLost(PartitionId),
@@ -140,7 +157,9 @@ impl Plan {
             }
         }
         let Plan { cluster, nodes, replicas, tables, seed, .. } = self;
-        let configuration = Configuration { cluster, epoch: 1, replicas, nodes, partitions, tables, seed };
+        let (filling, departures, epoch, founded) = (BTreeMap::new(), Vec::new(), 1, 1);
+        let configuration =
+            Configuration { cluster, epoch, replicas, nodes, partitions, filling, departures, founded, tables, seed };
         configuration.check()?;
         Ok(configuration)
     }
@@ -157,21 +176,26 @@ impl Configuration {
     /// The first error found.
     pub fn check(&self) -> Result<(), ConfigurationError> {
         check_number("replicas", self.replicas, REPLICAS_MAX)?;
-        check_number("partitions", self.partitions.len(), PARTITIONS_MAX)?;
-        check_number("tables", self.tables.len(), TABLES_MAX)?;
+        if !self.partitions.is_empty() || !self.tables.is_empty() {
+            check_number("partitions", self.partitions.len(), PARTITIONS_MAX)?;
+            check_number("tables", self.tables.len(), TABLES_MAX)?;
+        }
         if let Some(table) = self.tables.iter().find(|table| !table.keys.are_valid()) {
             return Err(ConfigurationError::Splits { table: table.name.clone() });
         }
         for (number, copies) in self.partitions.iter().enumerate() {
             self.check_copies(PartitionId(number as u32), copies)?;
         }
+        for (partition, node) in self.filling.keys() {
+            let copies = self.partitions.get(partition.0 as usize).map(Vec::as_slice).unwrap_or_default();
+            if !copies.iter().skip(1).any(|place| place.node == *node) {
+                return Err(ConfigurationError::Filling { partition: *partition, node: *node });
+            }
+        }
         Ok(())
     }
 
     fn check_copies(&self, partition: PartitionId, copies: &[Place]) -> Result<(), ConfigurationError> {
-        if copies.is_empty() {
-            return Err(ConfigurationError::PartitionLost(partition));
-        }
         let mut nodes = BTreeSet::new();
         for place in copies {
             if self.addr(*place).is_none() {
@@ -189,14 +213,55 @@ impl Configuration {
     /// # Errors
     /// [`ConfigurationError::PartitionLost`] if a partition has no copy left.
     pub fn without(&self, failed: &[NodeId]) -> Result<Configuration, ConfigurationError> {
-        let mut next = self.clone();
-        next.epoch += 1;
-        next.nodes.retain(|node, _| !failed.contains(node));
-        for copies in &mut next.partitions {
-            copies.retain(|place| !failed.contains(&place.node));
+        let next = self.surviving(failed);
+        if let Some(lost) = next.lost().next() {
+            return Err(ConfigurationError::PartitionLost(lost));
         }
         next.check()?;
         Ok(next)
+    }
+
+    /// The same, also if partitions have no complete copy left: then they have none.
+    pub fn surviving(&self, failed: &[NodeId]) -> Configuration {
+        let mut next = self.clone();
+        next.epoch += 1;
+        next.nodes.retain(|node, _| !failed.contains(node));
+        let (before, after) = (self.nodes.len(), next.nodes.len());
+        next.departures.extend((after..before).map(|_| (next.epoch, after)));
+        let surplus = next.departures.len().saturating_sub(DEPARTURES_MAX);
+        next.departures.drain(..surplus);
+        next.filling.retain(|(_, node), _| !failed.contains(node));
+        for (number, copies) in next.partitions.iter_mut().enumerate() {
+            copies.retain(|place| !failed.contains(&place.node));
+            let is_filling = |place: &Place| next.filling.contains_key(&(PartitionId(number as u32), place.node));
+            match copies.iter().position(|place| !is_filling(place)) {
+                Some(first) => copies[..=first].rotate_right(1),
+                None => copies.clear(),
+            }
+        }
+        let partitions = &next.partitions;
+        next.filling.retain(|(partition, _), _| !partitions[partition.0 as usize].is_empty());
+        next
+    }
+
+    /// Whether all logs of a coordinator in an earlier epoch may be gone: at least as many nodes were left out since as
+    /// it had logs, counting with the fewest nodes that the epoch can have had.
+    pub fn may_have_lost_logs(&self, epoch: Epoch) -> bool {
+        let since = self.departures.iter().filter(|(departed, _)| *departed > epoch).count();
+        let before = self.departures.iter().rfind(|(departed, _)| *departed <= epoch);
+        let nodes = before.map_or(self.replicas, |(_, left)| *left);
+        since >= self.replicas.min(nodes).max(1)
+    }
+
+    /// Partitions without a copy: their data is lost.
+    pub fn lost(&self) -> impl Iterator<Item = PartitionId> {
+        let numbered = self.partitions.iter().enumerate().filter(|(_, copies)| copies.is_empty());
+        numbered.map(|(number, _)| PartitionId(number as u32))
+    }
+
+    /// Since which epoch a copy is being filled; `None` if it is complete.
+    pub fn filling_since(&self, partition: PartitionId, node: NodeId) -> Option<Epoch> {
+        self.filling.get(&(partition, node)).copied()
     }
 
     /// The partition of a key. It is the same in all hashed tables, and in all ordered tables with the same splits:
@@ -367,6 +432,20 @@ mod tests {
             assert_eq!(*after, left);
         }
         assert!(matches!(next.without(&[2]), Err(ConfigurationError::PartitionLost(_))));
+    }
+
+    #[test]
+    fn logs_that_may_be_gone_are_known() {
+        // Three logs of each coordinator.
+        let first = plan(5, 1, 3).configure().unwrap();
+        let third = first.surviving(&[1]).surviving(&[2]);
+        assert!(!third.may_have_lost_logs(1), "one log is left");
+        let fourth = third.surviving(&[3]);
+        assert_eq!([1, 2, 3].map(|epoch| fourth.may_have_lost_logs(epoch)), [true, false, false]);
+        // In epoch 4 there are two nodes, so two logs.
+        let fifth = fourth.surviving(&[4]);
+        assert!(!fifth.may_have_lost_logs(4));
+        assert!(fifth.surviving(&[5]).may_have_lost_logs(4));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::ids::{Place, TransactionId};
+use crate::ids::{PartitionId, Place, TransactionId};
 use crate::limits::KEY_BYTES_MAX;
 use crate::wire::answer::{Cause, Refusal, Resource};
 
@@ -53,6 +53,12 @@ pub enum TxnError {
     NoTable {
         /// The requested name.
         table: String,
+    },
+    /// All copies of a partition are lost.
+    #[error("partition {} is lost: all of its copies failed together, and its items are gone", .partition.0)]
+    PartitionLost {
+        /// The partition.
+        partition: PartitionId,
     },
     /// The table has no range reads.
     #[error("table {table:?} is not ordered: make it with Table::ordered, or read it by keys")]
@@ -133,10 +139,12 @@ impl TxnError {
                         | Refusal::OtherIncarnation { .. }
                         | Refusal::NotHere(_)
                         | Refusal::Recovering(_)
+                        | Refusal::NotSafe
                 )
             }
             TxnError::Exists { .. }
             | TxnError::NoTable { .. }
+            | TxnError::PartitionLost { .. }
             | TxnError::NotOrdered { .. }
             | TxnError::Reversed
             | TxnError::KeyLength { .. }

@@ -13,8 +13,8 @@
 //! - Every message carries its epoch. After a failure, recovery uses the logs to decide each transaction of earlier
 //!   epochs.
 //!
-//! Membership leases, re-replication, processes and commands are not built yet: `docs/transactions.md` lists what
-//! exists.
+//! - [`node`] makes it a service: a cluster manager knows the members and where partitions have their copies; members
+//!   that fail are replaced, and new copies are filled.
 //!
 //! Start reading at [`client`], then `transaction/rounds.rs` (the messages of each phase) and `participant/execute.rs`.
 #![forbid(unsafe_code)]
@@ -29,6 +29,7 @@ mod log;
 pub mod mutation;
 #[cfg(not(feature = "mutations"))]
 mod mutation;
+pub mod node;
 pub mod participant;
 mod partition;
 mod service;
@@ -41,7 +42,7 @@ pub use dunlin_index::{Gap, Range};
 pub use error::TxnError;
 pub use ids::{Epoch, NodeId, PartitionId, Place, TableId, TransactionId, Version};
 pub use limits::{Limits, RecoverySlice};
-pub use participant::{NotTaken, Participant, ParticipantStats};
+pub use participant::{CopyState, NotTaken, Participant, ParticipantStats};
 pub use partition::PartitionStats;
 pub use service::serve;
-pub use transaction::Mode;
+pub use transaction::{Coalescing, Mode};

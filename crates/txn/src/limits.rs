@@ -23,9 +23,9 @@ pub const SCANNED_MAX: usize = 1 << 16;
 pub const SCANNED_BYTES_MAX: usize = 16 << 20;
 /// Bytes after which a page of a range read ends; its last item may exceed them.
 pub const PAGE_BYTES_MAX: usize = 256 << 10;
-/// Bytes that an item counts beyond its key and value: its slot in a half-full table (49 bytes each), and the counters
-/// and lengths of two allocations.
-pub const ITEM_BYTES: usize = 128;
+/// Bytes that an item counts beyond its key and value: its slot in a half-full table (97 bytes each), and the lengths of
+/// two allocations. Keys of up to 16 bytes and values of up to 40 are in the slot, and count twice.
+pub const ITEM_BYTES: usize = 232;
 
 /// How much one request of recovery handles. The event loop serves other requests between two of them, so this bounds
 /// how long recovery delays these.
@@ -87,7 +87,8 @@ pub struct Limits {
     /// Bytes of the index of one ordered table in one copy of a partition, beyond its items, above which the primary
     /// locks no further absent key. Default 1 GiB.
     pub index_bytes_max: usize,
-    /// Entries that one page of a range read visits, so that it does not delay others; at least one. Default 1,024.
+    /// Entries that one page of a range read visits, and items in one page of a copy that is being filled, so that they
+    /// do not delay others; at least one. Default 1,024.
     pub page_entries_max: usize,
     /// Locks that are held in one partition. Default 65,536.
     pub locks_max: usize,

@@ -173,7 +173,9 @@ impl Log {
         let forgotten = self.forgotten_of(coordinator);
         let fresh = || Entries { forgotten, ..Entries::default() };
         let entries = self.coordinators.entry(coordinator).or_insert_with(fresh);
-        self.marks.remove(&coordinator);
+        if !self.marks.is_empty() {
+            self.marks.remove(&coordinator);
+        }
         entries.used = self.messages;
         entries
     }
@@ -229,10 +231,13 @@ impl Log {
             return Err(Refusal::Fenced);
         }
         let counted = record_bytes(recorded.record.len());
-        let counted_of = |sequence| entries.records.get(&(epoch, sequence)).map_or(0, |record| record.counted);
-        let given_back: usize = ended.iter().copied().collect::<BTreeSet<u64>>().into_iter().map(counted_of).sum();
-        if is_kept && entries.bytes - given_back + counted > log_bytes_max {
-            return Err(Refusal::Full(Resource::Log));
+        // As nearly always, there is room without what the ended transactions give back.
+        if is_kept && entries.bytes + counted > log_bytes_max {
+            let counted_of = |sequence| entries.records.get(&(epoch, sequence)).map_or(0, |record| record.counted);
+            let given_back: usize = ended.iter().copied().collect::<BTreeSet<u64>>().into_iter().map(counted_of).sum();
+            if entries.bytes - given_back + counted > log_bytes_max {
+                return Err(Refusal::Full(Resource::Log));
+            }
         }
         for sequence in ended {
             entries.end((epoch, *sequence), outcomes_max);

@@ -15,7 +15,7 @@ use crate::wire::Kind;
 /// Call [`Endpoint::propagate_panics`], so that a participant that panicked answers nothing more.
 ///
 /// # Errors
-/// If one of the request types 0x50 to 0x5d has a handler already.
+/// If one of the request types 0x50 to 0x5e has a handler already.
 pub fn serve<T: Transport>(
     endpoint: &Endpoint<T>,
     participant: &Rc<RefCell<Participant>>,
@@ -23,9 +23,15 @@ pub fn serve<T: Transport>(
     for kind in Kind::ALL {
         let participant = participant.clone();
         let mut answer = Vec::new();
-        endpoint.register(kind.req_type(), move |request| {
-            participant.borrow_mut().handle(kind, request.payload(), &mut answer);
-            request.respond(&answer);
+        endpoint.register_burst(kind.req_type(), move |burst| {
+            let mut participant = participant.borrow_mut();
+            if burst.len() > 1 {
+                (0..burst.len()).for_each(|request| participant.touch(kind, burst.payload(request)));
+            }
+            for request in 0..burst.len() {
+                participant.handle(kind, burst.payload(request), &mut answer);
+                burst.respond(request, &answer);
+            }
         })?;
     }
     Ok(())

@@ -20,6 +20,9 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     lab.expect_cases(MEMBERS.len() + WATCHERS.len());
     for members in MEMBERS {
         let case = format!("{members} members, each heard once a second");
+        if !lab.wants(&case) {
+            continue;
+        }
         let runs: Vec<MembersFigures> = lab.case(&case, |lab| {
             let mut node = lab.server(CoordNode { watchers_max: 0 }, lab.run_length())?;
             let node_address = node.ready()?;
@@ -34,6 +37,9 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     }
     for watchers in WATCHERS {
         let case = format!("{watchers} watchers, until the last is told");
+        if !lab.wants(&case) {
+            continue;
+        }
         let runs: Vec<Percentiles> = lab.case(&case, |lab| {
             let mut node = lab.server(CoordNode { watchers_max: watchers }, lab.run_length())?;
             let node_address = node.ready()?;

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use dunlin_lab::World;
 use dunlin_net::random::Random;
 use dunlin_rpc::EndpointConfig;
+use dunlin_sim::trace::CapturePoint;
 use dunlin_sim::{CostModel, Datacenter, Topology};
 
 use super::member::{Failure, Member};
@@ -60,12 +61,17 @@ impl Cluster {
         Member::start(&mut self.datacenter, (host, thread), config, self.failure.clone())
     }
 
-    /// The cluster of a run: with its seed, and the cost model given by the user, else `cost`.
+    /// The cluster of a run: with its seed, and the cost model given by the user, else `cost`. Its packets are captured
+    /// if the user wants those of this run.
     ///
     /// # Errors
-    /// As [`Cluster::new`]; [`dunlin_lab::LabError::Interrupted`].
+    /// As [`Cluster::new`]; [`dunlin_lab::LabError::Interrupted`]; if the file of the capture cannot be written.
     pub fn of_trial(trial: Trial<'_>, topology: &Topology, cost: CostModel) -> Result<Cluster, BenchError> {
-        Cluster::new(topology, trial.cost_or(cost), trial.seed()?)
+        let mut cluster = Cluster::new(topology, trial.cost_or(cost), trial.seed()?)?;
+        if let Some(file) = trial.capture()? {
+            cluster.datacenter.capture(CapturePoint::Sent, file);
+        }
+        Ok(cluster)
     }
 
     /// A source of random numbers for the experiment, which follows from the seed.

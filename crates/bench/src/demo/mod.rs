@@ -1,6 +1,8 @@
-//! `dunlin demo`: a sample of everything, over shared memory and then over UDP, a key-value service on top, and a
-//! replicated one whose leader is killed.
+//! `dunlin demo`: a sample of everything, over shared memory and then over UDP, a key-value service on top, a
+//! replicated one whose leader is killed, and a bank that loses a process.
 
+mod bank;
+mod bank_roles;
 mod data;
 mod kv;
 mod replication;
@@ -15,11 +17,13 @@ use crate::experiments::Area;
 use crate::rpc::roles::{Carrier, Load, Setup};
 use crate::rpc::runs;
 use crate::{BenchError, Lab};
+use bank_roles::{BankManager, BankNode};
 use roles::{DemoDriver, DemoServer};
 
 pub(crate) const AREA: Area = Area { experiments: &[], roles: ROLES, papers: "" };
 
-const ROLES: &[Entry] = &[Entry::of::<DemoServer>(), Entry::of::<DemoDriver>()];
+const ROLES: &[Entry] =
+    &[Entry::of::<DemoServer>(), Entry::of::<DemoDriver>(), Entry::of::<BankManager>(), Entry::of::<BankNode>()];
 
 /// Requests in a batch, as in most of the paper.
 const BATCH: usize = 3;
@@ -41,7 +45,7 @@ pub fn check_data(file: &Path) -> Result<(), BenchError> {
 
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     lab.expect_cases(Carrier::ALL.len() * MEASUREMENTS);
-    lab.expect_steps(kv::STEPS + replication::STEPS);
+    lab.expect_steps(kv::STEPS + replication::STEPS + bank::STEPS);
     for carrier in Carrier::ALL {
         latency(lab, carrier)?;
         let echo = runs::small_load(lab, BATCH);
@@ -52,7 +56,8 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     }
     let source = data::Source { file: lab.data().map(Into::into) };
     kv::run(lab, &source)?;
-    replication::run(lab)
+    replication::run(lab)?;
+    bank::run(lab)
 }
 
 fn latency(lab: &mut Lab, carrier: Carrier) -> Result<(), BenchError> {

@@ -50,6 +50,11 @@ const CASES: [Case; 3] = [
     Case::small("GET, 1 connection x 1", TextOperation::Get, 1, 1),
 ];
 
+/// The name of a server's row.
+fn row_name(server: &str, case: &Case) -> String {
+    format!("{server}, {}", case.name)
+}
+
 /// The results of one server in one round.
 struct Round {
     /// For each case.
@@ -60,25 +65,34 @@ struct Round {
 pub(crate) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     let items = lab.items(ITEMS);
     let memcached = installed_version();
+    let chosen: Vec<&Case> = CASES
+        .iter()
+        .filter(|case| lab.wants_any(["Dunlin", "memcached"].map(|it| row_name(it, case)).iter().map(String::as_str)))
+        .collect();
+    if chosen.is_empty() {
+        return Ok(());
+    }
     let (mut theirs, mut ours) = (Vec::new(), Vec::new());
     lab.expect_cases(if memcached.is_some() { 2 } else { 1 });
     for _ in 0..lab.runs() {
         if memcached.is_some() {
-            theirs.push(lab.once("memcached", |lab| round(lab, MemcachedProcess { memory_mib: MEMORY_MIB }, items))?);
+            theirs.push(
+                lab.once("memcached", |lab| round(lab, MemcachedProcess { memory_mib: MEMORY_MIB }, items, &chosen))?,
+            );
         }
         ours.push(lab.once("Dunlin", |lab| {
-            round(lab, KvMemcachedServer(KvServer::cache(Carrier::Shm, MEMORY_MIB << 20)), items)
+            round(lab, KvMemcachedServer(KvServer::cache(Carrier::Shm, MEMORY_MIB << 20)), items, &chosen)
         })?);
     }
     match memcached {
         Some(version) => {
             lab.note(format!("Compared with {version}, one worker thread (-t 1), default settings."));
-            push(lab, "memcached", &theirs, None)?;
-            push(lab, "Dunlin", &ours, Some("memcached"))
+            push(lab, "memcached", &theirs, &chosen, None)?;
+            push(lab, "Dunlin", &ours, &chosen, Some("memcached"))
         }
         None => {
             lab.note("memcached is not installed, so there is nothing to compare with: `apt install memcached`.");
-            push(lab, "Dunlin", &ours, None)
+            push(lab, "Dunlin", &ours, &chosen, None)
         }
     }
 }
@@ -88,11 +102,12 @@ fn round<S: Role<Ready = Serving, Output = (), Error = BenchError>>(
     lab: &Lab,
     server: S,
     items: u64,
+    cases: &[&Case],
 ) -> Result<Round, BenchError> {
     with_items(lab, server, (items, VALUE_BYTES), |serving| {
         let bytes_per_item = serving.filled_bytes as f64 / items as f64;
         let mut loads = Vec::new();
-        for case in &CASES {
+        for case in cases {
             let bare = BareServer { operation: case.operation, value_bytes: case.value_bytes };
             let mut bare = lab.server(bare, lab.run_length())?;
             let floor = load(lab, case, bare.ready()?.address, (items, lab.run_length()), Answers::Bare)?;
@@ -165,9 +180,9 @@ fn fill_time(items: u64) -> Duration {
 }
 
 /// The rows of one server, with targets if it must be better than another.
-fn push(lab: &mut Lab, server: &str, rounds: &[Round], rival: Option<&str>) -> Result<(), BenchError> {
-    for (place, case) in CASES.iter().enumerate() {
-        let name = |server: &str| format!("{server}, {}", case.name);
+fn push(lab: &mut Lab, server: &str, rounds: &[Round], cases: &[&Case], rival: Option<&str>) -> Result<(), BenchError> {
+    for (place, case) in cases.iter().enumerate() {
+        let name = |server: &str| row_name(server, case);
         let beside = |figure: fn(&MemcachedFigures) -> f64| {
             let pair = |round: &Round| Measured {
                 ours: figure(&round.loads[place].ours),
@@ -179,7 +194,7 @@ fn push(lab: &mut Lab, server: &str, rounds: &[Round], rival: Option<&str>) -> R
         let mut row = RowBuilder::new(name(server), Metric::Operations, rate.ours).floor(rate.floor);
         if let Some(rival) = rival {
             let factor = if case.window > 1 { PIPELINED_ADVANTAGE } else { 1.0 };
-            row = row.target(Target::CaseTimes { case: name(rival), factor });
+            row = row.target(Target::CaseTimes { case: name(rival), factor }).rival(name(rival));
         }
         lab.push(row);
         for (metric, figure) in [
@@ -187,7 +202,8 @@ fn push(lab: &mut Lab, server: &str, rounds: &[Round], rival: Option<&str>) -> R
             (Metric::LatencyP99, |figures| figures.latency.p99),
         ] {
             let latency = beside(figure)?;
-            lab.push(RowBuilder::new(name(server), metric, latency.ours).floor(latency.floor));
+            let row = RowBuilder::new(name(server), metric, latency.ours).floor(latency.floor);
+            lab.push(rival.into_iter().fold(row, |row, rival| row.rival(name(rival))));
         }
         let cpu = spread(rounds, |round| round.loads[place].ours.cpu * 100.0)?;
         lab.push(RowBuilder::new(format!("{}, the load itself", name(server)), Metric::CoreShare, cpu));
@@ -200,7 +216,7 @@ fn push(lab: &mut Lab, server: &str, rounds: &[Round], rival: Option<&str>) -> R
     let memory: Spread = spread(rounds, |round| round.bytes_per_item)?;
     let mut row = RowBuilder::new(name(server), Metric::ItemMemory, memory);
     if let Some(rival) = rival {
-        row = row.target(Target::CaseTimes { case: name(rival), factor: 1.0 });
+        row = row.target(Target::CaseTimes { case: name(rival), factor: 1.0 }).rival(name(rival));
     }
     lab.push(row);
     Ok(())

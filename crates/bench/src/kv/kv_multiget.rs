@@ -15,24 +15,28 @@ const KEYS: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     lab.expect_cases(Carrier::ALL.len() * KEYS.len());
     for carrier in Carrier::ALL {
+        let name_of = |keys: usize| format!("{}, {keys} keys a request", carrier.name());
+        let chosen: Vec<usize> = KEYS.into_iter().filter(|keys| lab.wants(&name_of(*keys))).collect();
+        if chosen.is_empty() {
+            continue;
+        }
         let items = lab.items(ITEMS);
         let ask = Ask::small(carrier, items, Mix::gets(1.0, Popularity::Uniform));
         let time = kv_runs::fill_time(items) + lab.run_length() * (3 * KEYS.len() * lab.runs()) as u32;
-        let mut figures: Vec<Vec<MultiGetFigures>> = KEYS.map(|_| Vec::new()).into();
+        let mut figures: Vec<Vec<MultiGetFigures>> = chosen.iter().map(|_| Vec::new()).collect();
         kv_runs::with_server(lab, ask.server(), time, |server| {
             kv_runs::fill(lab, server, &ask)?;
             for _ in 0..lab.runs() {
-                for (keys, figures) in KEYS.iter().zip(&mut figures) {
+                for (keys, figures) in chosen.iter().zip(&mut figures) {
                     let (setup, server) = (Setup::new(carrier), server.address.clone());
                     let load = MultiGetLoad { setup, server, items, keys: *keys, run: lab.run_length() };
-                    let name = format!("{}, {keys} keys", carrier.name());
-                    figures.push(lab.once(&name, |lab| lab.client(load, lab.run_length())?.result())?);
+                    figures.push(lab.once(&name_of(*keys), |lab| lab.client(load, lab.run_length())?.result())?);
                 }
             }
             Ok(())
         })?;
-        for (keys, figures) in KEYS.iter().zip(&figures) {
-            let name = format!("{}, {keys} keys a request", carrier.name());
+        for (keys, figures) in chosen.iter().zip(&figures) {
+            let name = name_of(*keys);
             lab.push(RowBuilder::new(&name, Metric::Keys, spread(figures, |figures| figures.keys_per_second)?));
             lab.push(RowBuilder::new(&name, Metric::LatencyP50, spread(figures, |figures| figures.latency.p50)?));
             lab.push(RowBuilder::new(&name, Metric::LatencyP99, spread(figures, |figures| figures.latency.p99)?));

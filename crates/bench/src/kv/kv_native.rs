@@ -24,7 +24,10 @@ const ONE_BY_ONE: Case = Case::small("one at a time", TextOperation::Get, 1, 1);
 /// The loads of memcached, with our number of operations in flight.
 const CASES: [(Case, usize); 2] = [(PIPELINED, PIPELINED.connections * PIPELINED.window), (ONE_BY_ONE, 1)];
 
-const FIGURES: [Figure<usize, f64>; 1] = [Figure::new(Metric::Operations, |_, rate| *rate)];
+type Column = Figure<usize, f64>;
+
+const FIGURES: [Column; 1] =
+    [Column::new(Metric::Operations, |_, rate| *rate).rival(|place| Some(theirs_name(CASES[*place].0.name)))];
 
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     let version = installed_version();
@@ -34,7 +37,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     });
     let places = 0..CASES.len();
     let ours = Cases::along("load", places.clone(), |place| format!("{OURS}, {} in flight", CASES[*place].1));
-    let theirs = Cases::along("load", places.clone(), |place| format!("memcached, {}", CASES[*place].0.name));
+    let theirs = Cases::along("load", places.clone(), |place| theirs_name(CASES[*place].0.name));
     let rounds = lab.measure_in_turn(&ours.and(theirs.only(|_| version.is_some())), &FIGURES, |lab| {
         let mut rates = self::ours(lab)?;
         if version.is_some() {
@@ -48,6 +51,10 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
         lab.push(RowBuilder::new(case, Metric::Advantage, advantage).target(Target::Absolute(ADVANTAGE)));
     }
     Ok(())
+}
+
+fn theirs_name(load: &str) -> String {
+    format!("memcached, {load}")
 }
 
 fn ours(lab: &Lab) -> Result<Vec<f64>, BenchError> {

@@ -39,26 +39,31 @@ const CACHE_MIN: u64 = 4 << 20;
 
 /// One server with all its records, and all workloads on it, repeated for each run.
 fn measure(lab: &mut Lab, setting: &str, carrier: Carrier, server: KvServer, records: u64) -> Result<(), BenchError> {
+    let name_of = |name: &str| format!("{setting}, {name}");
+    let chosen: Vec<(&str, Mix)> = Mix::YCSB.into_iter().filter(|(name, _)| lab.wants(&name_of(name))).collect();
+    if chosen.is_empty() {
+        return Ok(());
+    }
     let time = kv_runs::fill_time(records) + lab.run_length() * (4 * Mix::YCSB.len() * lab.runs()) as u32;
     let first = Ask::small(carrier, records, Mix::YCSB[0].1);
     let runs = kv_runs::with_server(lab, server, time, |server| {
         kv_runs::fill(lab, server, &first)?;
-        let mut runs: Vec<Vec<Measured<KvRun>>> = Mix::YCSB.map(|_| Vec::new()).into();
+        let mut runs: Vec<Vec<Measured<KvRun>>> = chosen.iter().map(|_| Vec::new()).collect();
         let mut items = records;
         for _ in 0..lab.runs() {
-            for ((name, mix), runs) in Mix::YCSB.iter().zip(&mut runs) {
+            for ((name, mix), runs) in chosen.iter().zip(&mut runs) {
                 let ask = Ask { mix: *mix, items, ..first };
                 let floor = kv_runs::floor(lab, &ask)?;
-                let figures = lab.once(&format!("{setting} {name}"), |lab| kv_runs::load(lab, server, &ask))?;
+                let figures = lab.once(&name_of(name), |lab| kv_runs::load(lab, server, &ask))?;
                 items = figures.items;
                 runs.push(Measured { ours: figures.into(), floor });
             }
         }
         Ok(runs)
     })?;
-    for ((name, _), runs) in Mix::YCSB.iter().zip(runs) {
+    for ((name, _), runs) in chosen.iter().zip(runs) {
         let runs = BesideFloor::of(runs);
-        let name = format!("{setting}, {name}");
+        let name = name_of(name);
         lab.push(kv_runs::rate_row(&name, &runs)?);
         lab.push(kv_runs::plain_row(&name, Metric::HitRatio, &runs, |run| run.hits * 100.0)?);
         lab.push(kv_runs::plain_row(&name, Metric::LatencyP99, &runs, |run| run.p99)?);

@@ -1,5 +1,6 @@
 //! The experiments on the key-value service.
 
+mod kv_imbalance;
 mod kv_latency;
 pub(crate) mod kv_memcached;
 mod kv_multiget;
@@ -34,6 +35,12 @@ const EXPERIMENTS: &[Experiment] = &[
         paper: "HERD, thesis Figure 4.9",
         about: "operations and bytes per second with values of 4 B to 1000 B",
         run: kv_values::run,
+    },
+    Experiment {
+        name: "kv-imbalance",
+        paper: "HERD, thesis Figure 4.13",
+        about: "operations of the busiest of six cores, uniform and Zipf, by counting",
+        run: kv_imbalance::run,
     },
     Experiment {
         name: "kv-memcached",

@@ -12,6 +12,7 @@ pub(crate) mod rpc_loss;
 mod rpc_peers;
 mod rpc_rate;
 mod rpc_sessions;
+mod rpc_switch;
 mod rpc_wakeup;
 mod rpc_workers;
 pub(crate) mod runs;
@@ -73,6 +74,12 @@ const EXPERIMENTS: &[Experiment] = &[
         run: rpc_workers::run,
     },
     Experiment {
+        name: "rpc-switch",
+        paper: "FaSST section 4.1",
+        about: "time from one task of an endpoint to the next, beside a plain loop of polls",
+        run: rpc_switch::run,
+    },
+    Experiment {
         name: "rpc-wakeup",
         paper: "beyond the papers",
         about: "what an idle endpoint costs, and how fast one that sleeps wakes",
@@ -115,6 +122,7 @@ const ROLES: &[Entry] = &[
     Entry::of::<roles::LatencyClient>(),
     Entry::of::<roles::RateClient>(),
     Entry::of::<roles::RatesInTurn>(),
+    Entry::of::<roles::Switching>(),
     Entry::of::<roles::Symmetric>(),
     Entry::of::<roles::BandwidthClient>(),
     Entry::of::<roles::SessionsClient>(),

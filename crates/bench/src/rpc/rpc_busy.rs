@@ -38,6 +38,9 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     for carrier in Carrier::ALL {
         let setup = Setup::new(carrier);
         let case = format!("{} beside a busy core", carrier.name());
+        if !lab.wants(&case) {
+            continue;
+        }
         let seen = lab.case(&case, |lab| rates(lab, &setup))?;
         let rate = RowBuilder::new(&case, Metric::Rate, spread(&seen, |seen| seen.beside.ours.rate)?);
         lab.push(rate.floor(spread(&seen, |seen| seen.beside.floor.rate)?));

@@ -50,28 +50,46 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
         let name = carrier.name();
         let everything = Setup { congestion: Congestion::Swift, ..Setup::new(carrier) };
         let case = format!("{name} everything on");
-        let rates = measure(lab, &case, &everything)?;
-        let all = spread(&rates, |rate| *rate)?;
-        lab.push(RowBuilder::new(case, Metric::Rate, all));
         let own_steps = match carrier {
             Carrier::Shm => &SHM_STEPS[..],
             Carrier::Udp => &UDP_STEPS[..],
         };
-        let mut cumulative = everything.clone();
-        for step in STEPS.iter().chain(own_steps) {
-            cumulative.without.push(step.factor);
-            kept(lab, &format!("{name} … no {}", step.name), &cumulative, all.median)?;
+        let steps = || STEPS.iter().chain(own_steps);
+        let without = steps().flat_map(|step| [cumulative_case(name, step), alone_case(name, step)]);
+        let cases: Vec<String> = without.chain([case.clone()]).collect();
+        if !lab.wants_any(cases.iter().map(String::as_str)) {
+            continue;
         }
-        for step in STEPS.iter().chain(own_steps) {
+        // All others are shares of it.
+        let rates = measure(lab, &case, &everything)?;
+        let all = spread(&rates, |rate| *rate)?;
+        lab.push(RowBuilder::new(case, Metric::Rate, all));
+        let mut cumulative = everything.clone();
+        for step in steps() {
+            cumulative.without.push(step.factor);
+            kept(lab, &cumulative_case(name, step), &cumulative, all.median)?;
+        }
+        for step in steps() {
             let alone = Setup { without: vec![step.factor], ..everything.clone() };
-            kept(lab, &format!("{name} all but {}", step.name), &alone, all.median)?;
+            kept(lab, &alone_case(name, step), &alone, all.median)?;
         }
     }
     Ok(())
 }
 
+fn cumulative_case(transport: &str, step: &Step) -> String {
+    format!("{transport} … no {}", step.name)
+}
+
+fn alone_case(transport: &str, step: &Step) -> String {
+    format!("{transport} all but {}", step.name)
+}
+
 /// The rate without some optimizations, and its share of the full rate.
 fn kept(lab: &mut Lab, case: &str, setup: &Setup, all: f64) -> Result<(), BenchError> {
+    if !lab.wants(case) {
+        return Ok(());
+    }
     let rates = measure(lab, case, setup)?;
     lab.push(RowBuilder::new(case, Metric::Rate, spread(&rates, |rate| *rate)?));
     lab.push(RowBuilder::new(case, Metric::Advantage, spread(&rates, |rate| rate / all)?));

@@ -31,25 +31,32 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     for carrier in Carrier::ALL {
         let one_credit = one_credit(carrier);
         let few_case = format!("{} {FEW} sessions", carrier.name());
-        let few = measure(lab, &few_case, &one_credit, FEW, Hints::Given)?;
-        lab.push(RowBuilder::new(&few_case, Metric::Rate, spread(&few, |figures| figures.rate)?));
-
-        let case = format!("{} {MANY} sessions", carrier.name());
-        let many = measure(lab, &case, &one_credit, MANY, Hints::Given)?;
-        lab.push(
-            RowBuilder::new(&case, Metric::Rate, spread(&many, |figures| figures.rate)?)
-                .target(Target::CaseTimes { case: few_case, factor: RATE_SHARE }),
-        );
-        push_memory(lab, &case, &many)?;
+        let many_case = format!("{} {MANY} sessions", carrier.name());
+        if lab.wants_any([few_case.as_str(), &many_case]) {
+            let few = measure(lab, &few_case, &one_credit, FEW, Hints::Given)?;
+            lab.push(RowBuilder::new(&few_case, Metric::Rate, spread(&few, |figures| figures.rate)?));
+        }
+        if lab.wants(&many_case) {
+            let many = measure(lab, &many_case, &one_credit, MANY, Hints::Given)?;
+            lab.push(
+                RowBuilder::new(&many_case, Metric::Rate, spread(&many, |figures| figures.rate)?)
+                    .target(Target::CaseTimes { case: few_case, factor: RATE_SHARE }),
+            );
+            push_memory(lab, &many_case, &many)?;
+        }
 
         let case = format!("{} {MANY} sessions, no prefetch hints", carrier.name());
-        let unhinted = measure(lab, &case, &one_credit, MANY, Hints::None)?;
-        lab.push(RowBuilder::new(&case, Metric::Rate, spread(&unhinted, |figures| figures.rate)?));
+        if lab.wants(&case) {
+            let unhinted = measure(lab, &case, &one_credit, MANY, Hints::None)?;
+            lab.push(RowBuilder::new(&case, Metric::Rate, spread(&unhinted, |figures| figures.rate)?));
+        }
 
         let case = format!("{} {MANY} sessions, default config", carrier.name());
-        let shipped = measure(lab, &case, &Setup::as_shipped(carrier, MANY as u32 + 64), MANY, Hints::None)?;
-        lab.push(RowBuilder::new(&case, Metric::Rate, spread(&shipped, |figures| figures.rate)?));
-        push_memory(lab, &case, &shipped)?;
+        if lab.wants(&case) {
+            let shipped = measure(lab, &case, &Setup::as_shipped(carrier, MANY as u32 + 64), MANY, Hints::None)?;
+            lab.push(RowBuilder::new(&case, Metric::Rate, spread(&shipped, |figures| figures.rate)?));
+            push_memory(lab, &case, &shipped)?;
+        }
     }
     crowd(lab)
 }
@@ -58,9 +65,12 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
 fn crowd(lab: &mut Lab) -> Result<(), BenchError> {
     let setup = Setup { unprivileged: true, ..Setup::as_shipped(Carrier::Udp, 0) };
     let few_case = format!("udp, a user's socket, {USED_FEW} sessions");
+    let case = format!("udp, a user's socket, {USED} of {} sessions", USED + IDLE);
+    if !lab.wants_any([few_case.as_str(), &case]) {
+        return Ok(());
+    }
     let few = measure(lab, &few_case, &setup, Sessions { open: USED_FEW, used: USED_FEW }, Hints::None)?;
     lab.push(RowBuilder::new(&few_case, Metric::Rate, spread(&few, |figures| figures.rate)?));
-    let case = format!("udp, a user's socket, {USED} of {} sessions", USED + IDLE);
     let many = measure(lab, &case, &setup, Sessions { open: USED + IDLE, used: USED }, Hints::None)?;
     lab.push(
         RowBuilder::new(&case, Metric::Rate, spread(&many, |figures| figures.rate)?)

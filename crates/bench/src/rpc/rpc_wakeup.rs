@@ -27,11 +27,16 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     lab.expect_cases(Carrier::ALL.len() * 2);
     for carrier in Carrier::ALL {
         let case = format!("{} idle, one session open", carrier.name());
-        let shares = lab.case(&case, |lab| idle_percent(lab, carrier))?;
-        let row = RowBuilder::new(case, Metric::IdleShare, spread(&shares, |percent| *percent)?);
-        lab.push(row.target(Target::Absolute(IDLE_PERCENT_MAX)));
+        if lab.wants(&case) {
+            let shares = lab.case(&case, |lab| idle_percent(lab, carrier))?;
+            let row = RowBuilder::new(case, Metric::IdleShare, spread(&shares, |percent| *percent)?);
+            lab.push(row.target(Target::Absolute(IDLE_PERCENT_MAX)));
+        }
 
         let case = format!("{} from call to handler of a sleeping endpoint", carrier.name());
+        if !lab.wants(&case) {
+            continue;
+        }
         let measured = lab.case_beside_floor(&case, |floor: &Percentiles| floor.p50, |lab| wake_up(lab, carrier))?;
         let p50 = runs::row(&case, Metric::LatencyP50, &measured, |p| p.p50)?;
         lab.push(p50.target(Target::FloorPlus(WAKE_NANOS_MORE)));

@@ -70,7 +70,7 @@ impl Control {
     }
 
     /// The paper's CX4, with its packets; for DCQCN with marking as its authors advise for 25 Gbit/s.
-    pub fn topology(self) -> Topology {
+    fn topology(self) -> Topology {
         let mut topology = Topology { mtu: PACKET_BYTES, ..Topology::cx4() };
         if let (Control::Ecn, Layout::TwoTier(layout)) = (self, &mut topology.layout) {
             let ecn = Ecn { kmin_bytes: 20_000, kmax_bytes: 120_000, pmax: 0.1 };
@@ -127,7 +127,7 @@ pub(super) struct Running {
 impl Incast {
     /// Runs it from the beginning.
     pub fn run(self, trial: Trial<'_>) -> Result<Seen, BenchError> {
-        let mut cluster = Cluster::of_trial(trial, &self.control.topology(), CostModel::default())?;
+        let mut cluster = Cluster::of_trial(trial, &self.topology(trial), CostModel::default())?;
         cluster.datacenter().watch(SAMPLE_INTERVAL, [Port::HostDown { host: VICTIM }])?;
         let running = self.start(&mut cluster, trial)?;
         let watched = WATCHED.min(self.settling());
@@ -140,6 +140,11 @@ impl Incast {
     /// Time to let pass before measuring: for a short run, twice its length.
     pub fn settling(self) -> u64 {
         SETTLING.min(2 * self.time)
+    }
+
+    /// The hosts and links given by the user, else those of the congestion control.
+    pub fn topology(self, trial: Trial<'_>) -> Topology {
+        trial.topology_or(self.control.topology())
     }
 
     /// The settings of every endpoint.
@@ -158,7 +163,7 @@ impl Incast {
     }
 
     pub fn start(self, cluster: &mut Cluster, trial: Trial<'_>) -> Result<Running, BenchError> {
-        let hosts = self.control.topology().hosts();
+        let hosts = self.topology(trial).hosts();
         let server = cluster.join(VICTIM, THREAD, self.config())?;
         server.serve(RESPONSE_BYTES, 0)?;
         let mut clients = Vec::new();

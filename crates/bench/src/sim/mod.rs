@@ -6,6 +6,7 @@ mod sim_incast_background;
 mod sim_latency;
 mod sim_loss;
 mod sim_reorder;
+mod sim_responses;
 mod sim_scale;
 mod transfer;
 
@@ -49,5 +50,11 @@ const EXPERIMENTS: &[Experiment] = &[
         paper: "beyond the papers",
         about: "bandwidth of 8 MB requests at 100 Gbit/s while packets overtake each other",
         run: sim_reorder::run,
+    },
+    Experiment {
+        name: "sim-responses",
+        paper: "eRPC section 5.1",
+        about: "latency of responses of 1 to 64 packets beside requests of the same size",
+        run: sim_responses::run,
     },
 ];

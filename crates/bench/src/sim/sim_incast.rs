@@ -35,6 +35,9 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
         for control in Control::ALL {
             let incast = Incast { clients, control, time };
             let case = format!("{clients} clients, {}", control.name());
+            if !lab.wants(&case) {
+                continue;
+            }
             let seen = lab.simulate(&case, |trial| incast.run(trial))?;
             if let Some(first) = seen.first() {
                 queues.push(line(control, &first.port, |sample| sample.queued_bytes as f64 / 1e3));
@@ -42,6 +45,9 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
                 rtts.push(Line { name: control.name().into(), points: first.rtts.clone() });
             }
             push(lab, &case, &seen, (clients, control))?;
+        }
+        if queues.is_empty() {
+            continue;
         }
         let title = |what| format!("{what} of the server's port, {clients} clients begin");
         lab.plot(Plot { title: title("Queue"), unit: "kB", lines: queues, places: Places::Page });

@@ -47,7 +47,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
 }
 
 fn measure(trial: Trial<'_>, incast: Incast) -> Result<Percentiles, BenchError> {
-    let topology = incast.control.topology();
+    let topology = incast.topology(trial);
     let mut cluster = Cluster::of_trial(trial, &topology, CostModel::default())?;
     let mut members = Vec::new();
     for number in 0..incast.clients {

@@ -34,7 +34,7 @@ const FIGURES: [Column; 2] = [
 
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     let time = lab.virtual_time(TIME).max(TIME_MIN);
-    let clusters = [Topology::cx5(), Topology::cx4()];
+    let clusters = lab.topology().map_or_else(|| vec![Topology::cx5(), Topology::cx4()], |theirs| vec![theirs.clone()]);
     let cases = Cases::along("cluster", clusters, |topology| topology.name.clone()).with(" 32 B, same switch");
     lab.simulate_each(&cases, &FIGURES, |trial, topology| measure(trial, topology, time))
 }

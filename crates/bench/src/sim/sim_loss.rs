@@ -40,11 +40,20 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
             })
         };
         let rates = |seen: &[Transferred]| seen.iter().map(|seen| seen.rate).collect::<Vec<f64>>();
+        let name_of = |loss: f64| format!("{name}, loss {loss:.0e}");
+        let cases: Vec<String> = LOSSES.into_iter().map(name_of).chain([lossless.clone()]).collect();
+        if !lab.wants_any(cases.iter().map(String::as_str)) {
+            continue;
+        }
+        // The targets of the others refer to it.
         let seen = measure(lab, &lossless, 0.0)?;
         let without_loss = spread(&seen, |seen| seen.rate)?.median;
         lab.push(RowBuilder::of_seeds(&lossless, Metric::Bandwidth, &rates(&seen))?);
         for loss in LOSSES {
-            let case = format!("{name}, loss {loss:.0e}");
+            let case = name_of(loss);
+            if !lab.wants(&case) {
+                continue;
+            }
             let seen = measure(lab, &case, loss)?;
             let losses: Vec<u64> = seen.iter().map(|seen| seen.losses).collect();
             let is_enough = losses.iter().all(|losses| *losses >= LOSSES_MIN);

@@ -70,6 +70,9 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     lab.expect_simulations(threads.len());
     for threads in threads {
         let case = format!("{hosts} hosts, {threads} threads each");
+        if !lab.wants(&case) {
+            continue;
+        }
         let seen = lab.simulate(&case, |trial| measure(trial, hosts, threads, time))?;
         lab.note_pace(&case)?;
         let row = |metric, figure: &dyn Fn(&Seen) -> f64| {

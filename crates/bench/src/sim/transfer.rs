@@ -62,7 +62,7 @@ struct Progress {
 impl Transfer {
     /// Runs it, and continues until `losses_min` packets are lost or `packets_max` are sent.
     pub fn run(&self, trial: Trial<'_>, losses_min: u64, packets_max: u64) -> Result<Transferred, BenchError> {
-        let mut cluster = Cluster::of_trial(trial, &Topology::cx5_100g(), CostModel::default())?;
+        let mut cluster = Cluster::of_trial(trial, &trial.topology_or(Topology::cx5_100g()), CostModel::default())?;
         let server = cluster.join(SERVER, 0, self.config())?;
         server.serve(RESPONSE_BYTES, 0)?;
         let client = cluster.join(CLIENT, 0, self.config())?;

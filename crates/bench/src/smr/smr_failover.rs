@@ -23,6 +23,9 @@ const P50_MAX: f64 = 2.0;
 const LONGEST_MAX: f64 = 4.0;
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     let kills = ((KILLS * lab.run_length().as_secs_f64()) as usize).clamp(KILLS_MIN, KILLS as usize);
+    if !lab.wants_any([gap_case(kills).as_str(), LOST_CASE]) {
+        return Ok(());
+    }
     lab.expect_steps(kills + 2);
     lab.step("starting three replicas");
     let mut replicas = Replicas::start(lab, ELECTION, KILL_LIMIT * kills as u32)?;
@@ -46,9 +49,16 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     Ok(())
 }
 
+const LOST_CASE: &str = "acknowledged writes that were lost";
+
+fn gap_case(kills: usize) -> String {
+    format!("no service after a kill of the leader, {kills} kills")
+}
+
 /// Rows and a plot of the gaps, ordered by length.
 fn report(lab: &mut Lab, writers: &Writers, gaps: &[Gap], lost: u64) {
-    let case = format!("no service after a kill of the leader, {} kills", gaps.len());
+    let case = gap_case(gaps.len());
+    lab.taken(&case, 1);
     let nth = |share: f64| &gaps[((gaps.len() as f64 * share).ceil() as usize).clamp(1, gaps.len()) - 1];
     let timeout = ELECTION.as_nanos() as f64;
     let row =
@@ -56,7 +66,7 @@ fn report(lab: &mut Lab, writers: &Writers, gaps: &[Gap], lost: u64) {
     lab.push(row(Metric::LatencyP50, nth(0.5)).target(Target::FloorTimes(P50_MAX)));
     lab.push(row(Metric::LatencyP99, nth(0.99)));
     lab.push(row(Metric::LatencyMax, nth(1.0)).target(Target::FloorTimes(LONGEST_MAX)));
-    let case = format!("acknowledged writes that were lost, of {}", writers.acknowledged());
+    let case = format!("{LOST_CASE}, of {}", writers.acknowledged());
     lab.push(RowBuilder::new(case, Metric::Calls, Spread::single(lost as f64)).target(Target::Absolute(0.0)));
     let lines = [("shortest", nth(0.0)), ("median", nth(0.5)), ("longest", nth(1.0))];
     lab.plot(plot(lines.map(|(name, gap)| writers.line(name, gap)).into()));

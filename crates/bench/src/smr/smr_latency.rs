@@ -21,6 +21,10 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     lab.expect_cases(Carrier::ALL.len() * 2);
     for carrier in Carrier::ALL {
         let case = format!("{}, one client", carrier.name());
+        let parts = format!("{}, parts", carrier.name());
+        if !lab.wants_any([case.as_str(), &parts]) {
+            continue;
+        }
         let runs = lab.case_beside_floor(&case, |floor: &Percentiles| floor.p50, |lab| measure(lab, carrier))?;
         let mut row = crate::rpc::runs::row(&case, Metric::LatencyP50, &runs, |run| run.p50)?;
         if carrier == Carrier::Shm {

@@ -46,6 +46,9 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     lab.expect_cases(2 * WINDOWS.len() + 2);
     for window in WINDOWS {
         let case = format!("memory, {window} at a time");
+        if !lab.wants(&case) {
+            continue;
+        }
         let runs = lab.case_beside_floor(&case, cost, |lab| in_memory(lab, ask(Storage::Memory, window)))?;
         for row in rows(&case, &runs)? {
             lab.push(row);
@@ -53,16 +56,23 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     }
     for window in WINDOWS {
         let case = format!("disk, {window} at a time");
+        if !lab.wants(&case) {
+            continue;
+        }
         let runs = lab.case_beside_floor(&case, cost, |lab| on_disk(lab, ask(Storage::Disk, window)))?;
         let [rate, p50, p99] = rows(&case, &runs)?;
-        lab.push(rate.target(Target::FloorTimes(SHARE_MIN)));
+        lab.push(rate.target(Target::FloorTimes(SHARE_MIN)).limit(
+            "three replicas share a core, and what they do for a batch comes before and after its flush (*memory* rows)",
+        ));
         lab.push(p50);
         lab.push(p99);
     }
     let case = format!("disk, {UNGATHERED} at a time, each at once");
-    let runs = lab.case_beside_floor(&case, cost, |lab| on_disk(lab, ask(Storage::DiskUngathered, UNGATHERED)))?;
-    for row in rows(&case, &runs)? {
-        lab.push(row);
+    if lab.wants(&case) {
+        let runs = lab.case_beside_floor(&case, cost, |lab| on_disk(lab, ask(Storage::DiskUngathered, UNGATHERED)))?;
+        for row in rows(&case, &runs)? {
+            lab.push(row);
+        }
     }
     with_snapshots(lab)?;
     lab.note(format!(
@@ -91,6 +101,9 @@ fn rows(case: &str, runs: &dunlin_lab::measure::BesideFloor<Rate>) -> Result<[Ro
 /// The cost of snapshots, and the longest time that they occupy a replica.
 fn with_snapshots(lab: &mut Lab) -> Result<(), BenchError> {
     let case = format!("disk, {SNAPSHOT_WINDOW} at a time, snapshots");
+    if !lab.wants(&case) {
+        return Ok(());
+    }
     let ask =
         Ask { keys: SNAPSHOT_KEYS, snapshot_entries: Some(SNAPSHOT_ENTRIES), ..ask(Storage::Disk, SNAPSHOT_WINDOW) };
     let runs = lab.case_beside_floor(&case, cost, |lab| on_disk(lab, ask))?;

@@ -23,16 +23,17 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     sizes.dedup();
     for items in sizes {
         for system in [System::Partition(Kind::Store), System::Partition(Kind::Cache), System::Hashbrown] {
-            if has_memory(lab, system.name(), items * system.bytes_per_item())? {
+            let name = format!("{}, {items} items", system.name());
+            if lab.wants(&name) && has_memory(lab, system.name(), items * system.bytes_per_item())? {
                 // Memory does not vary: one run is enough.
                 let ops = StoreOps { system, items, cases: Vec::new(), runs: 0, run: Duration::ZERO };
                 let figures = lab.server(ops, ITEM_MAX * items as u32)?.result()?;
-                push(lab, format!("{}, {items} items", system.name()), figures.bytes_per_item);
+                push(lab, name, figures.bytes_per_item);
             }
         }
         let name = format!("Dunlin, cache of {FULL_BYTES_PER_ITEM} B for each of {items} items, full");
         let memory = (items * FULL_BYTES_PER_ITEM).max(FULL_MEMORY_MIN);
-        if has_memory(lab, &name, memory)? {
+        if lab.wants(&name) && has_memory(lab, &name, memory)? {
             let fill = CacheFill { memory, items: (items as f64 * OFFERED) as u64 };
             let figures = lab.server(fill, ITEM_MAX * (2.0 * OFFERED * items as f64) as u32)?.result()?;
             push(lab, name, figures.bytes as f64 / figures.kept.max(1) as f64);
@@ -50,6 +51,7 @@ fn has_memory(lab: &mut Lab, name: &str, needed: u64) -> Result<bool, BenchError
 }
 
 fn push(lab: &mut Lab, name: String, bytes_per_item: f64) {
+    lab.taken(&name, 1);
     let bare = (KEY_BYTES + VALUE_BYTES) as f64;
     lab.push(RowBuilder::new(name.clone(), Metric::ItemMemory, Spread::single(bytes_per_item)));
     lab.push(RowBuilder::new(name, Metric::ItemOverhead, Spread::single((bytes_per_item - bare).max(0.0))));

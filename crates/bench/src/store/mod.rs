@@ -28,7 +28,7 @@ const EXPERIMENTS: &[Experiment] = &[
 const ROLES: &[Entry] = &[Entry::of::<roles::StoreOps>(), Entry::of::<roles::CacheFill>()];
 
 /// The note about a skipped case.
-fn too_little_memory(case: &str, needed: u64, available: u64) -> String {
+pub(crate) fn too_little_memory(case: &str, needed: u64, available: u64) -> String {
     let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
     format!(
         "{case} was skipped: it needs {:.1} GiB and {:.1} GiB are free. `--items-max` takes fewer items.",

@@ -51,16 +51,29 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     for (items, target) in sizes {
         for system in &systems {
             lab.step(format!("{}, {items} items", system.name()));
-            measure(lab, *system, items, target)?;
+            // A process has all loads of a table, and the target of ours refers to another's.
+            let refers = |system: &System| *system == System::Partition(Kind::SHIPPED) || *system == System::Hashbrown;
+            let together = systems.iter().filter(|other| *other == system || refers(other) && refers(system));
+            let names = together
+                .flat_map(|system| cases(*system).into_iter().map(move |case| name(system.name(), items, &case)));
+            if lab.wants_any(names.collect::<Vec<_>>().iter().map(String::as_str)) {
+                measure(lab, *system, items, target)?;
+            }
         }
     }
     lab.step("what a cache loses");
     losses(lab)
 }
 
+/// What stands in the name of the row of losses, whose number of items is only known once the cache is full.
+const LOSSES: &str = "Dunlin, cache, 90 % of the items it holds";
+
 /// The losses of a cache before it is full: of small items, which are in the index, so that only the index can lose
 /// them. First the number of items of a full cache is measured.
 fn losses(lab: &mut Lab) -> Result<(), BenchError> {
+    if !lab.wants(LOSSES) {
+        return Ok(());
+    }
     let memory = (lab.items(LOSS_ITEMS) * LOSS_BYTES_PER_ITEM).max(LOSS_MEMORY_MIN);
     let offered = LOSS_OFFERED * memory / LOSS_BYTES_PER_ITEM;
     let fill = |lab: &Lab, items| lab.server(CacheFill { memory, items }, LOAD_MAX * 2 * offered as u32)?.result();
@@ -125,7 +138,10 @@ fn measure(lab: &mut Lab, system: System, items: u64, target: f64) -> Result<(),
             lab.note(format!("{} with {items} items was given up: it was not done within {limit:?}.", system.name()));
             Ok(())
         }
-        figures => push(lab, system, items, target, figures?),
+        figures => {
+            lab.taken(&table_name(system.name(), items), runs);
+            push(lab, system, items, target, figures?)
+        }
     }
 }
 
@@ -144,6 +160,11 @@ fn push(lab: &mut Lab, system: System, items: u64, target: f64, figures: StoreFi
             let is_full_size = SIZES.iter().any(|(size, _)| *size == items);
             row = row.target(if is_full_size { Target::All(vec![absolute, hashbrown]) } else { hashbrown });
         }
+        // The table that std has, for one thread, and one access at a time since it has no bursts.
+        if matches!(system, System::Partition(_)) && [1, BURST].contains(&case.burst) {
+            let one_by_one = StoreCase { burst: 1, ..*case };
+            row = row.rival(self::name(System::Hashbrown.name(), items, &one_by_one));
+        }
         lab.push(row);
         if lost > 0.0 {
             lab.note(format!("{name}: {:.4} % of the reads found nothing that was stored.", lost * 100.0));
@@ -152,9 +173,13 @@ fn push(lab: &mut Lab, system: System, items: u64, target: f64, figures: StoreFi
     Ok(())
 }
 
+fn table_name(system: &str, items: u64) -> String {
+    let items = if items.is_multiple_of(1_000_000) { format!("{} M", items / 1_000_000) } else { items.to_string() };
+    format!("{system}, {items} items")
+}
+
 fn name(system: &str, items: u64, case: &StoreCase) -> String {
     let StoreCase { gets, popularity, burst } = case;
-    let items = if items.is_multiple_of(1_000_000) { format!("{} M", items / 1_000_000) } else { items.to_string() };
     let bursts = if *burst == 1 { "one at a time".to_owned() } else { format!("bursts of {burst}") };
-    format!("{system}, {items} items, {:.0} % GET, {}, {bursts}", gets * 100.0, popularity.name())
+    format!("{}, {:.0} % GET, {}, {bursts}", table_name(system, items), gets * 100.0, popularity.name())
 }

@@ -16,6 +16,7 @@ pub mod seq;
 #[cfg(feature = "bench")]
 pub mod sim;
 pub mod top;
+pub mod txn;
 
 /// Warns that anyone who reaches a place may use it.
 pub fn warn_of_exposure(place: &str) {

@@ -20,6 +20,7 @@ use crossbeam_utils::Backoff;
 use crate::guard::Guard;
 use crate::memory::{Full, Memory, Slot, prefetch};
 
+pub use compare::Vectors;
 pub(crate) use control::{Control, Shape};
 pub(crate) use interior::Child;
 pub(crate) use leaf::{Entry, Fixed, LeafCopy};

@@ -1,4 +1,5 @@
-//! An index on endpoints: look-ups and writes in the event loop, long pages of scans on worker threads.
+//! An index on endpoints: look-ups and writes in the event loop, long pages of scans and removals of ranges on worker
+//! threads.
 //!
 //! The event loop never does more for one request than a look-up, a write, or a page of [`SHORT_PAGE`]. So a GET waits
 //! for at most the requests of one receive burst, whatever others scan. Between pages the server keeps nothing of a
@@ -20,7 +21,7 @@ use std::fmt;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arrayvec::ArrayVec;
 use dunlin_net::Transport;
@@ -30,9 +31,10 @@ use serde::{Deserialize, Serialize};
 use crate::error::Refused;
 use crate::guard::pin;
 use crate::index::Index;
+use crate::range::Order;
 use crate::wire::{
-    COUNT, COUNT_PAGE, Code, Counting, DELETE, GET, LONG_PAGE, LONG_SCAN, PUT, PageLimits, PageWriter, SCAN,
-    SHORT_PAGE, ScanRequest, is_first, parse_key, parse_put,
+    COUNT, COUNT_PAGE, Code, Counted, Counting, DELETE, DELETE_PAGE, DELETE_RANGE, GET, LONG_PAGE, LONG_SCAN, PUT,
+    PageLimits, PageWriter, SCAN, SHORT_PAGE, ScanRequest, is_first, parse_key, parse_put,
 };
 
 pub use saver::Saving;
@@ -50,6 +52,8 @@ const COLLECTIONS: usize = 3;
 pub struct SharedIndex {
     index: Index,
     incarnation: u64,
+    /// Whether a worker panicked while it wrote: it may have left a node half changed.
+    is_damaged: AtomicBool,
 }
 
 impl SharedIndex {
@@ -65,7 +69,7 @@ impl SharedIndex {
     /// Shares an index under a given number, so that tests and simulations can be repeated. Two runs of a server must
     /// not have the same number. 0 means 1.
     pub fn with_incarnation(index: Index, incarnation: u64) -> Arc<SharedIndex> {
-        Arc::new(SharedIndex { index, incarnation: incarnation.max(1) })
+        Arc::new(SharedIndex { index, incarnation: incarnation.max(1), is_damaged: AtomicBool::new(false) })
     }
 
     /// The index.
@@ -76,6 +80,16 @@ impl SharedIndex {
     /// The number by which cursors know it; never zero.
     pub fn incarnation(&self) -> u64 {
         self.incarnation
+    }
+
+    fn is_damaged(&self) -> bool {
+        self.is_damaged.load(Ordering::Relaxed)
+    }
+
+    /// Panics if a worker panicked in the middle of a write. A server ends then, rather than serve what may be wrong.
+    #[inline]
+    fn assert_sound(&self) {
+        assert!(!self.is_damaged(), "a worker panicked while it removed a range: the index may be damaged");
     }
 
     /// Makes a page. Returns its number of items.
@@ -94,7 +108,21 @@ impl SharedIndex {
         Ok(counting.end(has_more, self.incarnation))
     }
 
+    /// Removes items. Returns the answer, and their number.
+    fn remove_part(&self, request: &[u8]) -> Result<(Vec<u8>, u32), Code> {
+        let _watch = Watch(self);
+        let part = self.parse(request, DELETE_PAGE)?;
+        if part.order != Order::Ascending {
+            return Err(Code::Unknown);
+        }
+        let (removed, last) = self.index.remove_part(part.rest(), part.limits.items as usize);
+        let (items, has_more) = (removed as u32, last.is_some());
+        let last = &last.unwrap_or_default()[..];
+        Ok((Counted { incarnation: self.incarnation, items, has_more, last }.encode(), items))
+    }
+
     fn parse<'r>(&self, request: &'r [u8], most: PageLimits) -> Result<ScanRequest<'r>, Code> {
+        self.assert_sound();
         let scan = ScanRequest::parse(request, most)?;
         let is_of_another = scan.after.is_some_and(|after| after.incarnation != self.incarnation);
         if is_of_another { Err(Code::OtherServer) } else { Ok(scan) }
@@ -113,9 +141,20 @@ impl SharedIndex {
     }
 }
 
+/// Notices a panic of a worker that writes: the endpoint only fails its request.
+struct Watch<'a>(&'a SharedIndex);
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.is_damaged.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
 impl fmt::Debug for SharedIndex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let SharedIndex { index, incarnation } = self;
+        let SharedIndex { index, incarnation, .. } = self;
         f.debug_struct("SharedIndex").field("index", index).field("incarnation", incarnation).finish()
     }
 }
@@ -144,7 +183,11 @@ pub struct ServiceStats {
     pub counts: u64,
     /// Items in all pages, and counted ones.
     pub items: u64,
-    /// Pages and counts that worker threads are making now.
+    /// Parts of ranges removed on worker threads.
+    pub range_deletes: u64,
+    /// Items that these removed.
+    pub range_deleted: u64,
+    /// Pages, counts and removals that worker threads are making now.
     pub in_progress: u64,
     /// Values that were not stored because the memory budget was used up.
     pub full: u64,
@@ -167,6 +210,8 @@ impl ServiceStats {
             long_pages: self.long_pages.saturating_add(other.long_pages),
             counts: self.counts.saturating_add(other.counts),
             items: self.items.saturating_add(other.items),
+            range_deletes: self.range_deletes.saturating_add(other.range_deletes),
+            range_deleted: self.range_deleted.saturating_add(other.range_deleted),
             in_progress: self.in_progress.saturating_add(other.in_progress),
             full: self.full.saturating_add(other.full),
             bad: self.bad.saturating_add(other.bad),
@@ -181,6 +226,8 @@ struct WorkerStats {
     pages: AtomicU64,
     counts: AtomicU64,
     items: AtomicU64,
+    range_deletes: AtomicU64,
+    range_deleted: AtomicU64,
     in_progress: AtomicU64,
     bad: AtomicU64,
 }
@@ -202,18 +249,30 @@ impl Drop for InProgress<'_> {
 }
 
 impl InProgress<'_> {
-    /// Counts a request, whose answer has `items` items, in `requests`.
+    /// Counts a request, whose answer has `items` items, in `requests` and as one of scans.
     fn end<R>(
         self,
         request: &[u8],
         requests: &AtomicU64,
         answer: Result<(R, u32), Code>,
     ) -> Result<R, ApplicationError> {
+        if answer.is_ok() {
+            self.0.scans.fetch_add(u64::from(is_first(request)), Ordering::Relaxed);
+        }
+        let items = &self.0.items;
+        self.end_with((requests, items), answer)
+    }
+
+    /// Counts a request in `requests`, and the items of its answer in `of_items`.
+    fn end_with<R>(
+        &self,
+        (requests, of_items): (&AtomicU64, &AtomicU64),
+        answer: Result<(R, u32), Code>,
+    ) -> Result<R, ApplicationError> {
         match answer {
             Ok((answer, items)) => {
-                self.0.scans.fetch_add(u64::from(is_first(request)), Ordering::Relaxed);
                 requests.fetch_add(1, Ordering::Relaxed);
-                self.0.items.fetch_add(items.into(), Ordering::Relaxed);
+                of_items.fetch_add(items.into(), Ordering::Relaxed);
                 Ok(answer)
             }
             Err(code) => {
@@ -240,7 +299,7 @@ impl IndexService {
     /// All callers of the endpoint are trusted: there is no authentication.
     ///
     /// # Errors
-    /// [`RegisterError`] if one of the request types 0x70 to 0x75 has a handler already.
+    /// [`RegisterError`] if one of the request types 0x70 to 0x75, or 0x78, has a handler already.
     ///
     /// ```
     /// use std::rc::Rc;
@@ -317,6 +376,11 @@ impl IndexService {
             let working = stats.begin();
             working.end(request.payload(), &stats.counts, shared.count(request.payload()))
         })?;
+        let (shared, stats) = (service.shared.clone(), service.of_workers.clone());
+        endpoint.register_worker(DELETE_RANGE, pool, move |request| {
+            let working = stats.begin();
+            working.end_with((&stats.range_deletes, &stats.range_deleted), shared.remove_part(request.payload()))
+        })?;
         Ok(service)
     }
 
@@ -327,6 +391,8 @@ impl IndexService {
         stats.long_pages += workers.pages.load(Ordering::Relaxed);
         stats.counts += workers.counts.load(Ordering::Relaxed);
         stats.items += workers.items.load(Ordering::Relaxed);
+        stats.range_deletes += workers.range_deletes.load(Ordering::Relaxed);
+        stats.range_deleted += workers.range_deleted.load(Ordering::Relaxed);
         stats.in_progress += workers.in_progress.load(Ordering::Relaxed);
         stats.bad += workers.bad.load(Ordering::Relaxed);
         stats
@@ -349,6 +415,7 @@ impl IndexService {
         burst: &mut RequestBurst<'a>,
         parse: impl Fn(&'a [u8]) -> Result<R, Code>,
     ) -> (ArrayVec<usize, BURST_MAX>, ArrayVec<R, BURST_MAX>) {
+        self.shared.assert_sound();
         let (mut places, mut requests) = (ArrayVec::new(), ArrayVec::new());
         for i in 0..burst.len() {
             match parse(burst.payload(i)) {
@@ -427,5 +494,53 @@ impl IndexService {
             stats.deletes += keys.len() as u64;
             stats.write_bursts += u64::from(!keys.is_empty());
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
+
+    use super::*;
+    use crate::range::Range;
+    use crate::wire::encode_key;
+
+    /// What a worker left half changed is neither served nor saved in place of a snapshot.
+    #[test]
+    fn nothing_is_served_after_a_worker_panicked_in_a_write() {
+        let shared = SharedIndex::with_incarnation(Index::new(1 << 20).unwrap(), 1);
+        shared.index.insert(b"key", b"value", &pin()).unwrap();
+        let range = ScanRequest { range: Range::ALL, order: Order::Ascending, limits: DELETE_PAGE, after: None };
+        let request = range.encode();
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            let _watch = Watch(&shared);
+            panic!("in the middle of a write");
+        }));
+        assert!(panicked.is_err() && shared.is_damaged());
+        for work in [SharedIndex::count, SharedIndex::remove_part] {
+            assert!(catch_unwind(AssertUnwindSafe(|| work(&shared, &request))).is_err());
+        }
+        assert_eq!(shared.index.len(), 1);
+        let config = LoopbackConfig { delay: std::time::Duration::ZERO, ..LoopbackConfig::default() };
+        let network = LoopbackNetwork::new(config);
+        let endpoint = Endpoint::new(network.endpoint(1).unwrap(), Default::default()).unwrap();
+        let pool = WorkerPool::by_hand(1);
+        let service = IndexService::register(&endpoint, shared, &pool).unwrap();
+        let client = Endpoint::new(network.endpoint(2).unwrap(), Default::default()).unwrap();
+        let call = async {
+            let session = client.connect(&dunlin_net::Addr::Node(1)).await.unwrap();
+            session.call(GET, encode_key(b"key")).await.map(|reply| reply.response.len())
+        };
+        let mut call = std::pin::pin!(call);
+        let failed = loop {
+            endpoint.run_once();
+            if let Some(ended) = client.poll_once(call.as_mut()) {
+                break ended.unwrap_err();
+            }
+        };
+        assert_eq!(failed.error, dunlin_rpc::CallError::HandlerFailed);
+        assert_eq!(service.stats().gets, 0);
     }
 }

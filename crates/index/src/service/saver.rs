@@ -79,6 +79,9 @@ impl Saver {
     /// Begins a snapshot. Its result comes through the channel.
     pub fn begin(&self) -> Result<Outcome, ServerError> {
         let target = self.target.clone().ok_or(ServerError::NoSnapshot)?;
+        if self.shared.is_damaged() {
+            return Err(ServerError::Damaged { what: "stop the server".into() });
+        }
         let turn = self.progress.turn.clone().try_lock_owned().map_err(|_| ServerError::Saving)?;
         let saver = self.clone();
         let (done, end) = oneshot::channel();
@@ -99,6 +102,9 @@ impl Saver {
     /// Saves a last snapshot. One that is being saved is given up: it misses what was stored since it began.
     pub async fn save_last(&self) -> Result<Saved, ServerError> {
         let target = self.target.as_ref().ok_or(ServerError::NoSnapshot)?;
+        if self.shared.is_damaged() {
+            return Err(ServerError::Damaged { what: self.rescue().await });
+        }
         self.progress.is_ending.store(true, Ordering::Relaxed);
         let _turn = self.progress.turn.lock().await;
         self.save_to(&target.path, |_| true)
@@ -181,6 +187,20 @@ mod tests {
         assert_eq!((last.items, items(&path)), (10_001, 10_001));
         assert_eq!(last.file_bytes, fs::metadata(&path).unwrap().len());
         assert!(matches!(saver.begin().unwrap().blocking_recv().unwrap(), Ok(_) | Err(ServerError::Save { .. })));
+        drop(saver);
+        fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn a_damaged_index_does_not_replace_the_snapshot() {
+        let (saver, path) = saver("damaged", 100);
+        block_on(saver.save_last()).unwrap();
+        saver.shared.index().insert(b"later", b"", &pin()).unwrap();
+        saver.shared.is_damaged.store(true, Ordering::Relaxed);
+        assert!(matches!(saver.begin(), Err(ServerError::Damaged { .. })));
+        let told = block_on(saver.save_last()).unwrap_err().to_string();
+        assert!(told.contains("101 items were saved to ") && told.contains(".rescue"), "{told}");
+        assert_eq!(items(&path), 100);
         drop(saver);
         fs::remove_dir_all(path.parent().unwrap()).unwrap();
     }

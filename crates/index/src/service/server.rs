@@ -121,6 +121,12 @@ pub enum ServerError {
     /// The server was started without a snapshot file.
     #[error("the server has no file for snapshots: start it with one")]
     NoSnapshot,
+    /// A worker panicked while it removed a range. The previous snapshot is still there.
+    #[error("a worker panicked while it removed a range, so the index may be damaged: {what}")]
+    Damaged {
+        /// What was saved, or what to do.
+        what: String,
+    },
     /// Another snapshot is being saved.
     #[error("a snapshot is being saved already: try again when it is done")]
     Saving,

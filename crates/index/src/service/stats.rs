@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ServiceStats, SharedIndex};
 use crate::node::Shape;
-use crate::wire::{COUNT, DELETE, GET, LONG_SCAN, PUT, SAVE, SCAN, STATS};
+use crate::wire::{COUNT, DELETE, DELETE_RANGE, GET, LONG_SCAN, PUT, SAVE, SCAN, STATS};
 
 /// Version of the JSON.
 const VERSION: u32 = 1;
@@ -105,7 +105,7 @@ pub struct CoreStats {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HandlerFigures {
-    /// `get`, `put`, `delete`, `scan`, `long-scan`, `count`, `stats`, `save`, or the number of the type.
+    /// `get`, `put`, `delete`, `scan`, `long-scan`, `count`, `delete-range`, `stats`, `save`, or the number of the type.
     pub name: String,
     /// Requests.
     pub requests: u64,
@@ -184,6 +184,7 @@ fn name_of(req_type: u8) -> String {
         SCAN => "scan",
         LONG_SCAN => "long-scan",
         COUNT => "count",
+        DELETE_RANGE => "delete-range",
         STATS => "stats",
         SAVE => "save",
         other => return other.to_string(),
@@ -323,6 +324,7 @@ fn of_core(Counts { service, endpoint, .. }: &Counts) -> Vec<Family> {
                 ("short_page", service.short_pages),
                 ("long_page", service.long_pages),
                 ("count", service.counts),
+                ("delete_range", service.range_deletes),
             ],
         ),
         Family::events(
@@ -332,10 +334,11 @@ fn of_core(Counts { service, endpoint, .. }: &Counts) -> Vec<Family> {
         ),
         counter("scans", "Scans and counts that began.", service.scans),
         counter("scanned_items", "Items in pages, and counted ones.", service.items),
+        counter("range_deleted_items", "Items that removals of ranges removed.", service.range_deleted),
         Family::one(
             Kind::Gauge,
             "pages_in_progress",
-            "Pages and counts that worker threads are making.",
+            "Pages, counts and removals of ranges that worker threads are making.",
             service.in_progress,
         ),
         Family::events("refused", "Requests that were refused.", [("full", service.full), ("bad", service.bad)]),

@@ -135,7 +135,15 @@ impl Pair {
         let (low, high) = (keys.key(random), keys.key(random));
         let range = Range { low: some_gap(random, &low), high: some_gap(random, &high) };
         let expected = self.expected(range).count();
-        assert_eq!(self.index.remove_range(range), expected, "removal of {range:?}");
+        // First a part of it.
+        let limit = 1 + random.below(40) as usize;
+        let part: Vec<Vec<u8>> = self.expected(range).take(limit).map(|(key, _)| key).collect();
+        let (removed, last) = self.index.remove_part(range, limit);
+        assert_eq!(removed, part.len(), "removal of {limit} of {range:?}");
+        assert_eq!(last.as_ref(), part.last().filter(|_| removed == limit), "the last of {limit} of {range:?}");
+        part.iter().for_each(|key| _ = self.model.remove(key));
+        let rest = Range { low: last.as_ref().map_or(range.low, |last| Gap::After(last)), ..range };
+        assert_eq!(self.index.remove_range(rest), expected - removed, "removal of {rest:?}");
         self.model.retain(|key, _| !range.contains(key));
     }
 

@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use dunlin_index::wire::{
-    After, COUNT, COUNT_PAGE, Code, DELETE, GET, LONG_PAGE, LONG_SCAN, PUT, Page, PageLimits, SCAN, SHORT_PAGE, STATS,
-    ScanRequest, encode_key, encode_put,
+    After, COUNT, COUNT_PAGE, Code, DELETE, DELETE_PAGE, DELETE_RANGE, GET, LONG_PAGE, LONG_SCAN, PUT, Page,
+    PageLimits, SCAN, SHORT_PAGE, STATS, ScanRequest, encode_key, encode_put,
 };
 use dunlin_index::{Gap, KEY_BYTES_MAX, Order, Range, VALUE_BYTES_MAX, pin};
 use dunlin_net::Addr;
@@ -78,7 +78,11 @@ fn each_wrong_request_is_refused_with_its_reason_and_changes_nothing() {
         (SCAN, sized(SHORT_PAGE.items + 1, 1), Code::PageLimits),
         (SCAN, sized(1, SHORT_PAGE.bytes + 1), Code::PageLimits),
     ];
-    for (req_type, most) in [(SCAN, SHORT_PAGE), (LONG_SCAN, LONG_PAGE), (COUNT, COUNT_PAGE)] {
+    let descending = ScanRequest { order: Order::Descending, ..page_of(Range::ALL, None) };
+    requests.push((DELETE_RANGE, descending.encode(), Code::Unknown));
+    for (req_type, most) in
+        [(SCAN, SHORT_PAGE), (LONG_SCAN, LONG_PAGE), (COUNT, COUNT_PAGE), (DELETE_RANGE, DELETE_PAGE)]
+    {
         if most.bytes < u32::MAX {
             requests.push((req_type, sized(most.items, u32::MAX), Code::PageLimits));
         }
@@ -116,6 +120,7 @@ fn each_wrong_request_is_refused_with_its_reason_and_changes_nothing() {
         // Empty ranges and cursors at their ends are no mistakes.
         for range in [Range::between(b"b", b"b"), Range { low: Gap::After(b"b"), high: Gap::Before(b"b\0") }] {
             assert_eq!(code_of(&session, SCAN, page_of(range, None).encode()).await, None);
+            assert_eq!(code_of(&session, DELETE_RANGE, page_of(range, None).encode()).await, None);
         }
         assert_eq!(code_of(&session, SCAN, after(b"b", INCARNATION)).await, None);
         // A valid request among invalid ones of the same burst is served.
@@ -190,7 +195,8 @@ fn a_cursor_goes_on_at_another_core_and_not_at_another_server() {
         assert_eq!(second.items().next().map(|(key, _)| key), Some(&64u64.to_be_bytes()[..]));
         assert_eq!(code_of(&sessions[2], SCAN, request.clone()).await, Some(Code::OtherServer));
         assert_eq!(code_of(&sessions[2], LONG_SCAN, request.clone()).await, Some(Code::OtherServer));
-        assert_eq!(code_of(&sessions[2], COUNT, request).await, Some(Code::OtherServer));
+        assert_eq!(code_of(&sessions[2], COUNT, request.clone()).await, Some(Code::OtherServer));
+        assert_eq!(code_of(&sessions[2], DELETE_RANGE, request).await, Some(Code::OtherServer));
     });
     assert_eq!(cores.map(|core| core.stats().short_pages), [1, 1]);
 }

@@ -6,7 +6,7 @@ mod net;
 
 use std::time::{Duration, Instant};
 
-use dunlin_index::wire::{COUNT_PAGE, GET, LONG_PAGE, PageLimits, SHORT_PAGE, encode_key};
+use dunlin_index::wire::{COUNT_PAGE, DELETE_PAGE, GET, LONG_PAGE, PageLimits, SHORT_PAGE, encode_key};
 use dunlin_index::{
     ClientConfig, Gap, Index, IndexError, IndexService, KEY_BYTES_MAX, Order, Range, SharedIndex, VALUE_BYTES_MAX,
 };
@@ -152,6 +152,53 @@ fn items_are_counted_at_the_server_part_by_part() {
         let long = vec![0; KEY_BYTES_MAX + 1];
         assert!(matches!(client.count(Range::from(&long)).await, Err(IndexError::TooLong(_))));
     });
+}
+
+#[test]
+fn ranges_are_removed_at_the_server_part_by_part() {
+    let count = 2 * u64::from(DELETE_PAGE.items) + 107;
+    let (net, shared) = (Net::new(), numbered(1, count));
+    let service = net.serve(1, &shared);
+    let client = net.client(1, ClientConfig::default());
+    let deletes = || {
+        let stats = service.stats();
+        (stats.range_deletes, stats.range_deleted, stats.scans, stats.items, stats.in_progress)
+    };
+    net.run(async {
+        let (low, high) = (100u64.to_be_bytes(), 200u64.to_be_bytes());
+        assert_eq!(client.delete_range(Range::between(&low, &high)).await.unwrap(), 100);
+        assert_eq!((client.count(Range::ALL).await.unwrap(), deletes().0), (count - 100, 1));
+        assert!(client.get(&99u64.to_be_bytes()).await.unwrap().is_some());
+        assert!(client.get(&high).await.unwrap().is_some());
+        assert_eq!(client.delete_range(Range::prefix(b"none")).await.unwrap(), 0);
+        assert!(matches!(client.delete_range(Range::between(&high, &low)).await, Err(IndexError::Reversed)));
+        let long = vec![0; KEY_BYTES_MAX + 1];
+        assert!(matches!(client.delete_range(Range::from(&long)).await, Err(IndexError::TooLong(_))));
+        let (_, removed, scans, items, _) = deletes();
+        // What is left fills two parts, and a third one.
+        assert_eq!(client.delete_range(Range::ALL).await.unwrap(), count - 100);
+        assert_eq!(deletes(), (5, removed + count - 100, scans, items, 0), "removals are no scans");
+    });
+    assert!(shared.index().is_empty());
+    shared.index().verify(&dunlin_index::pin()).unwrap();
+}
+
+/// Whether a part of a range was removed is not known, if the answer is lost: then it is not tried again, and the error
+/// says so.
+#[test]
+fn a_removal_that_may_have_been_done_is_not_repeated() {
+    let (net, shared) = (Net::new(), numbered(1, 10));
+    let service = net.serve(1, &shared);
+    let client = net.client(1, ClientConfig { timeout: Duration::from_millis(50), ..ClientConfig::default() });
+    net.workers_run.set(false);
+    net.run(async {
+        let error = client.delete_range(Range::ALL).await.unwrap_err();
+        let IndexError::Call { why, .. } = &error else { panic!("{error}") };
+        assert!(why.may_have_run, "{error}");
+        net.workers_run.set(true);
+        client.count(Range::ALL).await.unwrap();
+    });
+    assert!(service.stats().range_deletes <= 1, "{:?}", service.stats());
 }
 
 /// Scans wait for workers that do not run at all. Look-ups of the same client take exactly as long as without scans.

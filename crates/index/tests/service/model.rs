@@ -104,6 +104,19 @@ async fn step(client: &TestClient, model: &mut Model, random: &mut Random, seed:
             let expected: Vec<Option<&[u8]>> = keys.iter().map(|key| model.get(key).map(|value| &value[..])).collect();
             assert!(found == expected, "seed {seed}: many of {keys:?}");
         }
+        90 => {
+            let (low, high) = (key(random), key(random));
+            let range = Range { low: gap(random, &low), high: gap(random, &high) };
+            let before = model.len();
+            match client.delete_range(range).await {
+                Ok(removed) => {
+                    model.retain(|key, _| !range.contains(key));
+                    assert_eq!(removed as usize, before - model.len(), "seed {seed}: removal of {range:?}");
+                }
+                Err(IndexError::Reversed) => assert!(range.is_reversed(), "seed {seed}: {range:?}"),
+                Err(error) => panic!("seed {seed}: {error}"),
+            }
+        }
         _ => scan(client, model, random, seed).await,
     }
 }

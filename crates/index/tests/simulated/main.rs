@@ -27,7 +27,7 @@ fn is_whole() -> bool {
 
 #[test]
 fn a_judge_finds_no_fault_in_what_clients_saw_while_packets_came_to_harm_and_hosts_stood_still() {
-    let (mut operations, mut pages, mut unknown) = (0, 0, 0);
+    let (mut operations, mut pages, mut unknown, mut range_deletes) = (0, 0, 0, 0);
     for seed in seeds(16) {
         println!("seed {seed}");
         let mut world = World::new(seed, 2 * MILLISECOND);
@@ -46,9 +46,13 @@ fn a_judge_finds_no_fault_in_what_clients_saw_while_packets_came_to_harm_and_hos
         operations += seen.history.len();
         pages += seen.pages;
         unknown += seen.unknown;
+        range_deletes += seen.range_deletes;
     }
-    println!("{operations} operations, {pages} pages, {unknown} writes with an unknown outcome");
+    println!(
+        "{operations} operations, {pages} pages, {range_deletes} ranges removed, {unknown} writes with an unknown outcome"
+    );
     assert!(!is_whole() || operations > 3000 && pages > 500 && unknown > 0, "{operations}, {pages}, {unknown}");
+    assert!(!is_whole() || range_deletes > 20, "{range_deletes} ranges removed");
 }
 
 /// Worker threads are turned every 10 ms only, as if each page took so long. Look-ups take microseconds all the same.

@@ -32,6 +32,8 @@ const TURNS_MAX: u32 = 256;
 pub struct Seen {
     pub history: Vec<Entry>,
     pub pages: usize,
+    /// Removals of ranges that were answered.
+    pub range_deletes: usize,
     /// Writes that may have been done.
     pub unknown: usize,
     /// Scans that ended because their server was restarted.
@@ -264,7 +266,8 @@ impl User {
                 }
                 Err(error) => self.is_expected(&error),
             },
-            70..80 => {
+            70..73 => self.delete_range(key, begun).await,
+            73..80 => {
                 let keys: Vec<Vec<u8>> = (0..self.random.between(2, 12)).map(|_| self.key()).collect();
                 match self.client.get_many(&keys).await {
                     Ok(values) => {
@@ -291,6 +294,31 @@ impl User {
             }
         };
         self.record(begun, operation, end);
+    }
+
+    /// For the judge, the removal of a range is one of each key in it, at any time while it ran.
+    async fn delete_range(&mut self, low: Vec<u8>, begun: u64) {
+        let high = self.key();
+        let range = Range::between(&low, &high);
+        let result = self.client.delete_range(range).await;
+        let (end, unknown) = match &result {
+            Ok(_) => (self.answered(Answer::Done), 0),
+            Err(IndexError::Reversed) => return,
+            // The first parts may have been removed before the server was restarted, and after it others.
+            Err(IndexError::Restarted { .. }) => (End::Unknown, 0),
+            Err(error) => {
+                self.is_expected(error);
+                (End::Unknown, 1)
+            }
+        };
+        self.seen.borrow_mut().unknown += unknown;
+        self.seen.borrow_mut().range_deletes += usize::from(result.is_ok());
+        for number in 0..KEYS {
+            let key = key(number);
+            if range.contains(&key) {
+                self.record(begun, Operation::Delete { key }, end.clone());
+            }
+        }
     }
 
     /// Each page is a scan from where the page before ended.

@@ -17,7 +17,7 @@ use super::dump::{self, DumpPart};
 use super::limits::STALL_TURN_MAX;
 use crate::metrics::{CoreMetrics, Timing};
 use crate::routing::Core;
-use crate::tier::Hold;
+use crate::tier::{DeviceHangs, Hold};
 
 /// The memcached state of one core, beyond that of its connections. Created once per core.
 #[derive(Debug)]
@@ -149,8 +149,8 @@ fn has_stalled(backend: &impl Backend) -> bool {
     backend.with_store(|store| store.stalled()) >= STALL_TURN_MAX
 }
 
-/// Whether a command has to wait for another turn of the core: changes have waited for long enough in this one, or
-/// other commands wait in line.
+/// Whether a change has to wait for another turn of the core: changes have waited for long enough in this one, or others
+/// wait in line. What only reads never waits.
 pub(crate) fn must_wait(backend: &impl Backend) -> bool {
     // The lock is fair: it is taken while anybody waits for it.
     backend.with_store(|store| store.may_stall())
@@ -158,9 +158,11 @@ pub(crate) fn must_wait(backend: &impl Backend) -> bool {
 }
 
 /// Lets the core have another turn, and the snapshot with it, if changes have waited for long enough in this one.
-/// Commands that would wait on the core's thread wait as a task instead, so that changes slow down to the pace of the
-/// disk and the core goes on. They wait in line, and only the first one looks: however many there are, no more go on in
-/// one turn than [`STALL_TURN_MAX`] allows. Returns for how long it waited, in nanoseconds.
+/// Changes that would wait on the core's thread wait as a task instead, so that they slow down to the pace of the disk
+/// and the core goes on. When this returns, one burst of changes may run at once.
+///
+/// They wait in line, and only the first one looks: however many there are, no more go on in one turn than
+/// [`STALL_TURN_MAX`] allows. Returns for how long it waited, in nanoseconds.
 pub(crate) async fn wait_for_turn(backend: &impl Backend) -> u64 {
     if !must_wait(backend) {
         return 0;
@@ -187,7 +189,7 @@ pub enum FlushTime {
 
 /// The core that a batch was for does not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the core that owns these keys is stopping")]
+#[error("the core that owns these keys does not answer")]
 pub struct Unavailable;
 
 /// One core of a server, as seen by the memcached connections on it. Calls and futures stay on its thread.
@@ -229,8 +231,9 @@ pub trait Backend: 'static {
     }
 
     /// Waits until these records of this core's tier have been read. Their items are found as long as the result lives.
-    fn fetch(&self, _tickets: Vec<Ticket>, _client: u32) -> impl Future<Output = Vec<Hold>> {
-        std::future::ready(Vec::new())
+    /// `Err` if the device does not answer.
+    fn fetch(&self, _tickets: Vec<Ticket>, _client: u32) -> impl Future<Output = Result<Vec<Hold>, DeviceHangs>> {
+        std::future::ready(Ok(Vec::new()))
     }
 
     /// Deletes everything on all cores. Returns when every core has done so, or has scheduled it for the given time in

@@ -3,8 +3,8 @@
 //! A batch is the text of its commands: it costs one copy, borrows nothing, and is parsed again by the core that runs
 //! it.
 
-use super::backend::Backend;
-use super::execute::{self, Books, BurstEnd, LongValues, Pause};
+use super::backend::{Backend, must_wait};
+use super::execute::{self, Books, BurstEnd, Changes, LongValues, Pause};
 use super::limits::{BURST_UNITS_MAX, FORWARD_BYTES_MAX, OUTPUT_BYTES_MAX};
 use super::number;
 use super::parse::{Get, Mode, Step, Unit, step};
@@ -51,6 +51,8 @@ pub enum Ran {
     More,
     /// Run it again, after these records have been read: see `Batch::take_awaited`.
     Tier,
+    /// Its next command is a change, which has to wait for another turn of the core.
+    Turn,
 }
 
 /// The limit of the answers of one run.
@@ -147,6 +149,15 @@ impl Batch {
 
     /// Runs a burst of units on the partition of the core that owns their keys.
     pub fn run(&mut self, owner: &impl Backend) -> Ran {
+        self.run_with(owner, if must_wait(owner) { Changes::Wait } else { Changes::Run })
+    }
+
+    /// As [`Batch::run`], right after it has waited for a turn.
+    pub(crate) fn run_in_turn(&mut self, owner: &impl Backend) -> Ran {
+        self.run_with(owner, Changes::Run)
+    }
+
+    fn run_with(&mut self, owner: &impl Backend, changes: Changes) -> Ran {
         let state = owner.state();
         let begun = state.timing.begin_after(self.waited);
         let mut units = ArrayVec::<Unit<'_>, BURST_UNITS_MAX>::new();
@@ -172,7 +183,7 @@ impl Batch {
             AnswersMax::Short(bytes) => (bytes, LongValues::Nowhere),
             AnswersMax::OneLong => (OUTPUT_BYTES_MAX, LongValues::First),
         };
-        let pause = Pause { answers_max, long_values, for_tier: owner.has_tier() };
+        let pause = Pause { answers_max, long_values, for_tier: owner.has_tier(), changes };
         let (done, end) = owner.with_store(|store| execute::burst(units.iter(), store, books, answers, pause, note));
         debug_assert_eq!(self.done + done, self.taken + self.answer_ends.len());
         if let Some(begun) = begun {
@@ -184,6 +195,7 @@ impl Batch {
             BurstEnd::Done if self.done == self.ends.len() => Ran::Over,
             BurstEnd::Tier => Ran::Tier,
             BurstEnd::Done | BurstEnd::Work => Ran::More,
+            BurstEnd::Change => Ran::Turn,
         }
     }
 
@@ -230,7 +242,7 @@ impl Batch {
     }
 }
 
-pub(super) const UNAVAILABLE: &[u8] = b"SERVER_ERROR the core that owns this key is stopping\r\n";
+pub(super) const UNAVAILABLE: &[u8] = b"SERVER_ERROR the core that owns this key does not answer\r\n";
 
 #[cfg(test)]
 mod tests {

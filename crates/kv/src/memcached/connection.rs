@@ -9,12 +9,13 @@ use std::time::Instant;
 use futures::future::join_all;
 use tokio::task::yield_now;
 
-use super::backend::{Backend, wait_for_turn};
+use super::backend::{Backend, must_wait, wait_for_turn};
 use super::batch::Batch;
 use super::budget::{Held, Memory};
 use super::buffers::{Input, SPARE_OUTPUT_BYTES_MAX};
 use super::connections::{Activity, Ending, Shared};
 use super::counters::Count;
+use super::execute::Changes;
 use super::hosts::Host;
 use super::limits::{OUTPUT_BYTES_MAX, READ_BYTES, SHORT_BYTES, TURN_ANSWER_BYTES, UNREAD_BYTES_MIN};
 use super::service::Service;
@@ -372,13 +373,13 @@ impl<B: Backend> Connection<B> {
 
     /// Executes the commands in the input.
     async fn consume(&mut self) -> Result<(), End> {
-        let mut waited = 0;
+        let (mut waited, mut has_turn) = (0, false);
         // Keeps what was read from the tier in memory until the commands have run that wait for it.
         let mut holds = Vec::new();
         loop {
-            if self.output.is_empty() {
-                waited += wait_for_turn(self.service.backend()).await;
-            }
+            // A turn is for what runs right after the wait for it.
+            let may_change = std::mem::take(&mut has_turn) || !must_wait(self.service.backend());
+            self.session.set_changes(if may_change { Changes::Run } else { Changes::Wait });
             self.session.set_waited(waited);
             let memory = if self.has_memory() { Memory::Ample } else { Memory::Short };
             self.session.set_memory(memory);
@@ -394,7 +395,10 @@ impl<B: Backend> Connection<B> {
             let Some(input) = &mut self.input else { return Ok(()) };
             let (used, progress) = self.session.consume(input.filled(), self.service.backend(), &mut self.output);
             input.advance(used);
-            holds.clear();
+            // A change that has to wait for its turn keeps its record meanwhile: reading it again would take the turn.
+            if progress != Progress::Turn || used > 0 || !self.output.is_empty() {
+                holds.clear();
+            }
             self.shared.note_progress(used, self.held.bytes());
             if progress != Progress::More || self.output.len() > UNREAD_BYTES_MIN {
                 self.release_command();
@@ -410,8 +414,16 @@ impl<B: Backend> Connection<B> {
                     self.write().await?;
                     let (tickets, client) = (self.session.take_awaited(), self.session.client());
                     let begun = Instant::now();
-                    holds = self.service.backend().fetch(tickets, client).await;
+                    holds = self.service.backend().fetch(tickets, client).await.map_err(io::Error::other)?;
                     waited += u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                }
+                // All answers must have been written before it waits.
+                Progress::Turn if !self.output.is_empty() => self.write().await?,
+                Progress::Turn => {
+                    // Thousands may be in line: they keep their commands, and no memory for answers.
+                    self.put_answers();
+                    waited += wait_for_turn(self.service.backend()).await;
+                    has_turn = true;
                 }
                 // Earlier answers have used up the room.
                 Progress::Memory if !self.output.is_empty() => self.write().await?,

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | listen, assign connections to cores | [`Acceptor`], which gives each [`Socket`] to a core's [`Service::adopt`] |
 //! | a core | a [`Backend`] in a [`Service`], on a tokio current-thread runtime with a `LocalSet` |
-//! | commands forwarded by another core | [`Batch::run`] on the partition until it is [`Ran::Over`], with other tasks in between; then return the batch |
+//! | commands forwarded by another core | [`Batch::run`] on the partition until it is [`Ran::Over`], with other tasks or a turn of the core in between; then return the batch |
 //! | statistics | [`CoreState::report`] |
 //!
 //! Answers are those of memcached 1.6.45, byte for byte, unless `execute` says otherwise. Commands for features that
@@ -38,7 +38,7 @@ mod stats;
 mod turn;
 
 pub use backend::{Backend, CoreState, FlushTime, Inquiry, Report, Unavailable};
-pub(crate) use backend::{STALL_WAIT, must_wait, wait_for_turn};
+pub(crate) use backend::{STALL_WAIT, wait_for_turn};
 pub use batch::{Batch, Ran};
 pub use budget::{CONNECTION_BYTES_DEFAULT, CORE_BYTES_MIN, HOLD_SECONDS_MAX};
 pub use connections::{Activity, ConnectionReport, Connections};

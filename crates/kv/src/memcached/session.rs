@@ -8,7 +8,7 @@ use super::backend::Backend;
 use super::batch::Batch;
 use super::budget::Memory;
 use super::counters::Count;
-use super::execute::{self, Books, BurstEnd, LongValues, Pause};
+use super::execute::{self, Books, BurstEnd, Changes, LongValues, Pause};
 use super::limits::{
     BURST_UNITS_MAX, FAIR_UNITS_MAX, LINE_BYTES_MAX, OUTPUT_BYTES_MAX, RETRIEVAL_LINE_BYTES_MAX, SHORT_BYTES,
 };
@@ -33,6 +33,9 @@ pub enum Progress {
     Tier,
     /// Memory: the next command needs more than `Session::set_memory` has allowed.
     Memory,
+    /// Another turn of the core: the next command changes something, and changes wait for a snapshot's disk. See
+    /// `Session::set_changes`.
+    Turn,
     /// An answer that needs all cores, to be appended to the output.
     Ask(Ask),
     /// That its answers are written and the connection is closed.
@@ -57,6 +60,8 @@ enum Stop {
     Memory,
     /// The next unit needs an item that is in the tier.
     Tier,
+    /// The next unit is a change, and changes wait.
+    Change,
     /// The input has no more commands.
     Input,
     /// The next unit is not an operation.
@@ -75,6 +80,7 @@ pub struct Session {
     is_fresh: bool,
     value_bytes_max: usize,
     memory: Memory,
+    changes: Changes,
     /// How long the commands in the input have waited, in nanoseconds.
     waited: u64,
     turn: Turn,
@@ -94,6 +100,7 @@ impl Session {
             is_fresh: true,
             value_bytes_max,
             memory: Memory::Ample,
+            changes: Changes::Run,
             waited: 0,
             turn: Turn::default(),
             awaited: Vec::new(),
@@ -120,6 +127,11 @@ impl Session {
     /// Sets how much memory the next commands may use.
     pub(super) fn set_memory(&mut self, memory: Memory) {
         self.memory = memory;
+    }
+
+    /// Sets whether the next commands may change something.
+    pub(super) fn set_changes(&mut self, changes: Changes) {
+        self.changes = changes;
     }
 
     /// Sets how long the commands in the input have waited for a snapshot's disk, in nanoseconds.
@@ -165,6 +177,7 @@ impl Session {
                 Stop::Work => Progress::Full,
                 Stop::Memory => Progress::Memory,
                 Stop::Tier => Progress::Tier,
+                Stop::Change => Progress::Turn,
                 Stop::Long
                     if self.turn.is_empty() && (budget == 0 || out.len() > self.memory.limit(OUTPUT_BYTES_MAX)) =>
                 {
@@ -216,16 +229,22 @@ impl Session {
         }
         if count == 0 && !units.is_empty() {
             // Nothing has changed: the units are parsed again later.
-            return (0, 0, if end == BurstEnd::Tier { Stop::Tier } else { Stop::Memory });
+            let stop = match end {
+                BurstEnd::Tier => Stop::Tier,
+                BurstEnd::Change => Stop::Change,
+                BurstEnd::Done | BurstEnd::Answers | BurstEnd::Work => Stop::Memory,
+            };
+            return (0, 0, stop);
         }
         if count < units.len() {
-            // The answers have reached their limit: the other units are parsed again when these are written.
+            // The other units are parsed again when the answers of these are written.
             let last = &units[count - 1];
             (self.mode, self.wanted, self.scanned) = (last.after, 1, 0);
             let stop = match end {
                 BurstEnd::Work => Stop::Work,
                 BurstEnd::Tier => Stop::Tier,
-                BurstEnd::Done | BurstEnd::Answers => Stop::Long,
+                BurstEnd::Change => Stop::Change,
+                BurstEnd::Answers | BurstEnd::Done => Stop::Long,
             };
             return (last.end, count, stop);
         }
@@ -233,8 +252,8 @@ impl Session {
         (at, count, if end == BurstEnd::Work && matches!(stop, Stop::Long) { Stop::Work } else { stop })
     }
 
-    /// Runs units here, or adds them to the turn. Returns their number, which is zero only if memory is short, and how
-    /// those that ran here ended.
+    /// Runs units here, or adds them to the turn. Returns their number, which is zero only if memory is short or
+    /// changes wait, and how those that ran here ended.
     fn run_units<B: Backend>(
         &mut self,
         units: &[Parsed<'_>],
@@ -246,12 +265,12 @@ impl Session {
             return (0, BurstEnd::Done);
         }
         if backend.owns_all() {
-            return run_here(units, backend, out, self.memory, &mut self.awaited, |_| {});
+            return run_here(units, backend, out, self.pause(), &mut self.awaited, |_| {});
         }
         let owners: ArrayVec<Option<Core>, BURST_UNITS_MAX> =
             units.iter().map(|parsed| owner(&parsed.unit, backend)).collect();
         if self.turn.is_empty() && owners.iter().all(Option::is_none) {
-            return run_here(units, backend, out, self.memory, &mut self.awaited, |_| {});
+            return run_here(units, backend, out, self.pause(), &mut self.awaited, |_| {});
         }
         let (mut done, mut end) = (0, BurstEnd::Done);
         while done < units.len() && end == BurstEnd::Done && (done == 0 || !self.turn.is_full(self.memory)) {
@@ -264,15 +283,24 @@ impl Session {
                 }
                 None => {
                     let len = owners[done..].iter().take_while(|owner| owner.is_none()).count();
-                    let memory = self.memory;
+                    let pause = self.pause();
                     let (here, note) = self.turn.here();
                     let (ran, ended) =
-                        run_here(&units[done..done + len], backend, here, memory, &mut self.awaited, note);
+                        run_here(&units[done..done + len], backend, here, pause, &mut self.awaited, note);
                     (done, end) = (done + ran, ended);
                 }
             }
         }
         (done, end)
+    }
+
+    /// Returns when a burst that runs here pauses.
+    fn pause(&self) -> Pause {
+        let pause = match self.memory {
+            Memory::Ample => Pause::default(),
+            Memory::Short => Pause { answers_max: SHORT_BYTES, long_values: LongValues::Nowhere, ..Pause::default() },
+        };
+        Pause { changes: self.changes, ..pause }
     }
 
     fn push(&mut self, core: Core, parsed: &Parsed<'_>, input: &[u8]) {
@@ -360,7 +388,7 @@ fn run_here<B: Backend>(
     units: &[Parsed<'_>],
     backend: &B,
     out: &mut Vec<u8>,
-    memory: Memory,
+    mut pause: Pause,
     awaited: &mut Vec<Ticket>,
     note: impl FnMut(&Vec<u8>),
 ) -> (usize, BurstEnd) {
@@ -368,12 +396,7 @@ fn run_here<B: Backend>(
     let metrics = &mut *backend.metrics().borrow_mut();
     let books = Books { now: backend.now(), counters: &backend.state().counters, metrics, awaited };
     let units = units.iter().map(|parsed| &parsed.unit);
-    let pause = match memory {
-        Memory::Ample => Pause { for_tier: backend.has_tier(), ..Pause::default() },
-        Memory::Short => {
-            Pause { answers_max: SHORT_BYTES, long_values: LongValues::Nowhere, for_tier: backend.has_tier() }
-        }
-    };
+    pause.for_tier = backend.has_tier();
     backend.with_store(|store| execute::burst(units, store, books, out, pause, note))
 }
 

@@ -92,7 +92,7 @@ impl<T: Transport + 'static, P: Sweep + 'static> Core for KvCore<T, P> {
             Mail::Run(mut batch, answer) => match self.memcached.run(&mut batch) {
                 // The sender may be gone.
                 Ran::Over => drop(answer.send(batch)),
-                Ran::More | Ran::Tier => {
+                Ran::More | Ran::Turn | Ran::Tier => {
                     self.memcached.run_rest(batch, answer);
                     return Pace::Yield;
                 }

@@ -18,12 +18,12 @@ use super::error::ServerError;
 use super::mail::{Mail, Mailboxes};
 use crate::memcached::{
     Acceptor, Backend, Batch, ConnectionLimit, CoreState, Count, FlushTime, Inquiry, Listen, Ran, Report, Service,
-    Settings, Socket, Unavailable, must_wait, wait_for_turn,
+    Settings, Socket, Unavailable, wait_for_turn,
 };
 use crate::metrics::{ConnectionCounts, CoreMetrics, CoreStats, Operation, Outcome};
 use crate::routing::Core;
 use crate::shard::Shard;
-use crate::tier::{self, Hold};
+use crate::tier::{self, DeviceHangs, Hold};
 
 /// One core, as its memcached connections see it.
 pub(super) struct CoreBackend<P> {
@@ -108,7 +108,7 @@ impl<P: Sweep + 'static> Backend for CoreBackend<P> {
         self.shard.desk().is_some()
     }
 
-    fn fetch(&self, tickets: Vec<Ticket>, client: u32) -> impl Future<Output = Vec<Hold>> {
+    fn fetch(&self, tickets: Vec<Ticket>, client: u32) -> impl Future<Output = Result<Vec<Hold>, DeviceHangs>> {
         tier::fetch(&self.shard, tickets, client)
     }
 
@@ -235,7 +235,7 @@ impl<P: Sweep + 'static> Memcached<P> {
     /// Runs commands of another core's connections.
     pub fn run(&self, batch: &mut Batch) -> Ran {
         let Some((backend, _)) = &self.core else { return Ran::Over };
-        if must_wait(&**backend) { Ran::More } else { batch.run(&**backend) }
+        batch.run(&**backend)
     }
 
     /// Runs the rest of a batch in a task, so that other tasks have their turn in between, and returns the batch.
@@ -245,17 +245,28 @@ impl<P: Sweep + 'static> Memcached<P> {
         let rest = async move {
             loop {
                 let (awaited, begun) = (batch.take_awaited(), Instant::now());
-                // Keeps what was read in memory until the batch has run.
+                // Keeps what was read in memory until the commands have run that wait for it.
                 let _holds = if awaited.is_empty() {
                     yield_now().await;
                     Vec::new()
                 } else {
-                    let holds = backend.fetch(awaited, batch.client()).await;
+                    // Without an answer the sender learns that there is none.
+                    let Ok(holds) = backend.fetch(awaited, batch.client()).await else { return };
                     batch.add_waited(begun.elapsed().as_nanos().try_into().unwrap_or(u64::MAX));
                     holds
                 };
-                batch.add_waited(wait_for_turn(&*backend).await);
-                if backend.health.has_failed() || batch.run(&*backend) == Ran::Over {
+                if backend.health.has_failed() {
+                    break;
+                }
+                let mut ran = batch.run(&*backend);
+                if ran == Ran::Turn {
+                    batch.add_waited(wait_for_turn(&*backend).await);
+                    if backend.health.has_failed() {
+                        break;
+                    }
+                    ran = batch.run_in_turn(&*backend);
+                }
+                if ran == Ran::Over {
                     break;
                 }
             }

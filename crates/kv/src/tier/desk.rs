@@ -14,6 +14,7 @@ use dunlin_store::Store;
 use dunlin_store::tier::{Arrival, Located, Ticket, Tier};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use super::pool::{Done, DoneSender, Pool};
 use super::schedule::Schedule;
@@ -27,6 +28,8 @@ const BYTES_MAX: usize = 64 << 20;
 pub const RANK_CLASSES: usize = 12;
 /// How long a connection waits before it asks for a place again.
 const PLACE_WAIT: Duration = Duration::from_millis(1);
+/// How long a connection waits for its records, at most. Native callers have a timeout of their own.
+const FETCH_TIME_MAX: Duration = Duration::from_secs(10);
 /// Errors of the device are logged once in this many seconds.
 const LOG_SECONDS: u32 = 10;
 
@@ -403,15 +406,29 @@ impl Waiter for Knock {
     fn refuse(self: Box<Self>) {}
 }
 
+/// The device has not read a record for a long time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the device of the tier does not answer: a record was not read within {} seconds", FETCH_TIME_MAX.as_secs())]
+pub struct DeviceHangs;
+
 /// Waits until the records of these tickets have been read, and returns what keeps them staged. Waits for a place at the
-/// desk as long as there is none.
+/// desk as long as there is none; [`FETCH_TIME_MAX`] in all.
 pub(crate) fn fetch<S: Store + 'static>(
     shard: &Rc<Shard<S>>,
     tickets: Vec<Ticket>,
     client: u32,
-) -> impl Future<Output = Vec<Hold>> + use<S> {
-    let shard = shard.clone();
-    async move {
+) -> impl Future<Output = Result<Vec<Hold>, DeviceHangs>> + use<S> {
+    fetch_within(shard.clone(), tickets, client, FETCH_TIME_MAX)
+}
+
+/// The same, for a time.
+pub(super) async fn fetch_within<S: Store + 'static>(
+    shard: Rc<Shard<S>>,
+    tickets: Vec<Ticket>,
+    client: u32,
+    time_max: Duration,
+) -> Result<Vec<Hold>, DeviceHangs> {
+    let fetch = async move {
         let Some(desk) = shard.desk() else { return Vec::new() };
         let (rank, bytes) = (desk.rank(tickets.len()), tickets.iter().map(Ticket::bytes).sum());
         while !desk.has_room(bytes) {
@@ -435,5 +452,6 @@ pub(crate) fn fetch<S: Store + 'static>(
             tokio::time::sleep(PLACE_WAIT).await;
         }
         holds
-    }
+    };
+    timeout(time_max, fetch).await.map_err(|_| DeviceHangs)
 }

@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub(crate) use desk::{Desk, Parcel, Waiter, client_number, fetch};
-pub use desk::{DeskStats, Hold, RANK_CLASSES, Waits};
+pub use desk::{DeskStats, DeviceHangs, Hold, RANK_CLASSES, Waits};
 pub use file::{Device, TierError, TierFile};
 pub use pool::Pool;
 pub use schedule::Schedule;

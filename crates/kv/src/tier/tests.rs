@@ -13,7 +13,7 @@ use dunlin_store::tier::{Located, Ticket, TierConfig};
 use dunlin_store::{Mode, Partition, PartitionConfig, Put, Store};
 use tokio::task::{LocalSet, spawn_local};
 
-use super::desk::{advance, attend};
+use super::desk::{advance, attend, fetch_within};
 use super::*;
 use crate::routing::Routing;
 use crate::shard::Shard;
@@ -208,7 +208,7 @@ fn nobody_starves_under_overload_whatever_the_order() {
                 until("a read", || tier_stats(&shard).count("reads") > before).await;
                 tokio::task::yield_now().await;
             }
-            assert_eq!(victim.await.unwrap().len(), 50, "{order:?}");
+            assert_eq!(victim.await.unwrap().unwrap().len(), 50, "{order:?}");
             assert!(served.borrow().iter().all(|(_, is_found)| *is_found), "{order:?}");
             // What holds the values of the victim is gone.
             advance(&shard);
@@ -310,7 +310,7 @@ fn errors_of_the_device_are_misses_and_counted() {
         spawn_local(attend(shard.clone()));
         let cold = fill(&shard).await;
         device.fails_reads.store(true, Ordering::Relaxed);
-        let holds = fetch(&shard, vec![cold[0].1, cold[1].1], 1).await;
+        let holds = fetch(&shard, vec![cold[0].1, cold[1].1], 1).await.unwrap();
         assert!(holds.is_empty());
         let stats = tier_stats(&shard);
         assert_eq!((stats.count("read_errors"), stats.count("lost")), (2, 2));
@@ -320,7 +320,7 @@ fn errors_of_the_device_are_misses_and_counted() {
             assert!(store.get(&key).is_none());
         }
         device.fails_reads.store(false, Ordering::Relaxed);
-        assert_eq!(fetch(&shard, vec![cold[2].1], 1).await.len(), 1, "others are still there");
+        assert_eq!(fetch(&shard, vec![cold[2].1], 1).await.unwrap().len(), 1, "others are still there");
         // A full disk.
         device.fails_writes.store(true, Ordering::Relaxed);
         for number in 10_000..11_000 {
@@ -329,6 +329,33 @@ fn errors_of_the_device_are_misses_and_counted() {
         }
         until("a failed write", || tier_stats(&shard).count("write_errors") > 0).await;
         assert!(tier_stats(&shard).count("lost") > 2);
+    });
+}
+
+/// Connections have no timeout of their own. What they gave up is not in the way of others.
+#[test]
+fn a_connection_waits_for_a_hung_device_for_a_time_only() {
+    run(async {
+        let (open, gate) = channel();
+        let shard = shard(Arc::new(Memory::new(Some(gate))), 1, Schedule::default());
+        spawn_local(attend(shard.clone()));
+        let cold = fill(&shard).await;
+        let wait = Duration::from_millis(50);
+        for number in 0..3 {
+            let tickets = vec![cold[2 * number].1, cold[2 * number + 1].1];
+            assert_eq!(fetch_within(shard.clone(), tickets, 1, wait).await.unwrap_err(), DeviceHangs);
+        }
+        let stats = tier_stats(&shard);
+        assert_eq!((stats.reading, stats.lengths.iter().sum::<u64>(), stats.count("reads")), (1, 5, 0));
+        // The device answers again: the read that had begun, and the one that is waited for now.
+        (0..2).for_each(|_| open.send(()).unwrap());
+        let holds = fetch(&shard, vec![cold[9].1], 1).await.unwrap();
+        assert_eq!(holds.len(), 1);
+        drop(holds);
+        let stats = tier_stats(&shard);
+        assert_eq!((stats.reading, stats.lengths.iter().sum::<u64>(), stats.count("reads")), (0, 0, 2));
+        assert_eq!((stats.abandoned, shard.desk().unwrap().stats().bytes), (5, 0));
+        drop(open);
     });
 }
 

@@ -15,4 +15,5 @@ mod lists;
 mod memory;
 mod script;
 mod sockets;
+mod stalls;
 mod work;

@@ -19,6 +19,8 @@ pub struct Figure<A, S> {
     is_reported: fn(&A) -> bool,
     target: fn(&A) -> Option<Target>,
     like_paper: fn(&A) -> Option<RangeInclusive<f64>>,
+    limit: fn(&A) -> Option<&'static str>,
+    rival: fn(&A) -> Option<String>,
 }
 
 impl<A, S> Figure<A, S> {
@@ -32,6 +34,8 @@ impl<A, S> Figure<A, S> {
             is_reported: |_| true,
             target: |_| None,
             like_paper: |_| None,
+            limit: |_| None,
+            rival: |_| None,
         }
     }
 
@@ -70,6 +74,28 @@ impl<A, S> Figure<A, S> {
         Figure { like_paper, ..self }
     }
 
+    /// Says of each case what limits it: the reason that is shown if its target is missed.
+    #[must_use]
+    pub const fn limit(self, limit: fn(&A) -> Option<&'static str>) -> Self {
+        Figure { limit, ..self }
+    }
+
+    /// Names the case of another system that does the same work, whose figure stands beside each case's.
+    #[must_use]
+    pub const fn rival(self, rival: fn(&A) -> Option<String>) -> Self {
+        Figure { rival, ..self }
+    }
+
+    /// The name of the row of a case, if it is reported.
+    pub(super) fn row_name(&self, case: &Case<A>) -> Option<String> {
+        (self.is_reported)(&case.at).then(|| format!("{}{}", case.name, self.part))
+    }
+
+    /// The names of the rows that the target of a case refers to.
+    pub(super) fn needs(&self, case: &Case<A>) -> Vec<String> {
+        (self.target)(&case.at).map_or_else(Vec::new, |target| target.cases())
+    }
+
     /// The row of a case.
     fn row(&self, case: &Case<A>, runs: &Runs<S>) -> Result<RowBuilder, LabError> {
         let figures = |runs: &[S]| runs.iter().map(|run| (self.of)(&case.at, run)).collect::<Vec<f64>>();
@@ -87,6 +113,12 @@ impl<A, S> Figure<A, S> {
         }
         if let Some(factors) = (self.like_paper)(&case.at) {
             row = row.like_paper(factors);
+        }
+        if let Some(limit) = (self.limit)(&case.at) {
+            row = row.limit(limit);
+        }
+        if let Some(rival) = (self.rival)(&case.at) {
+            row = row.rival(rival);
         }
         Ok(row.repeated(runs.repeated).axes(&case.axes))
     }
@@ -133,8 +165,9 @@ impl<E: From<LabError>> Lab<E> {
         figures: &[Figure<A, S>],
         measure: impl Fn(Trial<'_, E>, &A) -> Result<S, E>,
     ) -> Result<(), E> {
+        let cases = self.selected(cases, figures);
         self.expect_more(cases.len() * self.settings.simulations.seeds as usize);
-        for case in cases.iter() {
+        for case in cases {
             let ours = self.simulate(&case.name, |trial| measure(trial, &case.at))?;
             self.report(case, figures, &Runs { ours, floors: Vec::new(), repeated: 0, are_seeds: true })?;
         }
@@ -151,8 +184,9 @@ impl<E: From<LabError>> Lab<E> {
         figures: &[Figure<A, S>],
         measure: impl Fn(&Lab<E>, &A) -> Result<S, E>,
     ) -> Result<(), E> {
+        let cases = self.selected(cases, figures);
         self.expect_more(cases.len() * self.settings.runs);
-        for case in cases.iter() {
+        for case in cases {
             let ours = self.case(&case.name, |lab| measure(lab, &case.at))?;
             self.report(case, figures, &Runs { ours, floors: Vec::new(), repeated: 0, are_seeds: false })?;
         }
@@ -170,8 +204,9 @@ impl<E: From<LabError>> Lab<E> {
         cost: impl Fn(&S) -> f64,
         measure: impl Fn(&Lab<E>, &A) -> Result<Measured<S>, E>,
     ) -> Result<(), E> {
+        let cases = self.selected(cases, figures);
         self.expect_more(cases.len() * self.settings.runs);
-        for case in cases.iter() {
+        for case in cases {
             let runs = self.case_beside_floor(&case.name, &cost, |lab| measure(lab, &case.at))?;
             self.report(case, figures, &Runs::from(runs))?;
         }
@@ -182,13 +217,17 @@ impl<E: From<LabError>> Lab<E> {
     /// compared with each other. `round` gives a sample of each case, in their order; with its floor, if it has one.
     ///
     /// # Errors
-    /// The first error of a round; [`LabError::NoSamples`] if a round does not have a sample of each case.
+    /// The first error of a round; [`LabError::NoSamples`] if a round does not have a sample of each case;
+    /// [`LabError::NoneWanted`] if the user wants none of the cases. If one is wanted, all are measured.
     pub fn measure_in_turn<A, S>(
         &mut self,
         cases: &Cases<A>,
         figures: &[Figure<A, S>],
         round: impl Fn(&Lab<E>) -> Result<Vec<(S, Option<S>)>, E>,
     ) -> Result<Rounds<S>, E> {
+        if self.selected(cases, figures).is_empty() {
+            return Err(LabError::NoneWanted.into());
+        }
         self.expect_more(self.settings.runs);
         let rounds = self.case("all in turn", round)?;
         let mut runs: Vec<Runs<S>> = cases.iter().map(|_| Runs::default()).collect();

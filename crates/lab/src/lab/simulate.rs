@@ -1,13 +1,14 @@
 //! Cases in virtual time: one run for each seed, and no processes.
 
+use std::io::Write;
 use std::time::Duration;
 
-use dunlin_sim::CostModel;
+use dunlin_sim::{CostModel, Topology};
 
 use super::Lab;
 use crate::LabError;
 use crate::measure::{cpu_nanos, peak_resident_bytes};
-use crate::report::human;
+use crate::report::{Seeds, human};
 
 /// Settings of cases in virtual time.
 #[derive(Debug, Clone)]
@@ -83,11 +84,16 @@ impl<E: From<LabError>> Lab<E> {
     /// The first error of a run.
     pub fn simulate<T>(&mut self, name: &str, mut run: impl FnMut(Trial<'_, E>) -> Result<T, E>) -> Result<Vec<T>, E> {
         let Simulations { seed, seeds, .. } = self.settings.simulations;
+        self.check_selection(name)?;
         self.pace.take();
         let mut outcomes = Vec::new();
         for seed in (0..u64::from(seeds)).map(|number| seed.wrapping_add(number)) {
             self.bar.set_prefix(format!("{name}, seed {seed}"));
             outcomes.push(run(Trial { lab: self, seed })?);
+            if outcomes.len() == 1 {
+                self.end_simulation()?;
+                self.measured(name, seeds as usize, Some(Seeds { first: seed, count: seeds }));
+            }
             self.bar.inc(1);
         }
         self.bar.set_message("");
@@ -128,7 +134,22 @@ impl<E: From<LabError>> Trial<'_, E> {
 
     /// The cost model given by the user, else `cost`.
     pub fn cost_or(&self, cost: CostModel) -> CostModel {
-        self.lab.settings.simulations.cost.unwrap_or(cost)
+        let cost = self.lab.settings.simulations.cost.unwrap_or(cost);
+        self.lab.note_cost(cost);
+        cost
+    }
+
+    /// The hosts and links given by the user, else `topology`.
+    pub fn topology_or(&self, topology: Topology) -> Topology {
+        self.lab.topology().cloned().unwrap_or(topology)
+    }
+
+    /// Where the packets of this run go, if the user wants them: those of the first run of an experiment.
+    ///
+    /// # Errors
+    /// [`LabError::Io`] if the file cannot be created.
+    pub fn capture(&self) -> Result<Option<Box<dyn Write>>, E> {
+        Ok(self.lab.take_capture()?)
     }
 
     /// Advances a world by `time` nanoseconds and shows the progress.

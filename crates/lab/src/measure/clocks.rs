@@ -19,6 +19,11 @@ pub fn cpu_nanos() -> u64 {
     nanos(ClockId::ProcessCPUTime)
 }
 
+/// CPU time of the calling thread, in nanoseconds.
+pub fn thread_cpu_nanos() -> u64 {
+    nanos(ClockId::ThreadCPUTime)
+}
+
 /// CPU time of the main thread of another process, in nanoseconds.
 ///
 /// # Errors

@@ -40,6 +40,12 @@ impl Latencies {
         self.0.saturating_record(ns);
     }
 
+    /// Adds all calls of another histogram.
+    pub fn add(&mut self, other: &Latencies) {
+        // All have the same bounds.
+        self.0 += &other.0;
+    }
+
     /// Number of calls recorded.
     pub fn count(&self) -> u64 {
         self.0.len()
@@ -82,5 +88,8 @@ mod tests {
         assert_eq!((percentiles.p50, percentiles.p99, percentiles.p999), (500.0, 990.0, 999.0));
         latencies.record(u64::MAX);
         assert_eq!(latencies.count(), 1001);
+        let mut both = latencies.clone();
+        both.add(&latencies);
+        assert_eq!((both.count(), both.quantile(0.5)), (2002, latencies.quantile(0.5)));
     }
 }

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::marker::PhantomData;
 use std::process::{Child, ChildStdin, ChildStdout, ExitStatus};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -33,6 +34,8 @@ pub struct Peer<R> {
     interrupt: Interrupt,
     live: ProgressBar,
     role: PhantomData<R>,
+    /// Until it is dropped.
+    alive: Arc<()>,
 }
 
 impl<R: Role> Peer<R> {
@@ -46,7 +49,22 @@ impl<R: Role> Peer<R> {
     ) -> Self {
         let (sender, messages) = channel();
         thread::spawn(move || read(stdout, &sender));
-        Peer { child, stdin: Some(stdin), messages, started, limit, interrupt, live, role: PhantomData }
+        Peer {
+            child,
+            stdin: Some(stdin),
+            messages,
+            started,
+            limit,
+            interrupt,
+            live,
+            role: PhantomData,
+            alive: Arc::default(),
+        }
+    }
+
+    /// What tells whether it still has an owner.
+    pub(super) fn alive(&self) -> Weak<()> {
+        Arc::downgrade(&self.alive)
     }
 
     /// Waits until other processes may connect.

@@ -1,28 +1,33 @@
 //! The results of an experiment: rows of figures, each with its floor, the paper's figure and its target.
 //!
 //! A [`ReportBuilder`] collects rows while the experiment runs; [`ReportBuilder::finish`] resolves the targets and
-//! returns the [`Report`], which is serialized directly to the JSON file. [`table`] shows it on a terminal and [`html`]
-//! as one page.
+//! returns the [`Report`], which is serialized directly to the JSON file. [`table`] shows it on a terminal, [`html`] as
+//! one page and [`docs`] in the documentation; a [`Comparison`] shows what changed since an earlier one.
 
 mod builder;
+mod compare;
 mod conditions;
+pub mod docs;
 pub mod html;
 pub mod human;
 mod machine;
 mod metric;
 mod papers;
 mod plot;
+mod provenance;
 mod row;
 mod sketch;
 pub mod table;
 mod target;
 
 pub use builder::ReportBuilder;
+pub use compare::{Change, Compared, Comparison};
 pub use conditions::Conditions;
 pub use machine::Machine;
 pub use metric::{Better, Metric};
 pub use papers::{PaperFigure, Papers};
 pub use plot::{LINES_MAX, Line, Places, Plot};
+pub use provenance::{Process, Provenance, Seeds};
 pub use row::{Row, RowBuilder, Verdict};
 pub use target::Target;
 
@@ -117,7 +122,8 @@ mod tests {
             value["rows"][0],
             serde_json::json!({"case": "shm B=3", "metric": "rate", "unit": "RPC/s", "value": 1.1e7, "min": 1e7, "max": 1.2e7,
                 "floor": 6e7, "floor_min": 6e7, "floor_max": 6e7, "repeated": 0, "disturbed": false, "paper": 4.96e6, "paper_setup": "CX4 25 GbE",
-                "paper_source": "eRPC, Figure 4", "target": 1e7, "not_beyond": null, "axes": {"transport": "shm", "batch": "B=3"}})
+                "paper_source": "eRPC, Figure 4", "target": 1e7, "not_beyond": null, "axes": {"transport": "shm", "batch": "B=3"},
+                "limit": null, "rival_case": null, "rival": null, "provenance": null})
         );
         assert!(value["rows"][1]["floor"].is_null() && value["rows"][1]["paper_setup"].is_null());
     }

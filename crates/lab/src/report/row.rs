@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::metric::Metric;
 use super::papers::PaperFigure;
+use super::provenance::Provenance;
 use super::target::Target;
 use crate::LabError;
 use crate::measure::Spread;
@@ -51,6 +52,18 @@ pub struct Row {
     /// The place of the case on each axis of the experiment, by name; empty in reports of earlier commits.
     #[serde(default)]
     pub axes: BTreeMap<String, String>,
+    /// What limits the figure: the reason, if the target is missed.
+    #[serde(default)]
+    pub limit: Option<String>,
+    /// The case of another system that does the same work.
+    #[serde(default)]
+    pub rival_case: Option<String>,
+    /// Its figure.
+    #[serde(default)]
+    pub rival: Option<f64>,
+    /// How it was measured; `None` in reports of earlier commits.
+    #[serde(default)]
+    pub provenance: Option<Provenance>,
 }
 
 /// If a floor varies by more than this factor between the runs of a case, the machine was disturbed.
@@ -76,6 +89,10 @@ struct FileRow<'a> {
     target: Option<f64>,
     not_beyond: Option<f64>,
     axes: &'a BTreeMap<String, String>,
+    limit: Option<&'a str>,
+    rival_case: Option<&'a str>,
+    rival: Option<f64>,
+    provenance: Option<&'a Provenance>,
 }
 
 impl Serialize for Row {
@@ -98,6 +115,10 @@ impl Serialize for Row {
             target: self.target,
             not_beyond: self.not_beyond,
             axes: &self.axes,
+            limit: self.limit.as_deref(),
+            rival_case: self.rival_case.as_deref(),
+            rival: self.rival,
+            provenance: self.provenance.as_ref(),
         }
         .serialize(serializer)
     }
@@ -161,6 +182,10 @@ impl RowBuilder {
             target: None,
             not_beyond: None,
             axes: BTreeMap::new(),
+            limit: None,
+            rival_case: None,
+            rival: None,
+            provenance: None,
         };
         RowBuilder { row, target: None, like_paper: None }
     }
@@ -189,6 +214,30 @@ impl RowBuilder {
     /// Adds the place of the case on each axis.
     pub fn axes(mut self, axes: &[(&'static str, String)]) -> Self {
         self.row.axes = axes.iter().map(|(axis, label)| ((*axis).to_owned(), label.clone())).collect();
+        self
+    }
+
+    /// The place of the case on an axis.
+    pub(crate) fn axis(&self, name: &str) -> Option<&str> {
+        self.row.axes.get(name).map(String::as_str)
+    }
+
+    /// Says what limits the figure, in one line: the reason that is shown if the target is missed.
+    pub fn limit(mut self, limit: impl Into<String>) -> Self {
+        self.row.limit = Some(limit.into());
+        self
+    }
+
+    /// Names the case of another system that does the same work. The figure of its row for the same metric stands
+    /// beside this one.
+    pub fn rival(mut self, case: impl Into<String>) -> Self {
+        self.row.rival_case = Some(case.into());
+        self
+    }
+
+    /// Adds how it was measured.
+    pub(crate) fn provenance(mut self, provenance: Provenance) -> Self {
+        self.row.provenance = Some(provenance);
         self
     }
 
@@ -247,8 +296,16 @@ pub(super) fn finish(drafts: Vec<RowBuilder>) -> Vec<Row> {
     let (mut rows, targets): (Vec<_>, Vec<_>) = bounded.map(|draft| (draft.row, draft.target)).unzip();
     let bars: Vec<Option<f64>> =
         rows.iter().zip(&targets).map(|(row, target)| target.as_ref()?.resolve(row.metric, row.floor, &rows)).collect();
-    for (row, bar) in rows.iter_mut().zip(bars) {
-        row.target = bar;
+    // No row is its own rival.
+    rows.iter_mut().for_each(|row| row.rival_case = row.rival_case.take().filter(|case| *case != row.case));
+    let rival = |row: &Row| {
+        let theirs =
+            rows.iter().find(|other| other.metric == row.metric && Some(&other.case) == row.rival_case.as_ref());
+        theirs.map(|row| row.value)
+    };
+    let rivals: Vec<Option<f64>> = rows.iter().map(rival).collect();
+    for ((row, bar), rival) in rows.iter_mut().zip(bars).zip(rivals) {
+        (row.target, row.rival) = (bar, rival);
     }
     rows
 }

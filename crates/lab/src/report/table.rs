@@ -15,9 +15,7 @@ const STYLE: TableStyle = TableStyle::new().top_border(RULE).header_separator(RU
 /// The report as a table, below a line about the machine. On a terminal it is coloured and wrapped to the terminal's
 /// width.
 pub fn render(report: &Report) -> String {
-    let mut table = Table::new();
-    table.load_style(STYLE).set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_header(COLUMNS.map(|name| Cell::new(name).add_attribute(Attribute::Bold)));
+    let mut table = plain(&COLUMNS);
     let mut case_above = None;
     for row in &report.rows {
         let case = if case_above == Some(&row.case) { "" } else { row.case.as_str() };
@@ -33,6 +31,14 @@ pub fn render(report: &Report) -> String {
     let notes: String = report.notes.iter().map(|note| format!("\n(!) {note}")).collect();
     let sketches = sketch::sketches(&report.plots);
     format!("{}\n{}{table}\n{sketches}{}{disturbance}{notes}", heading(report), misses(report), summary(report))
+}
+
+/// An empty table with these columns.
+pub(super) fn plain(columns: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(STYLE).set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_header(columns.iter().map(|name| Cell::new(name).add_attribute(Attribute::Bold)));
+    table
 }
 
 fn cells(case: &str, row: &Row) -> Vec<Cell> {
@@ -96,7 +102,8 @@ fn misses(report: &Report) -> String {
     let miss = |row: &Row| {
         let target = row.target.map_or_else(String::new, |target| bar(row, target));
         let (name, value) = (row.metric.name(), human::figure(row.metric, row.value));
-        format!("MISSED: {}, {name}: {value}, target {target}\n", row.case)
+        let limit = row.limit.as_ref().map_or_else(String::new, |limit| format!("; {limit}"));
+        format!("MISSED: {}, {name}: {value}, target {target}{limit}\n", row.case)
     };
     report.missed().map(miss).collect()
 }
@@ -127,7 +134,8 @@ mod tests {
                 .paper(Some(paper))
                 .target(Target::Absolute(600.0)),
         );
-        builder.push(RowBuilder::new("shm 32 B", Metric::LatencyP99, spread).target(Target::Absolute(100.0)));
+        let missed = RowBuilder::new("shm 32 B", Metric::LatencyP99, spread).limit("the scheduler's tick");
+        builder.push(missed.target(Target::Absolute(100.0)));
         let text = render(&builder.finish());
         for part in ["512 ns", "498..530", "256 ns", "2.00x", "2.30 µs · CX5", "≤ 600 ns met", "≤ 100 ns MISSED"]
         {
@@ -135,7 +143,10 @@ mod tests {
         }
         assert!(text.contains("1 of 2 targets met, 1 missed."));
         let (misses, rows) = text.split_once("case").unwrap();
-        assert!(misses.contains("MISSED: shm 32 B, latency p99: 512 ns, target ≤ 100 ns"), "{misses}");
+        assert!(
+            misses.contains("MISSED: shm 32 B, latency p99: 512 ns, target ≤ 100 ns; the scheduler's tick\n"),
+            "{misses}"
+        );
         assert_eq!(rows.matches("shm 32 B").count(), 1, "a repeated case is left blank");
     }
 }

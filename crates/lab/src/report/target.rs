@@ -24,6 +24,15 @@ pub enum Target {
 }
 
 impl Target {
+    /// The cases that it refers to.
+    pub(crate) fn cases(&self) -> Vec<String> {
+        match self {
+            Target::Absolute(_) | Target::FloorTimes(_) | Target::FloorPlus(_) => Vec::new(),
+            Target::CaseTimes { case, .. } => vec![case.clone()],
+            Target::All(targets) => targets.iter().flat_map(Target::cases).collect(),
+        }
+    }
+
     /// The bar as a number, in the unit of the metric. `None` if it refers to something that was not measured.
     pub(super) fn resolve(&self, metric: Metric, floor: Option<f64>, rows: &[Row]) -> Option<f64> {
         match self {

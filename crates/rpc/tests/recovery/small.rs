@@ -44,6 +44,7 @@ fn calls_that_are_lost_together_come_back_together() {
             for _ in 0..50 {
                 call_all(&stage, &session);
             }
+            let round_trip = stage.call(&session, 4, 4);
             let before = stage.counters();
             for _ in 0..5 {
                 let mut left = SLOTS;
@@ -60,7 +61,9 @@ fn calls_that_are_lost_together_come_back_together() {
                 let ends = call_all(&stage, &session);
                 let rto = rto_min.as_nanos() as u64;
                 assert!(ends[0] < rto + rto / 4, "the first of {ends:?}");
-                assert!(ends[SLOTS - 1] < 2 * rto, "the last of {ends:?}");
+                let behind = ends[SLOTS - 1] - ends[0];
+                // After the first answer, the others may be right behind it for a while.
+                assert!(behind <= rto / 4 + 2 * round_trip, "the last is {behind} ns behind the first: {ends:?}");
                 // A new round-trip sample ends the back-off at once.
                 call_all(&stage, &session);
                 assert_eq!(session.stats().unwrap().rto, rto_min);

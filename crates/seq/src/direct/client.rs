@@ -6,13 +6,16 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use dunlin_net::poll::{Idle, PollPolicy, sleep_time};
 use dunlin_net::transport::RX_BURST;
-use dunlin_net::{Addr, NetError, Route, Transport, TxPacket};
+use dunlin_net::{Addr, NetError, PeerHealth, Route, Transport, TxPacket};
 
 use super::packet::{Bytes, Kind, LONG_BYTES, Packet, Refusal};
 use crate::mutation::{Mutation, is_planted};
 
 /// An attempt is repeated at once for up to this many hellos in a row; after more it waits like one without an answer.
 const HELLOS_MAX: u8 = 3;
+/// Timeouts are not checked while full bursts arrive, as many in a row as a receive queue may hold: their answers may be
+/// in the next one.
+const FULL_BURSTS_MAX: u8 = 64;
 /// Maximum number of doublings of an attempt's timeout.
 const DOUBLINGS_MAX: u8 = 6;
 
@@ -200,9 +203,24 @@ const FREE: Call = Call {
 
 struct Server {
     addr: Addr,
-    route: Route,
+    /// `None` if nobody is there, which shows over shared memory.
+    route: Option<Route>,
     /// 0 until the first hello, and if the server has epochs: then requests name the client's.
     incarnation: u32,
+    /// When its route was last checked.
+    checked: u64,
+}
+
+impl Server {
+    /// Finds a server that is there only now, or that was started again: its region of shared memory is another one.
+    fn find<T: Transport>(&mut self, transport: &mut T) {
+        if let Some(route) = self.route.take_if(|route| transport.peer_health(*route) == PeerHealth::Dead) {
+            transport.release(route);
+        }
+        if self.route.is_none() {
+            self.route = transport.resolve(&self.addr).ok();
+        }
+    }
 }
 
 /// A client over one transport. One thread owns and drives it: with [`DirectClient::ask`] for each number, then
@@ -250,7 +268,14 @@ pub struct DirectClient<T> {
     seen: Option<u64>,
     /// When timeouts are checked next.
     look_at: u64,
+    /// Full bursts that have arrived in a row since timeouts were to be checked.
+    full_bursts: u8,
     stats: DirectStats,
+}
+
+/// The epoch of a server, by its hello.
+fn epoch_of(hello: &Packet) -> u32 {
+    if hello.kind == Kind::Epoch { hello.incarnation } else { 0 }
 }
 
 fn nanos(time: Duration) -> u64 {
@@ -259,7 +284,7 @@ fn nanos(time: Duration) -> u64 {
 
 impl<T: Transport> DirectClient<T> {
     /// A client of the sequencers at `servers`; if there are several, they must draw from one counter. Sends nothing
-    /// yet.
+    /// yet. A server may be started later, and started again.
     ///
     /// # Errors
     /// [`DirectError::NoServer`], [`DirectError::Unreachable`], [`DirectError::Setting`], [`DirectError::Random`].
@@ -275,9 +300,12 @@ impl<T: Transport> DirectClient<T> {
         }
         let mut known = Vec::with_capacity(servers.len());
         for addr in servers {
-            let unreachable = |why: NetError| DirectError::Unreachable { server: addr.clone(), why: why.to_string() };
-            let route = transport.resolve(&addr).map_err(unreachable)?;
-            known.push(Server { addr, route, incarnation: 0 });
+            let route = match transport.resolve(&addr) {
+                Ok(route) => Some(route),
+                Err(NetError::NotFound { .. }) => None,
+                Err(why) => return Err(DirectError::Unreachable { server: addr, why: why.to_string() }),
+            };
+            known.push(Server { addr, route, incarnation: 0, checked: 0 });
         }
         let next_tag = match config.first_tag {
             Some(tag) => tag,
@@ -297,6 +325,7 @@ impl<T: Transport> DirectClient<T> {
             epoch: 0,
             seen: None,
             look_at: 0,
+            full_bursts: 0,
             stats: DirectStats::default(),
         })
     }
@@ -352,7 +381,13 @@ impl<T: Transport> DirectClient<T> {
             }
         }
         if self.in_progress > 0 && now >= self.look_at {
-            self.look(now, &mut done);
+            // This thread may have stood still: what has arrived since is taken first.
+            if count >= RX_BURST && self.full_bursts < FULL_BURSTS_MAX {
+                self.full_bursts += 1;
+            } else {
+                self.full_bursts = 0;
+                self.look(now, &mut done);
+            }
         }
         if !self.queued.is_empty() {
             self.send(now);
@@ -451,12 +486,14 @@ impl<T: Transport> DirectClient<T> {
                 lens.push(ask.write(to));
             }
             self.stats.attempts += lens.len() as u64;
-            let packets: ArrayVec<TxPacket<'_>, RX_BURST> = lens
-                .iter()
-                .zip(&bytes)
-                .map(|(len, bytes)| TxPacket { route: server.route, header: &bytes[..*len], payload: &[] })
-                .collect();
-            self.transport.tx_burst(&packets);
+            if let Some(route) = server.route {
+                let packets: ArrayVec<TxPacket<'_>, RX_BURST> = lens
+                    .iter()
+                    .zip(&bytes)
+                    .map(|(len, bytes)| TxPacket { route, header: &bytes[..*len], payload: &[] })
+                    .collect();
+                self.transport.tx_burst(&packets);
+            }
             self.look_at = self.look_at.min(now.saturating_add(nanos(self.config.attempt_timeout) / 4));
         }
         self.transport.tx_flush();
@@ -514,8 +551,10 @@ impl<T: Transport> DirectClient<T> {
     fn take_word(&mut self, place: usize, answer: &Packet, now: u64) -> Option<(u64, Result<u64, DirectError>)> {
         let mut call = self.calls[place];
         let failed = match (answer.kind, answer.refusal()) {
-            (Kind::Hello, _) => self.meet(&mut call, answer),
-            (Kind::Epoch, _) if answer.incarnation < self.epoch && !is_planted(Mutation::EpochForgotten) => {
+            // A server that says hello has no terms: that is epoch 0.
+            (Kind::Hello | Kind::Epoch, _)
+                if epoch_of(answer) < self.epoch && !is_planted(Mutation::EpochForgotten) =>
+            {
                 self.stats.refused += 1;
                 call.stall = Stall::OldEpoch;
                 self.turn_from(call.server);
@@ -523,7 +562,7 @@ impl<T: Transport> DirectClient<T> {
                 self.look_at = self.look_at.min(call.due);
                 None
             }
-            (Kind::Epoch, _) => self.meet(&mut call, answer),
+            (Kind::Hello | Kind::Epoch, _) => self.meet(&mut call, answer),
             (_, Some(Refusal::Exhausted)) => {
                 let server = self.servers[usize::from(call.server)].addr.clone();
                 Some(DirectError::Exhausted { server })
@@ -568,11 +607,12 @@ impl<T: Transport> DirectClient<T> {
         if self.seen.is_none() {
             self.guess = (hello.data >> 32) as u32;
         }
-        let incarnation = &mut self.servers[usize::from(call.server)].incarnation;
         if hello.kind == Kind::Epoch {
-            (*incarnation, self.epoch) = (0, hello.incarnation);
+            self.epoch = hello.incarnation;
+            // Also of servers without terms: their numbers are of an earlier epoch from now on.
+            self.servers.iter_mut().for_each(|server| server.incarnation = 0);
         } else {
-            *incarnation = hello.incarnation;
+            self.servers[usize::from(call.server)].incarnation = hello.incarnation;
         }
         call.hellos = call.hellos.saturating_add(1);
         if call.hellos <= HELLOS_MAX {
@@ -615,6 +655,11 @@ impl<T: Transport> DirectClient<T> {
                 call.stall = Stall::Silent;
                 call.attempts = call.attempts.saturating_add(1);
                 self.turn_from(call.server);
+                let server = &mut self.servers[usize::from(call.server)];
+                if server.checked != now {
+                    server.checked = now;
+                    server.find(&mut self.transport);
+                }
             }
             call.hellos = 0;
             self.calls[place].state = State::Free;

@@ -1,5 +1,7 @@
 //! Spec-S0 over loopback on fake time.
 
+mod restarted;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -238,6 +240,23 @@ fn a_lost_number_is_a_gap() {
     assert_eq!((client.stats().unanswered, client.stats().late), (1, 1));
 }
 
+/// Answers that have arrived while the client stood still are all taken before any attempt counts as unanswered.
+#[test]
+fn a_client_that_stood_still_loses_no_number() {
+    let net = network();
+    let mut servers = [server(&net, 1, 0, settings())];
+    let mut client = client(&net, 2, &[1], DirectConfig::default());
+    ask(&net, &mut servers, &mut client, 1);
+    (0..300).for_each(|token| client.ask(token).unwrap());
+    client.poll(|_, _| panic!("there is no answer yet"));
+    net.advance(Duration::from_micros(2));
+    while servers[0].turn() > 0 {}
+    net.advance(Duration::from_millis(15));
+    let numbers: Vec<u64> = finish(&net, &mut servers, &mut client).into_iter().map(Result::unwrap).collect();
+    assert_eq!(numbers, (1..301).collect::<Vec<u64>>());
+    assert_eq!((client.stats().unanswered, client.stats().late), (0, 0));
+}
+
 /// The lower half is joined with the guess of its own attempt, even if the client has learned another upper half since.
 #[test]
 fn halves_are_joined_with_the_guess_of_their_attempt() {
@@ -301,6 +320,41 @@ fn a_client_meets_the_server_that_was_restarted() {
         matches!(error, DirectError::WentBack { first, seen, .. } if (first, seen) == (5 * HALF + 1, 5 * HALF + 1))
     );
     assert_eq!(servers[0].counter().next(), 5 * HALF + 1);
+}
+
+/// A client that has learned of an epoch takes nothing from a server without terms, which is in epoch 0: neither from
+/// one that it meets then, nor from one that it has met before.
+#[test]
+fn a_client_of_an_epoch_takes_no_number_of_a_server_without_terms() {
+    let net = network();
+    let mut plain = [server(&net, 1, 500, settings())];
+    let mut client =
+        client(&net, 2, &[1, 3], DirectConfig { timeout: Duration::from_millis(100), ..DirectConfig::default() });
+    assert_eq!(ask(&net, &mut plain, &mut client, 1), [500]);
+    // The other server, by hand: the plain one is not reached meanwhile.
+    let mut termed = net.endpoint(3).unwrap();
+    client.ask(0).unwrap();
+    let mut number = None;
+    while number.is_none() {
+        client.poll(|_, result| number = Some(result.unwrap()));
+        take(&mut plain[0].queues()[0]);
+        for asked in take(&mut termed) {
+            let asked = Packet::parse(&asked).unwrap();
+            let (kind, data) = if asked.incarnation == 5 { (Kind::Full, 700) } else { (Kind::Epoch, 700) };
+            let mut bytes = [0; LONG_BYTES];
+            let len = Packet { kind, incarnation: 5, tag: asked.tag, data }.write(&mut bytes);
+            termed.tx_to(&Addr::Node(2), &bytes[..len]).unwrap();
+        }
+        net.advance(Duration::from_micros(100));
+    }
+    assert_eq!((number, client.epoch()), (Some(700), 5));
+    // Only the plain one is there now, and its numbers are higher.
+    plain[0].counter().draw(|| 0, 1000).unwrap();
+    drop(termed);
+    client.ask(0).unwrap();
+    let error = finish(&net, &mut plain, &mut client).remove(0).unwrap_err();
+    assert!(matches!(error, DirectError::TimedOut { .. }), "{error}");
+    assert!(client.stats().refused > 0, "it was told of an earlier epoch");
 }
 
 #[test]

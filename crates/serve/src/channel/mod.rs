@@ -11,11 +11,13 @@ mod pool;
 mod retry;
 
 use std::cell::Cell;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use dunlin_net::{Addr, Transport};
-use dunlin_rpc::{CallError, CallOptions, ConnectError, Endpoint, MsgBuf, Payload, Session, Timers};
+use dunlin_rpc::{Call, CallError, CallFailure, CallOptions, ConnectError, Endpoint, MsgBuf, Payload, Session, Timers};
 use thiserror::Error;
 
 use self::connection::{Connected, Connection};
@@ -202,6 +204,53 @@ struct Failed {
     request: Payload,
 }
 
+/// A call that was begun: the future of its response. Dropping it cancels the call.
+#[must_use = "dropping a call cancels it"]
+pub struct Begun<T: Transport + 'static>(Begin<T>);
+
+enum Begin<T: Transport + 'static> {
+    /// It is on a session.
+    Sent(Sent<T>),
+    /// It waits for a session, or for another attempt.
+    Waiting(Waiting),
+}
+
+type Waiting = Pin<Box<dyn Future<Output = Result<MsgBuf, ChannelError>>>>;
+
+struct Sent<T: Transport> {
+    channel: Channel<T>,
+    req_type: u8,
+    pool: Rc<Pool>,
+    /// Reserved for the call while this lives.
+    _place: Place,
+    call: Call<Payload>,
+}
+
+impl<T: Transport + 'static> Future for Begun<T> {
+    type Output = Result<MsgBuf, ChannelError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Begin::Sent(sent) = &mut self.0 {
+            let failure = match ready!(Pin::new(&mut sent.call).poll(context)) {
+                Ok(reply) => {
+                    sent.channel.0.budget.refund();
+                    return Poll::Ready(Ok(reply.response));
+                }
+                Err(failure) => failure,
+            };
+            let (channel, req_type) = (sent.channel.clone(), sent.req_type);
+            let failed = channel.0.failed(&sent.pool, failure);
+            self.0 = Begin::Waiting(Box::pin(async move {
+                channel.try_again(req_type, failed, None, Repeat::IfNothingRan).await
+            }));
+        }
+        match &mut self.0 {
+            Begin::Waiting(waiting) => waiting.as_mut().poll(context),
+            Begin::Sent(_) => Poll::Pending,
+        }
+    }
+}
+
 impl<T: Transport + 'static> Channel<T> {
     /// Creates a channel, which connects with its first call.
     pub fn new(endpoint: &Rc<Endpoint<T>>, addresses: Vec<Addr>, config: ChannelConfig) -> Channel<T> {
@@ -243,26 +292,57 @@ impl<T: Transport + 'static> Channel<T> {
         let inner = &self.0;
         let timeout = policy.timeout.or(inner.config.timeout);
         let deadline = timeout.map(|time| inner.endpoint.now().saturating_add(nanos(time)));
-        let (mut request, mut attempts, mut may_have_run) = (request.into(), 0, false);
+        match inner.attempt(req_type, request.into(), deadline).await {
+            Ok(response) => Ok(response),
+            Err(failed) => self.try_again(req_type, failed, deadline, policy.repeat).await,
+        }
+    }
+
+    /// Begins a call at once, whether or not its future is polled, if a session is open and the channel has no timeout;
+    /// else as [`Channel::call`]. So several calls leave together.
+    pub fn begin(&self, req_type: u8, request: impl Into<Payload>) -> Begun<T> {
+        let (inner, request) = (&self.0, request.into());
+        let channel = self.clone();
+        let now = match inner.config.turning {
+            // No session is too old.
+            Turning::Always => inner.endpoint.loop_time(),
+            Turning::DuringCalls => inner.endpoint.now(),
+        };
+        if inner.config.timeout.is_none()
+            && let Some(pool) = inner.connection.current(now)
+            && let Some(place) = pool.place(&inner.endpoint)
+        {
+            inner.note_use();
+            let call = place.session.call(req_type, request);
+            return Begun(Begin::Sent(Sent { channel, req_type, pool, _place: place, call }));
+        }
+        Begun(Begin::Waiting(Box::pin(async move { channel.call(req_type, request).await })))
+    }
+
+    /// Goes on after a first attempt has failed.
+    async fn try_again(
+        &self,
+        req_type: u8,
+        mut failed: Failed,
+        deadline: Option<u64>,
+        repeat: Repeat,
+    ) -> Result<MsgBuf, ChannelError> {
+        let (inner, mut attempts, mut may_have_run) = (&self.0, 1, false);
         loop {
-            attempts += 1;
-            let failed = match inner.attempt(req_type, request, deadline).await {
-                Ok(response) => {
-                    inner.budget.refund();
-                    return Ok(response);
-                }
-                Err(failed) => failed,
-            };
             may_have_run |= failed.why.may_have_run();
             let error = |why| ChannelError { why, attempts, may_have_run };
-            if !failed.why.may_be_repeated(policy.repeat) {
+            if !failed.why.may_be_repeated(repeat) {
                 return Err(error(failed.why));
             }
             let left = inner.time_left(deadline);
             let Some(pause) = inner.budget.spend(attempts, left) else { return Err(error(failed.why)) };
             tracing::debug!(req_type, attempts, why = %failed.why, ?pause, "a call is tried again");
             inner.endpoint.timers().sleep(pause).await;
-            request = failed.request;
+            attempts += 1;
+            failed = match inner.attempt(req_type, failed.request, deadline).await {
+                Ok(response) => return Ok(response),
+                Err(failed) => failed,
+            };
         }
     }
 
@@ -296,22 +376,28 @@ impl<T: Transport + 'static> Inner<T> {
         };
         self.note_use();
         match place.session.call_with(req_type, request, options).await {
-            Ok(reply) => Ok(reply.response),
-            Err(failure) => {
-                match failure.error {
-                    CallError::ShuttingDown => self.leave(&pool),
-                    // The server does not know the session. If it gave up the client, it knows none of the pool, but
-                    // reports one at a time.
-                    CallError::PeerReset => _ = self.connection.detach(&pool),
-                    // If the whole server is gone, its other sessions are over too, and the next call finds none.
-                    _ => {}
-                }
-                if is_session_over(&failure.error) {
-                    tracing::debug!(why = %failure.error, "a session with a service is over");
-                }
-                Err(Failed { why: Why::Call(failure.error), request: failure.request })
+            Ok(reply) => {
+                self.budget.refund();
+                Ok(reply.response)
             }
+            Err(failure) => Err(self.failed(&pool, failure)),
         }
+    }
+
+    /// Leaves sessions that are over.
+    fn failed(&self, pool: &Rc<Pool>, failure: CallFailure) -> Failed {
+        match failure.error {
+            CallError::ShuttingDown => self.leave(pool),
+            // The server does not know the session. If it gave up the client, it knows none of the pool, but reports
+            // one at a time.
+            CallError::PeerReset => _ = self.connection.detach(pool),
+            // If the whole server is gone, its other sessions are over too, and the next call finds none.
+            _ => {}
+        }
+        if is_session_over(&failure.error) {
+            tracing::debug!(why = %failure.error, "a session with a service is over");
+        }
+        Failed { why: Why::Call(failure.error), request: failure.request }
     }
 
     /// Notes repeatedly that the sessions are in use, while there are calls on them, because the endpoint is turned
@@ -472,6 +558,43 @@ mod tests {
     use super::*;
 
     const KEEP: u8 = 2;
+
+    #[test]
+    fn calls_that_were_begun_leave_together() {
+        let network = LoopbackNetwork::new(LoopbackConfig::default());
+        let endpoint =
+            |node| Rc::new(Endpoint::new(network.endpoint(node).unwrap(), EndpointConfig::default()).unwrap());
+        let (server, client) = (endpoint(1), endpoint(2));
+        let handled = Rc::<Cell<u32>>::default();
+        let counting = handled.clone();
+        let echo = move |request: dunlin_rpc::Request<'_>| {
+            counting.set(counting.get() + 1);
+            let payload = request.payload();
+            request.respond(payload);
+        };
+        server.register(KEEP, echo).unwrap();
+        let config = ChannelConfig { timeout: None, seed: Some(1), ..ChannelConfig::default() };
+        let channel = Channel::new(&client, vec![Addr::Node(1)], config);
+        let work = async {
+            // There is no session yet, so the first call waits for one.
+            assert_eq!(channel.begin(KEEP, vec![1]).await.unwrap()[..], [1]);
+            let (first, second) = (channel.begin(KEEP, vec![2]), channel.begin(KEEP, vec![3]));
+            client.timers().sleep(Duration::from_millis(1)).await;
+            assert_eq!(handled.get(), 3, "nobody has polled them");
+            assert_eq!(second.await.unwrap()[..], [3]);
+            assert_eq!(first.await.unwrap()[..], [2]);
+            // A call whose session is over before it is answered ends with an error.
+            let last = channel.begin(KEEP, vec![4]);
+            channel.close();
+            assert!(matches!(last.await.unwrap_err().why, Why::Call(CallError::Closed)));
+            assert_eq!(channel.begin(KEEP, vec![5]).await.unwrap()[..], [5]);
+        };
+        let mut work = pin!(work);
+        while client.poll_once(work.as_mut()).is_none() {
+            network.advance(Duration::from_micros(10));
+            server.run_once();
+        }
+    }
 
     #[test]
     fn a_session_that_is_lost_leaves_the_calls_on_others_alone() {

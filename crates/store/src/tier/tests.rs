@@ -7,7 +7,7 @@ use super::*;
 use crate::{Condition, Delta, Mode, Partition, PartitionConfig, Put, Refused, Side, Store, Stored};
 
 const MEMORY_BYTES: usize = 1 << 20;
-const TIER_BYTES: u64 = 2 << 20;
+const TIER_BYTES: u64 = 1 << 20;
 const KEYS: u64 = 6_000;
 const STEPS: usize = 50_000;
 const NOW: UnixSeconds = 1_800_000_000;
@@ -241,7 +241,7 @@ impl World {
                 }
             }
             _ => {
-                if self.random.one_in(100) {
+                if self.random.one_in(200) {
                     self.store.flush();
                     self.model.clear();
                 }

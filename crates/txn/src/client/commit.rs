@@ -8,8 +8,9 @@ use dunlin_net::Transport;
 use super::Inner;
 use super::links::Sent;
 use super::rounds::{Pauses, Persisted, passes};
-use crate::configuration::Role;
+use crate::configuration::{Configuration, Role};
 use crate::error::TxnError;
+use crate::ids::Place;
 use crate::mutation::{Mutation, is_planted};
 use crate::transaction::{Outgoing, State, Unlocked};
 use crate::wire::answer::Refusal;
@@ -106,12 +107,19 @@ impl<T: Transport + 'static> Inner<T> {
         logged
     }
 
-    async fn log_and_tell(&self, state: &State, ended: &[u64]) -> Result<(), TxnError> {
-        let mut replicas = state.configuration.log_replicas(self.coordinator, self.home);
-        if is_planted(Mutation::LoggedOnce) {
-            replicas.truncate(1);
+    /// The log replicas of this coordinator.
+    fn log_replicas(&self, configuration: &Configuration) -> Rc<[Place]> {
+        let mut logs = self.logs.borrow_mut();
+        if logs.0 != configuration.epoch {
+            *logs = (configuration.epoch, configuration.log_replicas(self.coordinator, self.home).into());
         }
-        let mut messages = state.log_round(&replicas, ended, self.lowest_open());
+        logs.1.clone()
+    }
+
+    async fn log_and_tell(&self, state: &State, ended: &[u64]) -> Result<(), TxnError> {
+        let replicas = self.log_replicas(&state.configuration);
+        let replicas = if is_planted(Mutation::LoggedOnce) { &replicas[..1] } else { &replicas[..] };
+        let mut messages = state.log_round(replicas, ended, self.lowest_open());
         let mut pauses = Pauses::new(self.config.pause);
         let in_doubt = TxnError::InDoubt { transaction: state.id };
         for round in 0.. {

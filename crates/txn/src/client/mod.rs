@@ -10,9 +10,11 @@
 //! | `links`, `quota` | messages to participants; the coordinator's records in their logs |
 //! | `retry` | running a transaction again |
 //! | `recover` | recovery at the beginning of an epoch |
+//! | `fill` | fills new copies on the core of a client |
 
 mod commit;
 mod fence;
+mod fill;
 mod finish;
 mod links;
 mod quota;
@@ -33,7 +35,7 @@ use crate::error::TxnError;
 use crate::ids::{Epoch, Place, TableId, TransactionId};
 use crate::limits::{Limits, RecoverySlice};
 use crate::participant::Participant;
-use crate::transaction::{OpenSet, State};
+use crate::transaction::{Coalescing, OpenSet, State};
 use crate::wire::Kind;
 use links::Links;
 use quota::Quota;
@@ -66,6 +68,8 @@ pub struct ClientConfig {
     pub log_idle: Duration,
     /// How many records one message of a recovery brings to a member.
     pub recovery_slice: RecoverySlice,
+    /// Which requests of a phase to one core form one message. Default all of them.
+    pub coalescing: Coalescing,
     /// Seed of random pauses.
     pub seed: u64,
 }
@@ -81,6 +85,7 @@ impl Default for ClientConfig {
             lock_age: Duration::from_secs(5),
             log_idle: Duration::from_millis(1),
             recovery_slice: RecoverySlice::default(),
+            coalescing: Coalescing::default(),
             seed: 1,
         }
     }
@@ -106,12 +111,19 @@ pub struct ClientStats {
     pub fenced: u64,
     /// Messages to participants of other cores, by kind: in the order of [`Kind::ALL`].
     pub messages: [u64; Kind::ALL.len()],
+    /// Requests to the participant beside the client, which need no message, by kind.
+    pub local: [u64; Kind::ALL.len()],
 }
 
 impl ClientStats {
     /// Messages of one kind.
     pub fn messages_of(&self, kind: Kind) -> u64 {
-        Kind::ALL.iter().position(|it| *it == kind).map_or(0, |at| self.messages[at])
+        self.messages[kind.index()]
+    }
+
+    /// Requests of one kind to the participant beside the client.
+    pub fn local_of(&self, kind: Kind) -> u64 {
+        self.local[kind.index()]
     }
 }
 
@@ -192,6 +204,8 @@ struct Inner<T: Transport> {
     quota: RefCell<Quota>,
     /// The epoch in which all its log replicas have registered it as a coordinator.
     logs_in: Cell<Epoch>,
+    /// Its log replicas in the epoch of the last transaction that asked for them.
+    logs: RefCell<(Epoch, Rc<[Place]>)>,
     /// Whether a task will tell the logs which transactions have ended.
     is_flushing: Cell<bool>,
     stats: RefCell<ClientStats>,
@@ -241,6 +255,7 @@ impl<T: Transport + 'static> Client<T> {
             open: Rc::default(),
             quota: RefCell::default(),
             logs_in: Cell::new(0),
+            logs: RefCell::new((0, Rc::new([]))),
             is_flushing: Cell::new(false),
             stats: RefCell::default(),
         });
@@ -265,7 +280,7 @@ impl<T: Transport + 'static> Client<T> {
         let configuration = inner.configuration.borrow().clone();
         let sequence = inner.next.replace(inner.next.get() + 1);
         let id = TransactionId { epoch: configuration.epoch, coordinator: inner.coordinator, sequence };
-        Transaction::new(inner, State::counted(id, configuration, &inner.open))
+        Transaction::new(inner, State::counted(id, configuration, inner.config.coalescing, &inner.open))
     }
 
     /// Enters the epoch of a newer configuration; an older one changes nothing. Transactions that began before it

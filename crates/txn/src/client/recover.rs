@@ -110,7 +110,7 @@ impl<T: Transport + 'static> Inner<T> {
     }
 
     /// Sends a message to one member.
-    async fn tell_one(
+    pub(super) async fn tell_one(
         &self,
         configuration: &Rc<Configuration>,
         place: Place,

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use dunlin_net::Transport;
 use futures::future::{Either, select};
+use smallvec::SmallVec;
 
-use super::Inner;
 use super::links::{Answer, Sent};
 use super::quota::Told;
+use super::{ClientStats, Inner};
 use crate::error::TxnError;
 use crate::ids::{Place, TransactionId};
 use crate::mutation::{Mutation, is_planted};
@@ -33,7 +34,7 @@ pub enum Outcome {
     Aborted,
     /// It is not decided yet: ask again when the cluster has entered its next epoch and recovered.
     InDoubt,
-    /// It ended so long ago that the logs have forgotten it.
+    /// It ended so long ago that the logs have forgotten it, or all of them may have failed since.
     Forgotten,
 }
 
@@ -65,23 +66,26 @@ pub(super) enum Persisted {
 }
 
 impl<T: Transport + 'static> Inner<T> {
-    pub(super) async fn send_all(&self, state: &State, messages: &[Outgoing]) -> Vec<Sent> {
+    pub(super) async fn send_all(&self, state: &State, messages: &[Outgoing]) -> SmallVec<[Sent; 4]> {
         self.count(messages);
         self.links.send_all(&state.configuration, messages).await
     }
 
     fn count(&self, messages: &[Outgoing]) {
         let mut stats = self.stats.borrow_mut();
-        for message in messages.iter().filter(|message| Some(message.place) != self.home) {
-            if let Some(at) = Kind::ALL.iter().position(|kind| *kind == message.kind) {
-                stats.messages[at] += 1;
-            }
+        let ClientStats { messages: sent, local, .. } = &mut *stats;
+        for message in messages {
+            let counts = if Some(message.place) == self.home { &mut *local } else { &mut *sent };
+            counts[message.kind.index()] += 1;
         }
     }
 
     /// Sends the messages of an early phase. If one is not executed, the transaction cannot go on. The other answers
     /// are read all the same, so that all locks are known.
     pub(super) async fn ask(&self, state: &mut State, messages: Vec<Outgoing>) -> Result<(), TxnError> {
+        if messages.is_empty() {
+            return Ok(());
+        }
         let all = self.send_all(state, &messages).await;
         let mut result = Ok(());
         for (message, sent) in messages.iter().zip(all) {
@@ -239,7 +243,8 @@ impl<T: Transport + 'static> Inner<T> {
             let answer = done(&mut state, message, sent)?;
             known.push(Known::parse(answer.body()).map_err(|_| unreadable(message.place))?);
         }
-        Ok(decide(&known, transaction.epoch < state.id.epoch))
+        let is_log_lost = state.configuration.may_have_lost_logs(transaction.epoch);
+        Ok(decide(&known, transaction.epoch < state.id.epoch, is_log_lost))
     }
 }
 
@@ -249,13 +254,13 @@ impl<T: Transport + 'static> Inner<T> {
 pub(super) fn passes(refusal: Refusal, transaction: TransactionId) -> bool {
     match refusal {
         Refusal::OtherEpoch { ours } => ours < transaction.epoch,
-        Refusal::Full(_) | Refusal::OtherIncarnation { .. } | Refusal::Fenced => true,
+        Refusal::Full(_) | Refusal::OtherIncarnation { .. } | Refusal::Fenced | Refusal::NotSafe => true,
         _ => false,
     }
 }
 
 /// The outcome of a transaction, given the answers of all logs.
-fn decide(known: &[Known], is_of_earlier_epoch: bool) -> Outcome {
+fn decide(known: &[Known], is_of_earlier_epoch: bool, is_log_lost: bool) -> Outcome {
     if known.contains(&Known::Committed) {
         return Outcome::Committed;
     }
@@ -264,7 +269,9 @@ fn decide(known: &[Known], is_of_earlier_epoch: bool) -> Outcome {
     }
     // No log accepts records of its epoch any more. A transaction that committed had a record in each of its f + 1
     // logs, so one log of its coordinator that never had one proves that it did not commit.
-    let may_be_forgotten = known.contains(&Known::Forgotten) && !known.contains(&Known::Absent);
+    // If all of its logs may be gone, nobody knows.
+    let is_forgotten = is_log_lost || known.contains(&Known::Forgotten);
+    let may_be_forgotten = is_forgotten && !known.contains(&Known::Absent);
     if may_be_forgotten { Outcome::Forgotten } else { Outcome::Aborted }
 }
 
@@ -280,7 +287,7 @@ pub(super) fn done(state: &mut State, message: &Outgoing, sent: Sent) -> Result<
         Sent::Done(answer) => Ok(answer),
         Sent::Refused(Refusal::Conflict { index, cause }) => {
             let number = message.entries.get(usize::from(index)).ok_or_else(|| unreadable(place))?;
-            Err(state.conflict(*number, cause))
+            Err(state.conflict(*number as usize, cause))
         }
         Sent::Refused(refusal) => Err(TxnError::Refused { place, refusal }),
         Sent::NotRun(why) | Sent::Lost(why) => Err(TxnError::Unreachable { place, why }),
@@ -315,7 +322,9 @@ mod tests {
 
     #[test]
     fn a_message_is_repeated_only_after_refusals_that_time_or_the_next_epoch_ends() {
-        for refusal in [Refusal::Full(Resource::Log), Refusal::OtherIncarnation { ours: 1 }, Refusal::Fenced] {
+        for refusal in
+            [Refusal::Full(Resource::Log), Refusal::OtherIncarnation { ours: 1 }, Refusal::Fenced, Refusal::NotSafe]
+        {
             assert!(passes(refusal, TRANSACTION), "{refusal}");
         }
         let final_ones = [
@@ -347,7 +356,16 @@ mod tests {
             (&[Forgotten, Nothing], true, Outcome::Forgotten),
         ];
         for (known, is_of_earlier_epoch, outcome) in cases {
-            assert_eq!(decide(known, is_of_earlier_epoch), outcome, "{known:?}, {is_of_earlier_epoch}");
+            assert_eq!(decide(known, is_of_earlier_epoch, false), outcome, "{known:?}, {is_of_earlier_epoch}");
+        }
+        // All of its logs may be gone.
+        let lost: [(&[Known], Outcome); 3] = [
+            (&[Nothing, Committed], Outcome::Committed),
+            (&[Nothing, Nothing], Outcome::Forgotten),
+            (&[Nothing, Absent], Outcome::Aborted),
+        ];
+        for (known, outcome) in lost {
+            assert_eq!(decide(known, true, true), outcome, "{known:?}");
         }
     }
 }

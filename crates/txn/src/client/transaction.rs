@@ -11,6 +11,7 @@ use super::{Client, Inner};
 use crate::client::Outcome;
 use crate::error::TxnError;
 use crate::ids::{TableId, TransactionId};
+use crate::mutation::{Mutation, is_planted};
 use crate::transaction::{Mode, Outgoing, Planned, State};
 
 /// A transaction. If it commits, its reads are of one moment. Until then they may be of several, so base no decision
@@ -52,8 +53,10 @@ impl<T: Transport + 'static> Transaction<T> {
     }
 
     async fn get_one(&mut self, table: TableId, key: &[u8], mode: Mode) -> Result<Option<Bytes>, TxnError> {
-        let values = self.execute(&[(table, key)], mode).await?;
-        Ok(values.into_iter().next().flatten())
+        let state = self.execute_keys(&[(table, key, mode)]).await?;
+        let value = state.known(table, key, mode).flatten();
+        self.state = Some(state);
+        Ok(value)
     }
 
     /// Reads several keys at once, with one message to each core that has some of them (the paper's `Execute`). May be
@@ -62,20 +65,42 @@ impl<T: Transport + 'static> Transaction<T> {
     /// # Errors
     /// As [`Transaction::get`].
     pub async fn execute(&mut self, keys: &[(TableId, &[u8])], mode: Mode) -> Result<Vec<Option<Bytes>>, TxnError> {
+        let keys: Vec<(TableId, &[u8], Mode)> = keys.iter().map(|(table, key)| (*table, *key, mode)).collect();
+        self.execute_each(&keys).await
+    }
+
+    /// [`Transaction::execute`] with a mode for each key: reads some keys, and reads and locks others, in the same
+    /// messages. A key that is given twice is locked if one of the two says so.
+    ///
+    /// # Errors
+    /// As [`Transaction::get`].
+    pub async fn execute_each(&mut self, keys: &[(TableId, &[u8], Mode)]) -> Result<Vec<Option<Bytes>>, TxnError> {
+        let state = self.execute_keys(keys).await?;
+        let values = keys.iter().map(|(table, key, mode)| state.known(*table, key, *mode).flatten()).collect();
+        self.state = Some(state);
+        Ok(values)
+    }
+
+    async fn execute_keys(&mut self, keys: &[(TableId, &[u8], Mode)]) -> Result<Box<State>, TxnError> {
         let mut state = self.state.take().ok_or(TxnError::Ended)?;
         if !state.admit(self.inner.config.transactions_max) {
             return self.fail(state, TxnError::Busy { what: "transactions" }).await;
         }
-        let messages = match state.execute_round(keys, mode, self.inner.config.room_bytes) {
+        let messages = match state.execute_round(keys, self.inner.config.room_bytes) {
             Ok(messages) => messages,
             Err(error) => return self.fail(state, error).await,
         };
-        if !messages.is_empty() {
-            state = self.round(state, messages).await?;
+        if messages.is_empty() {
+            return Ok(state);
         }
-        let values = keys.iter().map(|(table, key)| state.known(*table, key, mode).flatten()).collect();
-        self.state = Some(state);
-        Ok(values)
+        if keys.iter().any(|(_, _, mode)| *mode == Mode::Update) {
+            return self.round(state, messages).await;
+        }
+        let (state, result) = Reading::new(&self.inner, state).ask(messages).await;
+        match result {
+            Ok(()) => Ok(state),
+            Err(error) => self.fail(state, error).await,
+        }
     }
 
     /// Reads up to `limit` items of a range of an ordered table, in the order of their keys. The transaction sees its
@@ -202,6 +227,11 @@ impl<T: Transport + 'static> Transaction<T> {
         if !state.admit(self.inner.config.transactions_max) {
             return self.fail(state, TxnError::Busy { what: "transactions" }).await;
         }
+        if !state.writes() && !state.holds_locks() {
+            let (_, result) = Reading::new(&self.inner, state).validate().await;
+            self.inner.ended(&result);
+            return result;
+        }
         let inner = self.inner.clone();
         let round = async move {
             let result = inner.clone().commit(state).await;
@@ -226,6 +256,39 @@ impl<T: Transport + 'static> Transaction<T> {
     /// Whether the transaction has not ended yet.
     pub fn is_open(&self) -> bool {
         self.state.is_some()
+    }
+}
+
+/// A round that locks nothing. If its future is dropped, there is nothing to complete, and earlier locks are released.
+struct Reading<'t, T: Transport + 'static> {
+    inner: &'t Rc<Inner<T>>,
+    state: Option<Box<State>>,
+}
+
+impl<'t, T: Transport + 'static> Reading<'t, T> {
+    fn new(inner: &'t Rc<Inner<T>>, state: Box<State>) -> Reading<'t, T> {
+        Reading { inner, state: Some(state) }
+    }
+
+    async fn ask(mut self, messages: Vec<Outgoing>) -> (Box<State>, Result<(), TxnError>) {
+        let state = self.state.as_mut().expect("a reading has its state until it ends");
+        let result = self.inner.ask(state, messages).await;
+        (self.state.take().expect("a reading has its state until it ends"), result)
+    }
+
+    /// Validates a transaction that has only read.
+    async fn validate(mut self) -> (Box<State>, Result<(), TxnError>) {
+        let state = self.state.as_mut().expect("a reading has its state until it ends");
+        let messages = if is_planted(Mutation::ValidationSkipped) { Vec::new() } else { state.validate_round() };
+        self.ask(messages).await
+    }
+}
+
+impl<T: Transport + 'static> Drop for Reading<'_, T> {
+    fn drop(&mut self) {
+        let Some(state) = self.state.take().filter(|state| state.holds_locks()) else { return };
+        let inner = self.inner.clone();
+        self.inner.endpoint.spawn(async move { inner.abort(state).await });
     }
 }
 

@@ -1,5 +1,7 @@
 //! Phases 3 to 5: logging, and committing at backups and primaries.
 
+use smallvec::SmallVec;
+
 use super::Participant;
 use crate::configuration::Role;
 use crate::mutation::{Mutation, is_planted};
@@ -12,8 +14,11 @@ use crate::wire::{Header, end};
 impl Participant {
     /// The writes of a record or a commit, to partitions and tables that exist, with versions that may have been
     /// issued. All are checked before the first is stored or applied.
-    pub(super) fn parse_writes<'a>(&self, count: u16, mut from: &'a [u8]) -> Result<Vec<Write<'a>>, Refusal> {
-        let writes = Write::take_all(count.into(), &mut from)?;
+    pub(super) fn parse_writes<'a>(&self, count: u16, mut from: &'a [u8]) -> Result<SmallVec<[Write<'a>; 4]>, Refusal> {
+        let mut writes = SmallVec::new();
+        for _ in 0..count {
+            writes.push(Write::take(&mut from)?);
+        }
         end(from)?;
         for Write { target, version, .. } in &writes {
             if target.partition.0 as usize >= self.configuration.partitions.len() {

@@ -11,15 +11,19 @@
 //! | `fence` | transactions that hold locks for too long |
 //! | `scan` | range reads |
 //! | `recover` | the requests of recovery |
+//! | `fill` | new copies that are filled |
 
 mod commit;
 mod execute;
 mod fence;
+mod fill;
 mod recover;
 mod scan;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::rc::Rc;
 
 use crate::configuration::{Configuration, Member, Role, Table};
@@ -27,9 +31,12 @@ use crate::ids::{Epoch, NodeId, PartitionId, Place, TableId};
 use crate::limits::Limits;
 use crate::log::Log;
 use crate::mutation::{Mutation, is_planted};
-use crate::partition::{Partition, PartitionStats};
+use crate::partition::{Donation, Partition, PartitionStats};
 use crate::wire::answer::{Cause, Refusal};
-use crate::wire::{Header, Kind};
+use crate::wire::execute::Target;
+use crate::wire::{HEADER_BYTES, Header, Kind};
+
+pub use fill::CopyState;
 
 /// A copy of a partition.
 #[derive(Debug)]
@@ -37,6 +44,30 @@ struct Copy {
     partition: Partition,
     role: Role,
     service: Service,
+    /// The epoch in which it began to be filled. It gets no older records: the pages have what they wrote.
+    since: Epoch,
+    /// Whether it has all items. If not, it is a backup that is being filled.
+    is_complete: bool,
+    /// Keys that were fetched, and keys that its primary noted.
+    progress: (u64, u64),
+}
+
+impl Copy {
+    /// An empty copy, which is complete.
+    fn new(configuration: &Configuration, role: Role, limits: Limits) -> Box<Copy> {
+        let partition = Partition::new(&configuration.tables, limits);
+        Box::new(Copy { partition, role, service: Service::Open, since: 0, is_complete: true, progress: (0, 0) })
+    }
+}
+
+/// Tells whether a participant may serve, by its own clock.
+#[derive(Clone)]
+struct Guard(Rc<dyn Fn() -> bool>);
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Guard")
+    }
 }
 
 /// Whether a primary serves reads and locks.
@@ -76,6 +107,11 @@ pub struct Participant {
     /// Indexed by partition number.
     copies: Vec<Option<Box<Copy>>>,
     log: Log,
+    /// The last epoch in which all records of earlier ones were applied here.
+    opened: Epoch,
+    /// What was noted for copies that are filled from here.
+    donations: BTreeMap<(PartitionId, NodeId), Donation>,
+    guard: Option<Guard>,
     limits: Limits,
     stats: ParticipantStats,
 }
@@ -117,7 +153,7 @@ pub enum NotTaken {
         table: String,
     },
     /// It assigns the core a copy that the core does not have.
-    #[error("partition {} is configured for {place}, which has no copy of it; copies cannot be moved yet", partition.0)]
+    #[error("partition {} is configured for {place}, which has no complete copy of it: stop it", partition.0)]
     NoCopy {
         /// The partition.
         partition: PartitionId,
@@ -133,12 +169,18 @@ impl Participant {
     pub fn new(place: Place, incarnation: u64, configuration: Rc<Configuration>, limits: Limits) -> Participant {
         let copy = |partition: u32| {
             let role = configuration.role(PartitionId(partition), place)?;
-            let partition = Partition::new(&configuration.tables, limits);
-            Some(Box::new(Copy { partition, role, service: Service::Open }))
+            Some(Copy::new(&configuration, role, limits))
         };
         let copies = (0..configuration.partitions.len() as u32).map(copy).collect();
         let (log, stats) = (Log::new(limits), ParticipantStats::default());
-        Participant { place, incarnation, configuration, copies, log, limits, stats }
+        let (opened, donations, guard) = (0, BTreeMap::new(), None);
+        Participant { place, incarnation, configuration, copies, log, opened, donations, guard, limits, stats }
+    }
+
+    /// Has it refuse all requests while `is_safe` returns false: the node's lease has run out, so others may have
+    /// replaced it.
+    pub fn guard(&mut self, is_safe: Rc<dyn Fn() -> bool>) {
+        self.guard = Some(Guard(is_safe));
     }
 
     /// Its core.
@@ -164,12 +206,33 @@ impl Participant {
     /// [`NotTaken`]; then it stays in its epoch.
     pub fn reconfigure(&mut self, next: Rc<Configuration>) -> Result<(), NotTaken> {
         self.check_next(&next)?;
+        // Another primary notes other keys, in another order.
+        self.donations.retain(|(partition, node), _| {
+            next.filling_since(*partition, *node).is_some() && next.role(*partition, self.place) == Some(Role::Primary)
+        });
+        if self.copies.len() < next.partitions.len() {
+            self.copies.resize_with(next.partitions.len(), || None);
+        }
         for (number, slot) in self.copies.iter_mut().enumerate() {
-            let role = next.role(PartitionId(number as u32), self.place);
-            let (Some(copy), Some(role)) = (slot.as_mut(), role) else {
+            let partition = PartitionId(number as u32);
+            let Some(role) = next.role(partition, self.place) else {
                 *slot = None;
                 continue;
             };
+            let filling = next.filling_since(partition, self.place.node);
+            let copy = slot.get_or_insert_with(|| {
+                let mut copy = Copy::new(&next, role, self.limits);
+                copy.is_complete = filling.is_none();
+                copy.since = filling.unwrap_or(0);
+                if next.epoch > next.founded {
+                    // Not the first epoch: there may be records for it.
+                    copy.service = Service::Recovering;
+                }
+                copy
+            });
+            if copy.role == Role::Primary && role == Role::Backup {
+                copy.partition.demote();
+            }
             if copy.role == Role::Backup && role == Role::Primary && !is_planted(Mutation::ServedBeforeReplay) {
                 copy.service = Service::Recovering;
             }
@@ -201,11 +264,32 @@ impl Participant {
         {
             return Err(NotTaken::OtherIncarnation { node, given: *given, ours: self.incarnation });
         }
-        let has_copy = |partition: &PartitionId| self.copies.get(partition.0 as usize).is_some_and(Option::is_some);
+        // Nothing is complete that was not filled here, but what began empty when this core was not there yet: all
+        // writes since are in logs, since they are on all copies before.
+        let is_founder = ours.epoch < next.founded;
+        let has_copy = |partition: &PartitionId| {
+            let copy = self.copies.get(partition.0 as usize).and_then(Option::as_ref);
+            next.filling_since(*partition, node).is_some() || copy.map_or(is_founder, |copy| copy.is_complete)
+        };
         let is_new = |partition: &PartitionId| next.role(*partition, self.place).is_some() && !has_copy(partition);
         match (0..next.partitions.len() as u32).map(PartitionId).find(is_new) {
             Some(partition) => Err(NotTaken::NoCopy { partition, place: self.place }),
             None => Ok(()),
+        }
+    }
+
+    /// Looks at the first item of a request that will be handled soon, and forgets it. The loads of several requests do
+    /// not depend on each other, so their cache misses overlap, and [`Participant::handle`] finds the items in the cache.
+    pub fn touch(&self, kind: Kind, request: &[u8]) {
+        let skipped = match kind {
+            Kind::Execute | Kind::CommitBackup | Kind::CommitPrimary => HEADER_BYTES,
+            // Behind the kind of the check.
+            Kind::Validate => HEADER_BYTES + 1,
+            _ => return,
+        };
+        let Some(Ok(target)) = request.get(skipped..).map(|mut rest| Target::take(&mut rest)) else { return };
+        if let Some(Some(copy)) = self.copies.get(target.partition.0 as usize) {
+            copy.partition.touch(target.table, target.key);
         }
     }
 
@@ -236,6 +320,9 @@ impl Participant {
         if header.cluster != ours.cluster {
             return Err(Refusal::OtherCluster { ours: ours.cluster });
         }
+        if self.guard.as_ref().is_some_and(|Guard(is_safe)| !is_safe()) {
+            return Err(Refusal::NotSafe);
+        }
         if header.incarnation != self.incarnation && !is_planted(Mutation::IncarnationIgnored) {
             return Err(Refusal::OtherIncarnation { ours: self.incarnation });
         }
@@ -258,6 +345,7 @@ impl Participant {
             Kind::Fence => self.fence(rest, answer),
             Kind::End => self.end(rest, answer),
             Kind::Scan => self.scan(&header, rest, answer),
+            Kind::Fill => self.give_page(&header, rest, answer),
         }
     }
 
@@ -268,6 +356,11 @@ impl Participant {
             return Err(Refusal::NoTable(table));
         }
         Ok(copy)
+    }
+
+    /// The same for all of its tables.
+    fn whole_primary(&mut self, partition: PartitionId) -> Result<&mut Partition, Refusal> {
+        self.primary(partition, TableId(0))
     }
 
     /// A partition whose primary is here.
@@ -282,6 +375,21 @@ impl Participant {
     /// The counters.
     pub fn stats(&self) -> ParticipantStats {
         self.stats
+    }
+
+    /// The process that it is.
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// The configuration of its epoch.
+    pub fn configuration(&self) -> &Rc<Configuration> {
+        &self.configuration
+    }
+
+    /// The last epoch in which all records of earlier ones were applied here, and promoted partitions were opened.
+    pub fn opened(&self) -> Epoch {
+        self.opened
     }
 
     /// Records in its log.

@@ -9,7 +9,7 @@
 
 use bytes::BufMut;
 
-use super::{Participant, Service};
+use super::{Copy, Participant, Service};
 use crate::configuration::Role;
 use crate::limits::SliceFill;
 use crate::wire::answer::{Refusal, put_done};
@@ -53,7 +53,10 @@ impl Participant {
             // It was checked before it was stored.
             for write in Write::take_all(recorded.count.into(), &mut &*recorded.record)? {
                 let copy = self.copies.get_mut(write.target.partition.0 as usize).and_then(Option::as_mut);
-                if let Some(copy) = copy {
+                // A new copy gets older writes with the pages that fill it. A deletion that followed them may be
+                // forgotten.
+                let is_older = |copy: &Copy| recorded.transaction.epoch < copy.since;
+                if let Some(copy) = copy.filter(|copy| !is_older(copy)) {
                     copy.partition.apply(&write);
                 }
             }
@@ -71,6 +74,9 @@ impl Participant {
         end(rest)?;
         let mut fill = self.limits.recovery_slice.begin();
         let is_open = self.open_slice(&mut fill);
+        if is_open {
+            self.opened = self.epoch();
+        }
         self.stats.recovered += fill.records() as u64;
         put_done(answer);
         answer.push(u8::from(!is_open));

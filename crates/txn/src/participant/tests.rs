@@ -462,3 +462,216 @@ fn hostile(random: &mut Random, primary: PartitionId, backup: PartitionId) -> Ve
         }
     }
 }
+
+#[test]
+fn a_node_that_is_not_heard_refuses_everything() {
+    let mut participant = participant();
+    let is_heard = Rc::new(std::cell::Cell::new(true));
+    let heard = is_heard.clone();
+    participant.guard(Rc::new(move || heard.get()));
+    let (primary, _) = partitions(&participant);
+    let read = execute(1, &[(primary, b"k", Access::Read)]);
+    assert!(ask(&mut participant, Kind::Execute, &read).is_ok());
+    is_heard.set(false);
+    assert_eq!(ask(&mut participant, Kind::Execute, &read), Err(Refusal::NotSafe));
+    for kind in Kind::ALL {
+        assert_eq!(ask(&mut participant, kind, &request(kind, 0, name(1))), Err(Refusal::NotSafe));
+    }
+    is_heard.set(true);
+    assert!(ask(&mut participant, Kind::Execute, &read).is_ok());
+}
+
+const THERE: Place = Place { node: 2, core: 0 };
+const NEW: u64 = 99;
+
+/// A message in an epoch, for a participant.
+fn request_in(epoch: u64, to: &Participant, kind: Kind, count: u16, sequence: u64) -> Vec<u8> {
+    let (mut message, transaction) = (Vec::new(), TransactionId { epoch, ..name(sequence) });
+    Header { kind, count, cluster: 9, transaction, incarnation: to.incarnation() }.encode(&mut message);
+    message
+}
+
+/// Commits a write at a primary and a backup, which may be one that is being filled.
+fn write_both(both: (&mut Participant, &mut Participant), partition: PartitionId, key: &[u8], value: Option<&[u8]>) {
+    let (primary, backup) = both;
+    let (epoch, target) = (primary.epoch(), Target { partition, table: TABLE, key });
+    let mut message = request_in(epoch, primary, Kind::Execute, 1, 50);
+    target.encode(&mut message);
+    lock(64).encode(&mut message);
+    let answer = ask(primary, Kind::Execute, &message).unwrap();
+    let grant = Found::take(&mut &answer[..]).unwrap().grant.unwrap();
+    for (to, kind) in [(backup, Kind::CommitBackup), (primary, Kind::CommitPrimary)] {
+        let mut message = request_in(epoch, to, kind, 1, 50);
+        Write { target, version: grant.version, low: grant.low, value }.encode(&mut message);
+        ask(to, kind, &message).unwrap();
+    }
+}
+
+/// A primary with some items that was left alone, and a new process that gets a copy of its partition; both in epoch 3.
+fn donor_and_new() -> (Participant, Participant, PartitionId) {
+    let limits = Limits { page_entries_max: 2, ..Limits::default() };
+    let mut donor = Participant::new(HERE, INCARNATION, Rc::new(configuration()), limits);
+    let mut other = Participant::new(THERE, INCARNATION, Rc::new(configuration()), limits);
+    let (partition, _) = partitions(&donor);
+    for key in [b"a", b"b", b"c", b"d", b"e"] {
+        write_both((&mut donor, &mut other), partition, key, Some(b"old"));
+    }
+    let alone = configuration().without(&[2]).unwrap();
+    donor.reconfigure(Rc::new(alone.clone())).unwrap();
+    let mut both = alone;
+    both.epoch = 3;
+    both.nodes.insert(2, Member { incarnation: NEW, cores: vec![Addr::Node(2)] });
+    for (number, copies) in both.partitions.iter_mut().enumerate() {
+        copies.push(THERE);
+        both.filling.insert((PartitionId(number as u32), 2), 3);
+    }
+    both.check().unwrap();
+    let mut new = Participant::new(THERE, NEW, Rc::new(crate::node::plan::found(9, [0; 16])), limits);
+    let both = Rc::new(both);
+    donor.reconfigure(both.clone()).unwrap();
+    new.reconfigure(both).unwrap();
+    (donor, new, partition)
+}
+
+fn fill_page(donor: &mut Participant, partition: PartitionId, from: u64) -> Result<Vec<u8>, Refusal> {
+    let mut message = request_in(donor.epoch(), donor, Kind::Fill, 1, 0);
+    crate::wire::fill::FillRequest { partition, node: 2, from }.encode(&mut message);
+    ask(donor, Kind::Fill, &message)
+}
+
+fn contents(participant: &Participant, partition: PartitionId) -> BTreeMap<Vec<u8>, (Version, Vec<u8>)> {
+    participant.items(partition).map(|(_, key, version, value)| (key.to_vec(), (version, value.to_vec()))).collect()
+}
+
+fn open(participant: &mut Participant) {
+    let message = request_in(participant.epoch(), participant, Kind::Open, 0, 0);
+    while ask(participant, Kind::Open, &message).unwrap() != [0] {}
+}
+
+#[test]
+fn a_new_copy_is_filled_while_writes_go_on() {
+    let (mut donor, mut new, partition) = donor_and_new();
+    // A record that is older than the copy may still come to the primary.
+    assert_eq!(fill_page(&mut donor, partition, 0), Err(Refusal::Recovering(partition)));
+    open(&mut donor);
+    assert_eq!(fill_page(&mut donor, partition, 2), Err(Refusal::NotHere(partition)), "it has noted no keys");
+    let (mut from, mut pages) = (0, 0);
+    loop {
+        assert!(new.await_page(partition));
+        let page = fill_page(&mut donor, partition, from).unwrap();
+        // What was in the page is deleted, written, or inserted before the page arrives, and the deletions are applied
+        // everywhere.
+        for (key, value) in
+            [(b"a", None), (b"b", Some(&b"new"[..])), (b"x", Some(&b"new"[..])), (b"c", None), (b"y", None)]
+        {
+            write_both((&mut donor, &mut new), partition, key, value);
+        }
+        let next = new.take_page(partition, 3, from, &page).unwrap();
+        pages += 1;
+        match next {
+            Some(next) => from = next,
+            None => break,
+        }
+    }
+    assert!(pages >= 2, "{pages}");
+    assert_eq!(contents(&new, partition), contents(&donor, partition));
+    assert_eq!(contents(&new, partition).keys().map(|key| key[0] as char).collect::<String>(), "bdex");
+    assert!(new.copies().any(|copy| copy.partition == partition && copy.is_complete));
+    assert!(!new.await_page(partition), "it needs no more");
+    // A deletion that all copies have applied is forgotten again.
+    write_both((&mut donor, &mut new), partition, b"d", None);
+    write_both((&mut donor, &mut new), partition, b"e", Some(b"new"));
+    write_both((&mut donor, &mut new), partition, b"e", Some(b"newer"));
+    let tombstones: usize = new.partitions().map(|(_, _, stats)| stats.tombstones).sum();
+    assert_eq!(tombstones, 0);
+}
+
+#[test]
+fn pages_that_cannot_be_are_refused() {
+    let (mut donor, mut new, partition) = donor_and_new();
+    open(&mut donor);
+    let page = fill_page(&mut donor, partition, 0).unwrap();
+    assert!(new.await_page(partition));
+    for end in 0..page.len() {
+        assert!(new.take_page(partition, 3, 0, &page[..end]).is_err());
+    }
+    let other = PartitionId(1 - partition.0);
+    assert!(new.take_page(other, 3, 0, &page).is_err(), "of another partition");
+    assert!(new.take_page(partition, 3, 2, &page).is_err(), "it does not go on");
+    assert_eq!(new.take_page(partition, 2, 0, &page), Ok(None), "of an earlier epoch");
+    assert!(contents(&new, partition).is_empty());
+    assert_eq!(fill_page(&mut donor, PartitionId(7), 0), Err(Refusal::NotHere(PartitionId(7))));
+}
+
+/// Records of transactions before it was a copy: what they wrote may have been deleted since.
+#[test]
+fn a_new_copy_replays_only_records_of_its_time() {
+    let (_, mut new, partition) = donor_and_new();
+    for (epoch, key) in [(1, b"1"), (2, b"2"), (3, b"3")] {
+        let mut message = request_in(3, &new, Kind::Spread, 1, 0);
+        let mut record = Vec::new();
+        let target = Target { partition, table: TABLE, key };
+        Write { target, version: (epoch << 40) + 7, low: 1, value: Some(b"logged") }.encode(&mut record);
+        let transaction = TransactionId { epoch, ..name(1) };
+        Recorded { transaction, count: 1, record: &record }.encode(&mut message);
+        ask(&mut new, Kind::Spread, &message).unwrap();
+    }
+    let mut later = (**new.configuration()).clone();
+    later.epoch = 4;
+    new.reconfigure(Rc::new(later)).unwrap();
+    // A slice ends with an epoch.
+    let mut after = BEGINNING;
+    for _ in 0..4 {
+        let mut message = request_in(4, &new, Kind::Replay, 0, 0);
+        put_transaction(&mut message, after);
+        let last = ask(&mut new, Kind::Replay, &message).unwrap();
+        after = take_transaction(&mut &last[..]).unwrap();
+    }
+    assert_eq!(after.epoch, 3);
+    assert_eq!(contents(&new, partition).keys().map(|key| key[0]).collect::<Vec<u8>>(), [b'3']);
+}
+
+/// Only a configuration that knows nothing of the copy's state would say so.
+#[test]
+fn a_copy_that_is_not_filled_does_not_count_as_complete() {
+    let (_, mut new, _) = donor_and_new();
+    let mut later = (**new.configuration()).clone();
+    later.epoch = 4;
+    later.filling.clear();
+    assert_eq!(new.reconfigure(Rc::new(later)), Err(NotTaken::NoCopy { partition: PartitionId(0), place: THERE }));
+    // A process that never was in an epoch with partitions has what was made empty.
+    let nothing = Rc::new(crate::node::plan::found(9, [0; 16]));
+    let mut founder = Participant::new(HERE, INCARNATION, nothing.clone(), Limits::default());
+    let mut made = configuration();
+    (made.epoch, made.founded) = (3, 2);
+    founder.reconfigure(Rc::new(made.clone())).unwrap();
+    let (primary, _) = partitions(&founder);
+    let mut read = request_in(3, &founder, Kind::Execute, 1, 1);
+    Target { partition: primary, table: TABLE, key: b"k" }.encode(&mut read);
+    Access::Read.encode(&mut read);
+    let refused = ask(&mut founder, Kind::Execute, &read);
+    assert_eq!(refused, Err(Refusal::Recovering(primary)), "it was not there in the first epoch: there may be records");
+}
+
+/// Its locks protect nothing any more, and would stay for good.
+#[test]
+fn a_primary_that_becomes_a_backup_has_no_locks() {
+    let mut participant = participant();
+    let (primary, _) = partitions(&participant);
+    ask(&mut participant, Kind::Execute, &execute(1, &[(primary, b"k", lock(8))])).unwrap();
+    let mut next = configuration();
+    next.epoch = 2;
+    next.partitions[primary.0 as usize].swap(0, 1);
+    participant.reconfigure(Rc::new(next.clone())).unwrap();
+    let stats = |participant: &Participant| participant.partitions().find(|(of, ..)| *of == primary).unwrap().2;
+    let PartitionStats { locks, bytes, .. } = stats(&participant);
+    assert_eq!((locks, bytes), (0, 0));
+    // And back: it waits for recovery.
+    next.epoch = 3;
+    next.partitions[primary.0 as usize].swap(0, 1);
+    participant.reconfigure(Rc::new(next)).unwrap();
+    let mut read = request_in(3, &participant, Kind::Execute, 1, 1);
+    Target { partition: primary, table: TABLE, key: b"k" }.encode(&mut read);
+    Access::Read.encode(&mut read);
+    assert_eq!(ask(&mut participant, Kind::Execute, &read), Err(Refusal::Recovering(primary)));
+}

@@ -1,7 +1,14 @@
 //! The state under a key.
 
+use smallvec::SmallVec;
+
 use crate::ids::Version;
 use crate::limits::ITEM_BYTES;
+
+/// A key, in place if it has no more bytes than the papers' keys and a few more.
+pub(super) type Key = SmallVec<[u8; 16]>;
+/// A value, in place if it has no more bytes than the papers' values.
+pub(super) type Value = SmallVec<[u8; 40]>;
 
 /// An item, a remembered deletion, or a lock on a key without an item.
 #[derive(Debug, Default)]
@@ -11,7 +18,7 @@ pub(super) struct Item {
     /// The version that the owner of the lock will write; zero if it is not locked.
     pub lock: Version,
     /// `None` if it is absent.
-    pub value: Option<Box<[u8]>>,
+    pub value: Option<Value>,
 }
 
 impl Item {

@@ -1,12 +1,12 @@
 //! The items of one table in one copy of a partition, and the versions of absent keys.
 
 use std::collections::HashMap;
-use std::rc::Rc;
 
 use dunlin_index::{Gap, Index, Order, Range, pin};
+use foldhash::fast::RandomState;
 use slab::Slab;
 
-use super::item::Item;
+use super::item::{Item, Key};
 use crate::configuration::Keys;
 use crate::ids::Version;
 
@@ -20,7 +20,7 @@ pub(super) enum Items {
 /// A hash table.
 #[derive(Debug, Default)]
 pub(super) struct Hashed {
-    items: HashMap<Rc<[u8]>, Item>,
+    items: HashMap<Key, Item, RandomState>,
     /// The highest version of a forgotten deletion: the version of all unknown keys.
     absent: Version,
 }
@@ -37,7 +37,7 @@ pub(super) struct Ordered {
 /// An item of an ordered table, and the gap before it.
 #[derive(Debug)]
 pub(super) struct Entry {
-    pub key: Rc<[u8]>,
+    pub key: Key,
     pub item: Item,
     /// The highest version of a forgotten deletion between the entry before this one and this one, or of this key: the
     /// version of all unknown keys there. A gap that is divided by an insertion gives both parts its version; gaps that
@@ -64,18 +64,11 @@ impl Items {
         matches!(self, Items::Ordered(_))
     }
 
-    pub fn get_key_value(&self, key: &[u8]) -> Option<(&Rc<[u8]>, &Item)> {
-        match self {
-            Items::Hashed(hashed) => hashed.items.get_key_value(key),
-            Items::Ordered(ordered) => {
-                let entry = &ordered.entries[ordered.find(key)?];
-                Some((&entry.key, &entry.item))
-            }
-        }
-    }
-
     pub fn get(&self, key: &[u8]) -> Option<&Item> {
-        self.get_key_value(key).map(|(_, item)| item)
+        match self {
+            Items::Hashed(hashed) => hashed.items.get(key),
+            Items::Ordered(ordered) => Some(&ordered.entries[ordered.find(key)?].item),
+        }
     }
 
     pub fn get_mut(&mut self, key: &[u8]) -> Option<&mut Item> {
@@ -106,9 +99,9 @@ impl Items {
     ///
     /// # Panics
     /// If the system has no more memory, as other containers do.
-    pub fn entry(&mut self, key: &Rc<[u8]>) -> &mut Item {
+    pub fn entry(&mut self, key: &[u8]) -> &mut Item {
         match self {
-            Items::Hashed(hashed) => hashed.items.entry(key.clone()).or_default(),
+            Items::Hashed(hashed) => hashed.items.entry(Key::from_slice(key)).or_default(),
             Items::Ordered(ordered) => {
                 let at = ordered.find(key).unwrap_or_else(|| ordered.add(key));
                 &mut ordered.entries[at].item
@@ -142,7 +135,7 @@ impl Items {
     }
 
     /// All entries, in no order.
-    pub fn iter(&self) -> impl Iterator<Item = (&Rc<[u8]>, &Item)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&Key, &Item)> {
         let (hashed, ordered) = match self {
             Items::Hashed(hashed) => (Some(&hashed.items), None),
             Items::Ordered(ordered) => (None, Some(&ordered.entries)),
@@ -182,6 +175,12 @@ impl Items {
     }
 }
 
+impl Hashed {
+    pub fn version_of(&self, key: &[u8]) -> Option<Version> {
+        self.items.get(key).map(|item| item.version)
+    }
+}
+
 impl Ordered {
     /// Without a budget: a backup must store what its primary stored, although its nodes may be split elsewhere. The
     /// primary checks its limit before it locks an absent key.
@@ -211,9 +210,9 @@ impl Ordered {
         *gap = version.max(*gap);
     }
 
-    fn add(&mut self, key: &Rc<[u8]>) -> usize {
+    fn add(&mut self, key: &[u8]) -> usize {
         let gap = self.gap_around(key);
-        let at = self.entries.insert(Entry { key: key.clone(), item: Item::default(), gap });
+        let at = self.entries.insert(Entry { key: Key::from_slice(key), item: Item::default(), gap });
         let guard = pin();
         let added = self.index.insert(key, &(at as u64).to_le_bytes(), &guard);
         added.expect("the key is short enough, and the system has memory");

@@ -4,9 +4,7 @@
 //! owner's write, so that a commit never fails for lack of memory. A backup always has room for its primary's writes:
 //! per key it holds what the primary holds, or what the primary has reserved.
 
-use std::rc::Rc;
-
-use super::item::{Item, cost_of};
+use super::item::{Item, Key, cost_of};
 use super::{Partition, Seen};
 use crate::ids::{Epoch, TableId, TransactionId, Version};
 use crate::limits::SliceFill;
@@ -19,7 +17,7 @@ use crate::wire::write::Write;
 pub(super) struct Held {
     pub owner: TransactionId,
     pub table: TableId,
-    pub key: Rc<[u8]>,
+    pub key: Key,
     /// Maximum length of a value that it has reserved.
     pub room: usize,
     /// Bytes that the reservation counts, beyond those of the item.
@@ -73,19 +71,20 @@ impl Partition {
         if self.tombstones() + self.locks.len() >= 2 * self.limits.tombstones_max {
             return Err(NoLock::Full(Resource::Tombstones));
         }
-        let (key, before, len) = match self.table(wish.table).get_key_value(wish.key) {
-            Some((key, item)) => (key.clone(), item.cost(key), item.value.as_ref().map_or(0, |value| value.len())),
+        let (before, len) = match self.table(wish.table).get(wish.key) {
+            Some(item) => (item.cost(wish.key), item.value.as_ref().map_or(0, |value| value.len())),
             None if self.table(wish.table).index_bytes() > self.limits.index_bytes_max => {
                 return Err(NoLock::Full(Resource::Memory));
             }
-            None => (Rc::from(wish.key), 0, 0),
+            None => (0, 0),
         };
         // A value as long as the old one always has room.
         let room = len.max(wish.lock.room as usize);
         let reserved = self.reserve(wish.key, room, before, 0)?;
         let version = self.last + 1;
         self.last = version;
-        self.table_mut(wish.table).entry(&key).lock = version;
+        self.table_mut(wish.table).entry(wish.key).lock = version;
+        let key = Key::from_slice(wish.key);
         self.locks.insert(version, Held { owner: wish.owner, table: wish.table, key, room, reserved, is_old: false });
         Ok(Grant { version, low: self.low() })
     }
@@ -143,14 +142,19 @@ impl Partition {
     fn release(&mut self, version: Version) {
         let Some(Held { table, key, reserved, .. }) = self.locks.remove(&version) else { return };
         self.bytes -= reserved;
-        if let Some(item) = self.table_mut(table).get_mut(&key) {
-            item.lock = 0;
-            if item.is_unknown() {
-                self.table_mut(table).remove(&key);
-            }
-        }
+        self.unlocked(table, &key);
         self.raise_floor(self.low());
         self.forget_deletions(self.limits.tombstones_max);
+    }
+
+    /// Takes the lock from an item.
+    pub(super) fn unlocked(&mut self, table: TableId, key: &[u8]) {
+        if let Some(item) = self.table_mut(table).get_mut(key) {
+            item.lock = 0;
+            if item.is_unknown() {
+                self.table_mut(table).remove(key);
+            }
+        }
     }
 
     /// Releases the locks of transactions of earlier epochs, as many as fit a slice: recovery has decided all of them.

@@ -14,6 +14,7 @@
 //! lock and each commit, and tells a backup which deletions it may forget: a message with a version below it is a
 //! repeated one.
 
+mod fill;
 mod item;
 mod items;
 mod lock;
@@ -22,17 +23,18 @@ mod range;
 mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::rc::Rc;
+use std::hint::black_box;
 
 use crate::configuration::Table;
 use crate::ids::{Epoch, TableId, TransactionId, Version};
 use crate::limits::Limits;
 use crate::mutation::{Mutation, is_planted};
 use crate::wire::write::Write;
-use item::{Item, cost};
+use item::{Item, Key, Value, cost};
 use items::Items;
 use lock::Held;
 
+pub(crate) use fill::Donation;
 pub(crate) use lock::{Before, NoLock, Wish};
 pub(crate) use range::PageLimits;
 
@@ -67,7 +69,7 @@ impl Seen<'_> {
 struct Tombstone {
     version: Version,
     table: TableId,
-    key: Rc<[u8]>,
+    key: Key,
 }
 
 /// Takes the oldest deletion if its version is not above `floor`.
@@ -91,6 +93,9 @@ pub(crate) struct Partition {
     tombstones: VecDeque<Tombstone>,
     /// Those of ordered tables. They are forgotten sooner: range reads visit them, and a gap remembers the version.
     ordered_tombstones: VecDeque<Tombstone>,
+    /// Deletions above this version are remembered: while the copy is being filled, a page may be under way that was
+    /// read before them.
+    remembered: Version,
     /// Bytes of items, and of the room reserved for them.
     bytes: usize,
     limits: Limits,
@@ -121,6 +126,7 @@ impl Partition {
             floor: 0,
             tombstones: VecDeque::new(),
             ordered_tombstones: VecDeque::new(),
+            remembered: Version::MAX,
             bytes: 0,
             limits,
         }
@@ -144,13 +150,21 @@ impl Partition {
         &mut self.tables[usize::from(table.0)]
     }
 
+    /// Loads an item into the cache, if there is one.
+    pub fn touch(&self, table: TableId, key: &[u8]) {
+        if let Some(Items::Hashed(hashed)) = self.tables.get(usize::from(table.0)) {
+            black_box(hashed.version_of(key));
+        }
+    }
+
     pub fn look(&self, table: TableId, key: &[u8]) -> Seen<'_> {
         let (version, item) = self.table(table).look(key);
         self.seen(version, item)
     }
 
     fn seen<'p>(&self, version: Version, item: Option<&'p Item>) -> Seen<'p> {
-        let owner = item.and_then(|item| self.locks.get(&item.lock)).map(|held| held.owner);
+        let lock = item.map(|item| item.lock).filter(|lock| *lock != 0);
+        let owner = lock.and_then(|lock| self.locks.get(&lock)).map(|held| held.owner);
         Seen { version, value: item.and_then(|item| item.value.as_deref()), owner }
     }
 
@@ -180,31 +194,28 @@ impl Partition {
 
     /// Sets an item's value and version. Its lock stays.
     fn set(&mut self, table: TableId, key: &[u8], version: Version, value: Option<&[u8]>) {
-        let shared = match self.table(table).get_key_value(key) {
-            Some((shared, _)) => shared.clone(),
-            None => Rc::from(key),
-        };
-        let item = self.table_mut(table).entry(&shared);
+        let item = self.table_mut(table).entry(key);
         let before = item.cost(key);
         item.version = version;
-        item.value = value.map(Box::from);
+        item.value = value.map(Value::from_slice);
         self.bytes = self.bytes - before + cost(key, value);
         if value.is_none() {
             let is_ordered = self.table(table).is_ordered();
             let all = if is_ordered { &mut self.ordered_tombstones } else { &mut self.tombstones };
-            all.push_back(Tombstone { version, table, key: shared });
+            all.push_back(Tombstone { version, table, key: Key::from_slice(key) });
         }
     }
 
     /// Forgets deletions that are applied at all copies: those of ordered tables, and the oldest of hashed tables beyond
     /// the `kept` newest.
     fn forget_deletions(&mut self, kept: usize) {
+        let floor = self.floor.min(self.remembered);
         while self.tombstones.len() > kept
-            && let Some(oldest) = take_oldest(&mut self.tombstones, self.floor)
+            && let Some(oldest) = take_oldest(&mut self.tombstones, floor)
         {
             self.table_mut(oldest.table).forget(&oldest.key, oldest.version);
         }
-        while let Some(oldest) = take_oldest(&mut self.ordered_tombstones, self.floor) {
+        while let Some(oldest) = take_oldest(&mut self.ordered_tombstones, floor) {
             self.table_mut(oldest.table).forget(&oldest.key, oldest.version);
         }
     }
@@ -217,6 +228,16 @@ impl Partition {
     /// Makes it a primary: it has applied all recovered records, and issues versions that no other primary ever issued.
     pub fn promote(&mut self, epoch: Epoch) {
         self.last = self.last.max(epoch << EPOCH_SHIFT);
+    }
+
+    /// Bytes of items, and of the room reserved for them.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Locks that are held.
+    pub fn locks(&self) -> usize {
+        self.locks.len()
     }
 
     pub fn stats(&self) -> PartitionStats {
@@ -233,7 +254,7 @@ impl Partition {
     pub fn items(&self) -> impl Iterator<Item = (TableId, &[u8], Version, &[u8])> {
         self.tables.iter().enumerate().flat_map(|(table, items)| {
             let table = TableId(table as u16);
-            items.iter().filter_map(move |(key, item)| Some((table, &**key, item.version, item.value.as_deref()?)))
+            items.iter().filter_map(move |(key, item)| Some((table, &key[..], item.version, item.value.as_deref()?)))
         })
     }
 }

@@ -103,7 +103,7 @@ fn absence_has_a_version_even_if_the_deletion_is_forgotten() {
 
 #[test]
 fn room_is_reserved_with_the_lock() {
-    let mut primary = partition(Limits { partition_bytes_max: 500, ..Limits::default() });
+    let mut primary = partition(Limits { partition_bytes_max: 700, ..Limits::default() });
     let (grant, _) = primary.lock(&wish(1, b"a", 200)).unwrap();
     assert_eq!(primary.lock(&wish(2, b"b", 200)), Err(NoLock::Full(Resource::Memory)));
     let value = [1; 201];

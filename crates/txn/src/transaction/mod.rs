@@ -13,6 +13,7 @@ mod tests;
 use std::rc::Rc;
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 
 use crate::configuration::Configuration;
 use crate::error::TxnError;
@@ -26,11 +27,14 @@ pub(crate) use open::{Open, OpenSet};
 pub(crate) use rounds::{Outgoing, Unlocked};
 use scan::Scans;
 
+/// A key, in place if it is short.
+pub(crate) type Key = SmallVec<[u8; 16]>;
+
 /// What a transaction knows of a key, and its planned write.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub table: TableId,
-    pub key: Box<[u8]>,
+    pub key: Key,
     pub partition: PartitionId,
     pub read: Option<Read>,
     pub held: Option<Holding>,
@@ -39,6 +43,13 @@ pub(crate) struct Entry {
     pub must_be_absent: bool,
     /// Whether its lock state is unknown: the lock request, or the answer, was lost.
     pub may_be_locked: bool,
+}
+
+impl Entry {
+    /// Whether no message is necessary to read it in a mode.
+    fn is_known(&self, mode: Mode) -> bool {
+        self.write.is_some() || (self.read.is_some() && (mode == Mode::Read || self.held.is_some()))
+    }
 }
 
 /// A read.
@@ -87,6 +98,18 @@ pub enum Mode {
     Update,
 }
 
+/// Which requests of a phase to one core form one message. Only measurements need anything but the default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Coalescing {
+    /// All of them.
+    #[default]
+    All,
+    /// All but those that validate: each of them is a message.
+    NotValidation,
+    /// None: each key is a message.
+    Nothing,
+}
+
 /// One transaction.
 #[derive(Debug)]
 pub(crate) struct State {
@@ -99,19 +122,33 @@ pub(crate) struct State {
     messages: usize,
     /// Bytes of its record.
     record_bytes: usize,
+    coalescing: Coalescing,
     /// Counts it as open at its coordinator.
     open: Option<Open>,
 }
 
 impl State {
     pub fn new(id: TransactionId, configuration: Rc<Configuration>) -> State {
-        let (entries, scans) = (Vec::new(), Scans::default());
-        State { id, configuration, entries, scans, messages: 0, record_bytes: HEADER_BYTES, open: None }
+        State {
+            id,
+            configuration,
+            entries: Vec::new(),
+            scans: Scans::default(),
+            messages: 0,
+            record_bytes: HEADER_BYTES,
+            coalescing: Coalescing::default(),
+            open: None,
+        }
     }
 
     /// A transaction that counts as open until its state is dropped.
-    pub fn counted(id: TransactionId, configuration: Rc<Configuration>, all: &Rc<OpenSet>) -> State {
-        State { open: Some(Open::new(all, id.sequence)), ..State::new(id, configuration) }
+    pub fn counted(
+        id: TransactionId,
+        configuration: Rc<Configuration>,
+        coalescing: Coalescing,
+        all: &Rc<OpenSet>,
+    ) -> State {
+        State { open: Some(Open::new(all, id.sequence)), coalescing, ..State::new(id, configuration) }
     }
 
     /// A transaction whose record was found.
@@ -121,7 +158,7 @@ impl State {
             let (grant, room) = (Grant { version: *version, low: *low }, value.map_or(0, <[u8]>::len));
             state.entries.push(Entry {
                 table: target.table,
-                key: target.key.into(),
+                key: Key::from_slice(target.key),
                 partition: target.partition,
                 read: None,
                 held: Some(Holding { grant, room }),
@@ -148,9 +185,10 @@ impl State {
             Err(place) => {
                 self.check_key(table, key)?;
                 let partition = self.configuration.partition_of(table, key);
+                self.check_partition(partition)?;
                 let entry = Entry {
                     table,
-                    key: key.into(),
+                    key: Key::from_slice(key),
                     partition,
                     read: None,
                     held: None,
@@ -178,10 +216,18 @@ impl State {
         Ok(())
     }
 
+    /// Only partitions with copies can be asked.
+    fn check_partition(&self, partition: PartitionId) -> Result<(), TxnError> {
+        if self.configuration.copies(partition).is_empty() {
+            return Err(TxnError::PartitionLost { partition });
+        }
+        Ok(())
+    }
+
     /// A conflict, given the number of what conflicts: that of an entry, or of a page behind all entries.
     pub fn conflict(&self, number: usize, cause: Cause) -> TxnError {
         match self.entries.get(number) {
-            Some(entry) => TxnError::Conflict { key: entry.key.clone(), cause },
+            Some(entry) => TxnError::Conflict { key: entry.key[..].into(), cause },
             None => TxnError::RangeConflict { from: self.page_begin(number - self.entries.len()), cause },
         }
     }
@@ -223,12 +269,13 @@ impl State {
     /// The value that the transaction sees under a key, if it is known without a message.
     pub fn known(&self, table: TableId, key: &[u8], mode: Mode) -> Option<Option<Bytes>> {
         let entry = &self.entries[self.find(table, key).ok()?];
-        match (&entry.write, &entry.read, mode) {
-            (Some(write), _, _) => Some(write.value().cloned()),
-            (None, Some(read), Mode::Read) => Some(read.value.clone()),
-            (None, Some(read), Mode::Update) if entry.held.is_some() => Some(read.value.clone()),
-            _ => None,
+        if !entry.is_known(mode) {
+            return None;
         }
+        Some(match (&entry.write, &entry.read) {
+            (Some(write), _) => write.value().cloned(),
+            (None, read) => read.as_ref().and_then(|read| read.value.clone()),
+        })
     }
 
     pub fn writes(&self) -> bool {

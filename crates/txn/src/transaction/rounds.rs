@@ -1,11 +1,8 @@
 //! The messages of each phase.
 
-use std::collections::BTreeMap;
-use std::rc::Rc;
+use smallvec::SmallVec;
 
-use bytes::Bytes;
-
-use super::{Entry, Mode, State};
+use super::{Coalescing, Entry, Mode, State};
 use crate::configuration::{Configuration, Role};
 use crate::error::TxnError;
 use crate::ids::{Place, TableId, Version};
@@ -21,40 +18,54 @@ pub(crate) struct Outgoing {
     pub place: Place,
     pub kind: Kind,
     /// For each entry of the message, the index of the transaction's entry; those of pages follow behind all entries.
-    pub entries: Vec<usize>,
-    pub payload: Bytes,
+    pub entries: SmallVec<[u32; 4]>,
+    pub payload: Vec<u8>,
 }
+
+/// Room for a message of one or two keys.
+const PAYLOAD_BYTES: usize = 192;
 
 /// The messages of a phase, under construction.
-pub(super) struct Round {
+pub(super) struct Round<'s> {
     header: Header,
-    configuration: Rc<Configuration>,
-    by_place: BTreeMap<Place, (Vec<usize>, Vec<u8>)>,
+    configuration: &'s Configuration,
+    is_coalesced: bool,
+    /// In the order of their places.
+    messages: Vec<Outgoing>,
 }
 
-impl Round {
-    pub fn new(state: &State, kind: Kind) -> Round {
-        Round { header: state.header(kind, 0), configuration: state.configuration.clone(), by_place: BTreeMap::new() }
+impl<'s> Round<'s> {
+    pub fn new(state: &'s State, kind: Kind) -> Round<'s> {
+        let is_coalesced = match state.coalescing {
+            Coalescing::All => true,
+            Coalescing::NotValidation => kind != Kind::Validate,
+            Coalescing::Nothing => false,
+        };
+        Round { header: state.header(kind, 0), configuration: &state.configuration, is_coalesced, messages: Vec::new() }
     }
 
     /// Adds an entry to the message for a core.
     pub fn add(&mut self, place: Place, entry: usize, encode: impl FnOnce(&mut Vec<u8>)) {
-        let (entries, message) = self.by_place.entry(place).or_insert_with(|| {
-            let mut message = Vec::with_capacity(128);
-            Header { incarnation: self.configuration.incarnation(place), ..self.header }.encode(&mut message);
-            (Vec::new(), message)
-        });
-        entries.push(entry);
-        encode(message);
+        let at = match self.messages.binary_search_by_key(&place, |message| message.place) {
+            Ok(at) if self.is_coalesced => at,
+            Ok(at) | Err(at) => {
+                let mut payload = Vec::with_capacity(PAYLOAD_BYTES);
+                Header { incarnation: self.configuration.incarnation(place), ..self.header }.encode(&mut payload);
+                let message = Outgoing { place, kind: self.header.kind, entries: SmallVec::new(), payload };
+                self.messages.insert(at, message);
+                at
+            }
+        };
+        let message = &mut self.messages[at];
+        message.entries.push(entry as u32);
+        encode(&mut message.payload);
     }
 
-    pub fn finish(self) -> Vec<Outgoing> {
-        let kind = self.header.kind;
-        let finish = |(place, (entries, mut message)): (Place, (Vec<usize>, Vec<u8>))| {
-            Header::set_count(&mut message, entries.len() as u16);
-            Outgoing { place, kind, entries, payload: message.into() }
-        };
-        self.by_place.into_iter().map(finish).collect()
+    pub fn finish(mut self) -> Vec<Outgoing> {
+        for message in &mut self.messages {
+            Header::set_count(&mut message.payload, message.entries.len() as u16);
+        }
+        self.messages
     }
 }
 
@@ -88,7 +99,7 @@ impl State {
     pub fn to_each(&self, places: &[Place], kind: Kind, message: &[u8]) -> Vec<Outgoing> {
         let to = |place: &Place| {
             let payload = Header::addressed(message, self.configuration.incarnation(*place));
-            Outgoing { place: *place, kind, entries: Vec::new(), payload }
+            Outgoing { place: *place, kind, entries: SmallVec::new(), payload }
         };
         places.iter().map(to).collect()
     }
@@ -98,25 +109,23 @@ impl State {
     }
 
     /// Reads keys, and locks those that will be updated, with room for values of `room` bytes. Known keys are skipped.
-    pub fn execute_round(
-        &mut self,
-        keys: &[(TableId, &[u8])],
-        mode: Mode,
-        room: usize,
-    ) -> Result<Vec<Outgoing>, TxnError> {
-        for (table, key) in keys {
+    pub fn execute_round(&mut self, keys: &[(TableId, &[u8], Mode)], room: usize) -> Result<Vec<Outgoing>, TxnError> {
+        // Indices change while entries are added.
+        for (table, key, _) in keys {
             self.entry(*table, key)?;
         }
-        let mut wanted: Vec<usize> = Vec::with_capacity(keys.len());
-        for (table, key) in keys {
-            if self.known(*table, key, mode).is_none() {
-                wanted.extend(self.find(*table, key));
+        let mut wanted: SmallVec<[(usize, Mode); 8]> = SmallVec::new();
+        for (table, key, mode) in keys {
+            let Ok(index) = self.find(*table, key) else { continue };
+            if !self.entries[index].is_known(*mode) {
+                wanted.push((index, *mode));
             }
         }
-        wanted.sort_unstable();
-        wanted.dedup();
+        // Of two modes of a key, the one that locks comes first and stays.
+        wanted.sort_unstable_by_key(|(index, mode)| (*index, *mode == Mode::Read));
+        wanted.dedup_by_key(|(index, _)| *index);
         let mut round = Round::new(self, Kind::Execute);
-        for index in wanted {
+        for (index, mode) in wanted {
             let entry = &self.entries[index];
             let access = match mode {
                 Mode::Read => Access::Read,
@@ -173,11 +182,15 @@ impl State {
     /// The commit record for each log replica, with the numbers of transactions that have ended, and of the lowest open
     /// one.
     pub fn log_round(&self, replicas: &[Place], ended: &[u64], open: u64) -> Vec<Outgoing> {
-        let writes: Vec<Write<'_>> = self.entries.iter().filter_map(Entry::write).collect();
         let mut message = Vec::with_capacity(self.record_bytes + 64);
-        self.header(Kind::Log, writes.len() as u16).encode(&mut message);
+        self.header(Kind::Log, 0).encode(&mut message);
         Append::encode_ended(ended, open, &mut message);
-        writes.iter().for_each(|write| write.encode(&mut message));
+        let mut count = 0;
+        for write in self.entries.iter().filter_map(Entry::write) {
+            write.encode(&mut message);
+            count += 1;
+        }
+        Header::set_count(&mut message, count);
         self.to_each(replicas, Kind::Log, &message)
     }
 
@@ -197,7 +210,9 @@ impl State {
         for (index, entry) in self.entries.iter().enumerate() {
             let Some(write) = entry.write() else { continue };
             let copies = self.configuration.copies(entry.partition);
-            let places = if role == Role::Primary { &copies[..1] } else { &copies[1..] };
+            // A lost partition has no copies.
+            let places = if role == Role::Primary { copies.get(..1) } else { copies.get(1..) };
+            let places = places.unwrap_or_default();
             for place in places {
                 round.add(*place, index, |out| write.encode(out));
             }

@@ -130,6 +130,7 @@ impl State {
             return Err(TxnError::TooLarge { what, max });
         }
         let Some((partition, span)) = self.configuration.first_part(*table, rest.span()) else { return Ok(None) };
+        self.check_partition(partition)?;
         let items_max = (limit - found.len()).try_into().unwrap_or(u32::MAX);
         let request = PageRequest { partition, table: *table, span, items_max };
         let mut round = Round::new(self, Kind::Scan);
@@ -184,7 +185,7 @@ impl State {
     }
 
     /// Adds the pages to the messages that validate.
-    pub(super) fn check_pages(&self, round: &mut Round) {
+    pub(super) fn check_pages(&self, round: &mut Round<'_>) {
         if is_planted(Mutation::ScanNotValidated) {
             return;
         }

@@ -45,16 +45,40 @@ fn a_transaction_sees_what_it_writes() {
     let put = |value: &'static [u8]| Planned::Put(Bytes::from_static(value));
     state.plan(TABLE, b"k", put(b"one")).unwrap();
     assert_eq!(state.known(TABLE, b"k", Mode::Update), Some(Some(Bytes::from_static(b"one"))));
-    assert!(state.execute_round(&[(TABLE, b"k")], Mode::Read, 8).unwrap().is_empty(), "nobody need be asked");
+    assert!(state.execute_round(&[(TABLE, b"k", Mode::Read)], 8).unwrap().is_empty(), "nobody need be asked");
     state.plan(TABLE, b"k", Planned::Delete).unwrap();
     assert_eq!(state.known(TABLE, b"k", Mode::Read), Some(None));
+}
+
+#[test]
+fn requests_to_one_core_form_one_message_unless_they_must_not() {
+    let keys: Vec<[u8; 1]> = (0..20).map(|key| [key]).collect();
+    let asked: Vec<_> = keys.iter().map(|key| (TABLE, &key[..], Mode::Read)).collect();
+    let cases = [(Coalescing::All, 3, 3), (Coalescing::NotValidation, 3, 20), (Coalescing::Nothing, 20, 20)];
+    for (coalescing, executed, validated) in cases {
+        let mut state = State { coalescing, ..state() };
+        let round = state.execute_round(&asked, 8).unwrap();
+        assert_eq!(round.len(), executed, "{coalescing:?}");
+        answer(&mut state, round, Some(b"here"));
+        assert_eq!(state.validate_round().len(), validated, "{coalescing:?}");
+    }
+}
+
+#[test]
+fn only_keys_that_were_to_be_locked_may_be_locked_after_a_loss() {
+    for (mode, is_locked) in [(Mode::Read, false), (Mode::Update, true)] {
+        let mut state = state();
+        let round = state.execute_round(&[(TABLE, b"k", mode)], 8).unwrap();
+        state.lost(&round[0]);
+        assert_eq!(state.holds_locks(), is_locked, "{mode:?}");
+    }
 }
 
 #[test]
 fn an_insertion_needs_that_the_key_is_absent() {
     let value = || Bytes::from_static(b"v");
     let mut found = state();
-    let round = found.execute_round(&[(TABLE, b"k")], Mode::Read, 8).unwrap();
+    let round = found.execute_round(&[(TABLE, b"k", Mode::Read)], 8).unwrap();
     answer(&mut found, round, Some(b"here"));
     assert!(matches!(found.plan_insert(TABLE, b"k", value()), Err(TxnError::Exists { .. })));
     found.plan(TABLE, b"k", Planned::Delete).unwrap();

@@ -35,6 +35,9 @@ pub enum Resource {
     /// Bytes of one answer.
     #[error("the values that were asked for at once exceed 4 MiB: read fewer keys at a time")]
     Answer,
+    /// Copies that are filled from one core at a time.
+    #[error("the core fills as many copies of its partitions as it may at a time: retry later")]
+    Donations,
 }
 
 /// Why a participant refused a request. It changed nothing, and locked nothing of the request.
@@ -98,6 +101,9 @@ pub enum Refusal {
     /// The table has no range reads.
     #[error("table {} is not ordered: only ordered tables have range reads", .0.0)]
     NotOrdered(TableId),
+    /// The cluster manager has not heard the node of the participant for too long, and may have replaced it.
+    #[error("the cluster manager has not heard the node for too long: retry later, at the node that replaces it")]
+    NotSafe,
 }
 
 impl From<WireError> for Refusal {
@@ -109,8 +115,15 @@ impl From<WireError> for Refusal {
     }
 }
 
-const RESOURCES: [Resource; 6] =
-    [Resource::Memory, Resource::Locks, Resource::Tombstones, Resource::Log, Resource::Coordinators, Resource::Answer];
+const RESOURCES: [Resource; 7] = [
+    Resource::Memory,
+    Resource::Locks,
+    Resource::Tombstones,
+    Resource::Log,
+    Resource::Coordinators,
+    Resource::Answer,
+    Resource::Donations,
+];
 
 impl Refusal {
     /// Encodes it as two numbers: a status, and a value.
@@ -130,6 +143,7 @@ impl Refusal {
             Refusal::OtherIncarnation { ours } => (11, ours),
             Refusal::Fenced => (12, 0),
             Refusal::NotOrdered(table) => (13, table.0.into()),
+            Refusal::NotSafe => (14, 0),
         }
     }
 
@@ -168,6 +182,7 @@ pub fn take_status(from: &mut &[u8]) -> Result<Result<(), Refusal>, WireError> {
         11 => Refusal::OtherIncarnation { ours: value },
         12 => Refusal::Fenced,
         13 => Refusal::NotOrdered(TableId(value as u16)),
+        14 => Refusal::NotSafe,
         _ => return Err(unknown),
     }))
 }

@@ -1,6 +1,6 @@
 //! The header of every request: 44 bytes. The header of the paper's commit records has 36.
 
-use bytes::{Buf, BufMut, Bytes};
+use bytes::{Buf, BufMut};
 
 use super::{Kind, VERSION, WireError};
 use crate::ids::TransactionId;
@@ -26,14 +26,14 @@ pub struct Header {
 impl Header {
     /// Writes it.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        out.put_u8(VERSION);
-        out.put_u8(self.kind.req_type());
-        out.put_u16_le(self.count);
-        out.put_u64_le(self.cluster);
-        out.put_u64_le(self.transaction.epoch);
-        out.put_u64_le(self.transaction.coordinator);
-        out.put_u64_le(self.transaction.sequence);
-        out.put_u64_le(self.incarnation);
+        let mut bytes = [0; HEADER_BYTES];
+        (bytes[0], bytes[1]) = (VERSION, self.kind.req_type());
+        bytes[2..4].copy_from_slice(&self.count.to_le_bytes());
+        let TransactionId { epoch, coordinator, sequence } = self.transaction;
+        for (at, number) in [self.cluster, epoch, coordinator, sequence, self.incarnation].into_iter().enumerate() {
+            bytes[4 + 8 * at..12 + 8 * at].copy_from_slice(&number.to_le_bytes());
+        }
+        out.put_slice(&bytes);
     }
 
     /// Takes the header of a request of a kind from the front.
@@ -41,28 +41,32 @@ impl Header {
     /// # Errors
     /// If it is truncated, of another version, or of another kind.
     pub fn take(kind: Kind, from: &mut &[u8]) -> Result<Header, WireError> {
-        let version = from.try_get_u8()?;
+        // The version comes first: another one may have another length.
+        let version = *from.first().ok_or(WireError::Short)?;
         if version != VERSION {
             return Err(WireError::Version { theirs: version });
         }
-        let said = from.try_get_u8()?;
-        if said != kind.req_type() {
-            return Err(WireError::Unknown { field: "kind", value: said.into() });
+        let (bytes, rest) = from.split_first_chunk::<HEADER_BYTES>().ok_or(WireError::Short)?;
+        if bytes[1] != kind.req_type() {
+            return Err(WireError::Unknown { field: "kind", value: bytes[1].into() });
         }
-        let count = from.try_get_u16_le()?;
-        let cluster = from.try_get_u64_le()?;
-        let epoch = from.try_get_u64_le()?;
-        let coordinator = from.try_get_u64_le()?;
-        let sequence = from.try_get_u64_le()?;
-        let transaction = TransactionId { epoch, coordinator, sequence };
-        Ok(Header { kind, count, cluster, transaction, incarnation: from.try_get_u64_le()? })
+        *from = rest;
+        let mut numbers = &bytes[2..];
+        let count = numbers.get_u16_le();
+        let cluster = numbers.get_u64_le();
+        let transaction = TransactionId {
+            epoch: numbers.get_u64_le(),
+            coordinator: numbers.get_u64_le(),
+            sequence: numbers.get_u64_le(),
+        };
+        Ok(Header { kind, count, cluster, transaction, incarnation: numbers.get_u64_le() })
     }
 
     /// A copy of a message for another process.
-    pub(crate) fn addressed(message: &[u8], incarnation: u64) -> Bytes {
+    pub(crate) fn addressed(message: &[u8], incarnation: u64) -> Vec<u8> {
         let mut message = message.to_vec();
         message[HEADER_BYTES - 8..HEADER_BYTES].copy_from_slice(&incarnation.to_le_bytes());
-        message.into()
+        message
     }
 
     /// Sets the count of a finished message.

@@ -8,10 +8,12 @@
 //! | `scan` | range reads |
 //! | `write` | new values: log records and commits |
 //! | `log` | requests to logs |
+//! | `fill` | pages of a copy that is being filled |
 //! | `answer` | statuses, and results |
 
 pub mod answer;
 pub mod execute;
+pub mod fill;
 pub mod header;
 pub mod log;
 pub mod scan;
@@ -57,11 +59,13 @@ pub enum Kind {
     End = 0x5c,
     /// Reads a page of a range of an ordered table (phase 1).
     Scan = 0x5d,
+    /// Fills a new copy of a partition: reads a page of its primary.
+    Fill = 0x5e,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 14] = [
+    pub const ALL: [Kind; 15] = [
         Kind::Execute,
         Kind::Validate,
         Kind::Log,
@@ -76,11 +80,17 @@ impl Kind {
         Kind::Fence,
         Kind::End,
         Kind::Scan,
+        Kind::Fill,
     ];
 
     /// Its request type.
     pub fn req_type(self) -> u8 {
         self as u8
+    }
+
+    /// Its place in [`Kind::ALL`].
+    pub fn index(self) -> usize {
+        usize::from(self as u8 - Kind::Execute as u8)
     }
 }
 

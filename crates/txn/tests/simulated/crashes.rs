@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use dunlin_sim::fault::FaultId;
 use dunlin_trial::Random;
-use dunlin_txn::{NodeId, Outcome, TransactionId};
+use dunlin_txn::node::plan;
+use dunlin_txn::{Configuration, NodeId, Outcome, TransactionId};
 
 use crate::harness::{Cluster, Failure, MILLISECOND};
 use crate::judge::{Done, Fate};
@@ -32,7 +33,33 @@ pub fn fail_one(cluster: &mut Cluster, random: &mut Random, how: Failure, found:
 
 /// Moves all nodes into the next epoch, one after the other, and lets one of them recover.
 pub fn next_epoch(cluster: &mut Cluster, random: &mut Random, failed: &[NodeId], found: &Rc<Cell<usize>>) {
-    let next = Rc::new(cluster.configuration.without(failed).unwrap());
+    let next = cluster.configuration.without(failed).unwrap();
+    enter(cluster, random, next, found);
+}
+
+/// As the placer does it: without failed nodes, with new copies in place of lost ones, and with those complete that were
+/// filled. Returns whether there is such an epoch.
+pub fn next_placed_epoch(
+    cluster: &mut Cluster,
+    random: &mut Random,
+    failed: &[NodeId],
+    found: &Rc<Cell<usize>>,
+) -> bool {
+    let mut live = cluster.configuration.nodes.clone();
+    live.retain(|node, _| !failed.contains(node));
+    let filled = cluster.filled();
+    let Some(next) = plan::next(&cluster.configuration, &live, &filled) else { return false };
+    enter(cluster, random, next, found);
+    for core in &cluster.cores {
+        let client = core.client.clone();
+        let rate = random.between(100_000, 10_000_000);
+        core.spawn(async move { client.fill_copies(rate).await });
+    }
+    true
+}
+
+fn enter(cluster: &mut Cluster, random: &mut Random, next: Configuration, found: &Rc<Cell<usize>>) {
+    let next = Rc::new(next);
     cluster.configuration = next.clone();
     let mut order: Vec<usize> = (0..cluster.cores.len()).collect();
     while !order.is_empty() {
@@ -64,7 +91,7 @@ fn asked(done: &[Done]) -> Vec<(usize, Fate, TransactionId)> {
 /// Learns the outcomes of transactions whose clients were lost, or did not know them. All other outcomes must agree
 /// with what their clients were told.
 pub fn ask_for_outcomes(cluster: &mut Cluster) -> usize {
-    let core = cluster.cores[0].clone();
+    let (core, configuration) = (cluster.cores[0].clone(), cluster.configuration.clone());
     let unknown = core.history.borrow().done.iter().filter(|done| done.fate == Fate::Unknown).count();
     cluster.run_here(0, async move {
         let names = asked(&core.history.borrow().done);
@@ -75,6 +102,8 @@ pub fn ask_for_outcomes(cluster: &mut Cluster) -> usize {
                 Outcome::Aborted => Fate::Aborted,
                 Outcome::InDoubt if name.epoch == core.client.epoch() => continue,
                 Outcome::Forgotten if before != Fate::Unknown => continue,
+                // All of its logs may have crashed.
+                Outcome::Forgotten if configuration.may_have_lost_logs(name.epoch) => continue,
                 other => panic!("after recovery, {name} is {other:?}"),
             };
             assert!(

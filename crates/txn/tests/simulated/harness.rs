@@ -1,7 +1,7 @@
 //! Nodes with participants and clients on hosts of the simulated datacenter.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use dunlin_sim::{CostModel, Datacenter, Fault, Next, SimTransport, Topology};
 use dunlin_trial::Random;
 use dunlin_txn::limits::ITEM_BYTES;
 use dunlin_txn::{
-    Client, ClientConfig, Configuration, Limits, Member, NodeId, Participant, PartitionId, Place, Plan, RecoverySlice,
-    TableId, serve,
+    Client, ClientConfig, Configuration, CopyState, Limits, Member, NodeId, Participant, PartitionId, Place, Plan,
+    RecoverySlice, TableId, serve,
 };
 
 use crate::judge::History;
@@ -323,6 +323,19 @@ impl Cluster {
             assert!(self.datacenter.now() < end, "seed {}: a task has not ended", self.seed);
             self.run_for(MILLISECOND / 10);
         }
+    }
+
+    /// Copies that were to be filled, and are complete.
+    pub fn filled(&self) -> BTreeSet<(PartitionId, NodeId)> {
+        let complete = |(partition, node): &&(PartitionId, NodeId)| {
+            let place = self.configuration.copies(*partition).iter().find(|place| place.node == *node).unwrap();
+            // It may have failed.
+            let core = self.cores.iter().find(|core| core.place == *place);
+            let participant = core.and_then(|core| core.participant.as_ref()).map(|it| it.borrow());
+            let is_complete = |copy: CopyState| copy.partition == *partition && copy.is_complete;
+            participant.is_some_and(|participant| participant.copies().any(is_complete))
+        };
+        self.configuration.filling.keys().filter(complete).copied().collect()
     }
 
     fn copy(&self, place: Place) -> &Rc<RefCell<Participant>> {

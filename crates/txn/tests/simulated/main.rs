@@ -50,6 +50,15 @@ fn clients_that_stop_leave_no_locks() {
     assert!(fenced > 0, "nobody stopped with a lock: {found:?}");
 }
 
+/// A cluster survives more failures than it has copies, if there is time to fill new ones between them.
+#[test]
+fn new_copies_are_filled_while_transactions_run() {
+    let found: Vec<crashes::Found> = seeds(16).map(scenarios::refilled_copies).collect();
+    let (filled, recovered): (usize, usize) =
+        found.iter().fold((0, 0), |sum, found| (sum.0 + found.in_doubt, sum.1 + found.recovered));
+    assert!(filled > 100 && recovered > 0, "{filled} copies, {recovered} transactions");
+}
+
 /// A process that replaces another is not mistaken for it.
 #[test]
 fn transactions_survive_nodes_that_are_started_again() {

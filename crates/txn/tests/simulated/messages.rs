@@ -115,6 +115,23 @@ fn reads_send_no_more_than_they_must() {
     assert_eq!(messages_of(&mut cluster, own, read), [0; 7]);
 }
 
+async fn read_and_update(core: Core, keys: Vec<Vec<u8>>) -> Result<(), TxnError> {
+    let mut tx = core.client.begin();
+    // The second key is read twice, and locked.
+    let asked = [(0, Mode::Read), (1, Mode::Read), (1, Mode::Update)];
+    let values = tx.execute_each(&asked.map(|(key, mode)| (TABLE, &keys[key][..], mode))).await?;
+    assert_eq!(values[1], values[2]);
+    tx.put(TABLE, &keys[1], vec![7; 40])?;
+    tx.commit().await
+}
+
+#[test]
+fn reads_and_locks_of_one_core_are_one_message() {
+    let mut cluster = Cluster::new(11, shape(1));
+    let keys = keys_on(&cluster, &remote()[..1], 2);
+    assert_eq!(messages_of(&mut cluster, keys, read_and_update), [0, 1, 1, 0, 0, 1, 0]);
+}
+
 /// If a value outgrows the room that was reserved with its lock, one message first asks for more.
 #[test]
 fn a_long_value_costs_one_message_more() {

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use dunlin_sim::Fault;
 use dunlin_trial::Random;
-use dunlin_txn::Limits;
+use dunlin_txn::{Limits, NodeId};
 
-use crate::crashes::{Found, ask_for_outcomes, fail_one, next_epoch};
+use crate::crashes::{Found, ask_for_outcomes, fail_one, next_epoch, next_placed_epoch};
 use crate::harness::{Cluster, Failure, MILLISECOND, Shape, limits};
 use crate::work;
 
@@ -117,8 +117,47 @@ pub fn restarted_nodes(seed: u64) -> Found {
     Found { in_doubt, recovered: recovered.get() }
 }
 
+/// Nodes crash one after the other, and new copies are filled on others while work goes on: as many copies fail in turn
+/// as there ever were. Some crash before the copies are complete.
+pub fn refilled_copies(seed: u64) -> Found {
+    let mut random = Random::new(seed ^ 0xf177);
+    let replicas = random.between(2, 3) as usize;
+    let shape = Shape { replicas, nodes: 5, transactions: 60, ..Shape::draw(seed) };
+    let mut cluster = Cluster::new(seed, shape);
+    cluster.harm_packets();
+    cluster.begin(work::mixed);
+    let (recovered, mut filled) = (Rc::<Cell<usize>>::default(), 0);
+    for round in 0..3 {
+        cluster.run_for(random.between(1, 4000) * MILLISECOND / 1000);
+        let nodes: Vec<NodeId> = cluster.configuration.nodes.keys().copied().collect();
+        let victim = *random.pick(&nodes).unwrap();
+        cluster.fail(victim, Failure::Crash);
+        cluster.run_for(random.between(100, 10_000) * MILLISECOND / 1000);
+        assert!(next_placed_epoch(&mut cluster, &mut random, &[victim], &recovered), "seed {seed}: {round}");
+        // Before two more copies of a partition may fail, there must be two.
+        let is_early = round == 0 && replicas == 3 && random.chance(30);
+        let end = cluster.datacenter.now() + 20_000 * MILLISECOND;
+        while !is_early && !cluster.configuration.filling.is_empty() {
+            assert!(cluster.datacenter.now() < end, "seed {seed}: copies are not filled");
+            cluster.run_for(random.between(1, 30) * MILLISECOND);
+            let complete = cluster.filled().len();
+            if complete == cluster.configuration.filling.len() || (complete > 0 && random.chance(20)) {
+                filled += complete;
+                next_placed_epoch(&mut cluster, &mut random, &[], &recovered);
+            }
+        }
+    }
+    cluster.finish();
+    ask_for_outcomes(&mut cluster);
+    cluster.check_rest();
+    let mut history = cluster.take_history();
+    history.settle_forgotten();
+    history.judge();
+    Found { in_doubt: filled, recovered: recovered.get() }
+}
+
 /// A node is cut off, the others go on without it, and it comes back uninformed: they refuse all writes of it and its
-/// clients. Its reads may be stale, until primaries have leases.
+/// clients. Its reads may be stale here, where participants have no guard by the cluster manager's leases.
 pub fn node_cut_off(seed: u64) -> Found {
     let mut random = Random::new(seed ^ 0xc07f);
     let replicas = random.between(2, 3) as usize;

@@ -127,6 +127,7 @@ fn asked_open(crowd: &Crowd) -> u64 {
 }
 
 fn run(lab: &mut Lab, case: &str, crowd: &Crowd, loads: &Loads) -> Result<Vec<(Seen, Holding)>, BenchError> {
+    super::check_wanted(lab, case)?;
     let mut order = Order::AloneFirst;
     let runs = lab.case(case, |lab| round(lab, order.next(), crowd, loads))?;
     let counted_max = ServerConfig::default().connection_memory_bytes + crowd.bytes_beside();

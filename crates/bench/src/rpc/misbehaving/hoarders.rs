@@ -169,6 +169,7 @@ pub(super) fn rounds<M: Role<Ready = (), Error = BenchError>>(
     works: &[Echo],
     role: impl Fn(String) -> M,
 ) -> Result<Vec<Round<M::Output>>, BenchError> {
+    super::check_wanted(lab, case)?;
     let mut order = Order::AloneFirst;
     lab.case(case, |lab| round(lab, order.next(), works, &role))
 }

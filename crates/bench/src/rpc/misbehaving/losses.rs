@@ -15,6 +15,7 @@ const TIMEOUTS_MAX: f64 = 2.0;
 /// Eight small calls of a session that are lost together recover together. Only the network misbehaves here.
 pub(super) fn calls(lab: &mut Lab) -> Result<(), BenchError> {
     let case = with_threads("udp, 8 small calls lost together, until the last is answered", 0);
+    super::check_wanted(lab, &case)?;
     let recovered = lab.case(&case, |lab| {
         let mut server = server(lab, Carrier::Udp, lab.run_length())?;
         let RpcServing { address, .. } = server.ready()?;

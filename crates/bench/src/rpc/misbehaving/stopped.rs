@@ -47,6 +47,9 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     for case in &CASES {
         // The senders, and the process that stops them.
         let name = with_threads(case.name, case.senders + 1);
+        if !lab.wants(&name) {
+            continue;
+        }
         let mut order = Order::AloneFirst;
         let runs = lab.case(&name, |lab| round(lab, order.next(), case))?;
         let seen: Vec<Seen> = runs.iter().map(|(seen, _)| seen.clone()).collect();

@@ -3,7 +3,7 @@
 mod callers;
 mod direct;
 mod server;
-mod window;
+pub(crate) mod window;
 
 use std::time::Duration;
 

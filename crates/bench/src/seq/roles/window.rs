@@ -11,7 +11,7 @@ const LIVE_INTERVAL_NANOS: u64 = 200_000_000;
 
 /// Measures the rate of a count after the warm-up. The run continues until the count has grown: a server that waits for
 /// a processor may answer nothing in a short run.
-pub(super) struct Window {
+pub(crate) struct Window {
     clock: Clock,
     warm: u64,
     length: u64,

@@ -3,34 +3,70 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use dunlin_index::{Gap, Range};
 use dunlin_serve::Interrupt;
 use serde_json::json;
 
 use super::client::{Found, Purpose, Server, ask};
 use crate::output;
 
-/// Delete items
+/// Delete items, or all items of a range
 ///
-/// Exit code 0 if all existed, 1 if some did not, 2 if they were not deleted, 4 if that is not known.
+/// Exit code 0 if all existed, 1 if some did not, 2 if they were not deleted, 4 if that is not known. A range may be empty.
+/// It is deleted part by part, the smallest keys first: after an error, run the command again to delete the rest. What is
+/// stored meanwhile may stay.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   dunlin index delete bird/dunlin --at shm:index
-  dunlin index delete bird/dunlin bird/knot --at udp://127.0.0.1:7730")]
+  dunlin index delete bird/dunlin bird/knot --at udp://127.0.0.1:7730
+  dunlin index delete --prefix bird/ --at shm:index              all whose keys begin with it
+  dunlin index delete --from a --to c --at shm:index             from a to below c")]
 pub struct Arguments {
     #[command(flatten)]
     server: Server,
     /// The keys
-    #[arg(required = true)]
+    #[arg(required_unless_present_any = ["prefix", "from", "to"], conflicts_with_all = ["prefix", "from", "to"])]
     keys: Vec<String>,
-    /// Print JSON: for each key a line that says whether it had a value
+    /// Delete all keys that begin with this
+    #[arg(long, value_name = "PREFIX", conflicts_with_all = ["from", "to"])]
+    prefix: Option<String>,
+    /// Delete a range that begins with this key
+    #[arg(long, value_name = "KEY")]
+    from: Option<String>,
+    /// The end of the range: the first key that is not in it
+    #[arg(long, value_name = "KEY")]
+    to: Option<String>,
+    /// Print JSON: for each key a line that says whether it had a value; for a range how many items were deleted
     #[arg(long)]
     json: bool,
+}
+
+impl Arguments {
+    /// The range, if there are no keys.
+    fn range(&self) -> Option<Range<'_>> {
+        if let Some(prefix) = &self.prefix {
+            return Some(Range::prefix(prefix.as_bytes()));
+        }
+        let (from, to) = (self.from.as_ref(), self.to.as_ref());
+        let low = from.map_or(Range::ALL.low, |from| Gap::Before(from.as_bytes()));
+        let high = to.map_or(Range::ALL.high, |to| Gap::Before(to.as_bytes()));
+        (from.is_some() || to.is_some()).then_some(Range { low, high })
+    }
 }
 
 /// Runs the command.
 pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     ask(&arguments.server, interrupt, Purpose::Writes, async |client| {
+        if let Some(range) = arguments.range() {
+            let deleted = client.delete_range(range).await?;
+            if arguments.json {
+                output::line(json!({ "deleted": deleted }))?;
+            } else {
+                output::line(format!("{deleted} items deleted"))?;
+            }
+            return Ok(Found::All);
+        }
         let mut found = Found::All;
         for key in &arguments.keys {
             let existed = client.delete(key.as_bytes()).await?;

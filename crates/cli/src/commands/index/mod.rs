@@ -1,6 +1,6 @@
 //! `dunlin index`: an ordered index, and its clients.
 
-mod client;
+pub mod client;
 mod deletes;
 mod dump;
 mod gets;

@@ -67,6 +67,7 @@ fn text(stats: &ServerStats) -> String {
     let pages =
         format!("{} short pages, {} long ones, {} counts", service.short_pages, service.long_pages, service.counts);
     line("scans", format!("{}: {pages}, {} items", service.scans, service.items));
+    line("range deletes", format!("{} parts, {} items", service.range_deletes, service.range_deleted));
     line("workers busy", service.in_progress.to_string());
     line("refused", format!("{} for lack of memory, {} wrong", service.full, service.bad));
     line("snapshots", format!("{} saved, {} failed", stats.snapshots.saved, stats.snapshots.failed));

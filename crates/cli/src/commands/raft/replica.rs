@@ -224,6 +224,11 @@ pub trait Machinery: Send + Sync + 'static {
         node: &Node<Self::Machine, L>,
     ) -> Result<Self::Companion>;
 
+    /// The metrics of the companion.
+    fn families(&self, _: &Self::Companion, _: &Timers) -> Vec<Family> {
+        Vec::new()
+    }
+
     /// What the companion does when the replica shuts down, before it hands over its leadership.
     fn part(&self, _: &Self::Companion, _: Timers) -> Draining {
         Box::pin(std::future::ready(()))
@@ -398,6 +403,7 @@ impl<S: Machinery, L: LogStore + 'static> Core for ReplicaCore<S, L> {
         let fresh = self.figures.take().filter(|(at, _)| is_fresh(*at));
         let (_, all) = self.figures.insert(fresh.unwrap_or_else(|| {
             let mut all = families(&self.host);
+            all.extend(self.machinery.families(&self.companion, &self.endpoint.timers()));
             all.extend(of_endpoint(&self.endpoint.stats()));
             (now, all)
         }));

@@ -26,6 +26,26 @@ pub struct Target {
     timeout: Duration,
 }
 
+impl Target {
+    /// How long to wait.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// A transport that reaches the sequencers, and their addresses.
+    pub fn open(&self) -> Result<(AnyTransport, Vec<Addr>)> {
+        match self.at.place() {
+            Place::Replicas(replicas, _) => {
+                Ok((transport(replicas)?, replicas.0.iter().map(|(_, addr)| addr.clone()).collect()))
+            }
+            place => {
+                let server = place.server()?;
+                Ok((AnyTransport::for_peer(server)?, vec![server.clone()]))
+            }
+        }
+    }
+}
+
 /// A client on an endpoint of this thread.
 pub type Client = dunlin_seq::Client<AnyTransport>;
 
@@ -48,15 +68,7 @@ fn try_ask(
     interrupt: &Interrupt,
     work: impl AsyncFnOnce(&Endpoint<AnyTransport>, &Client) -> Result<()>,
 ) -> Result<()> {
-    let (transport, servers): (AnyTransport, Vec<Addr>) = match target.at.place() {
-        Place::Replicas(replicas, _) => {
-            (transport(replicas)?, replicas.0.iter().map(|(_, addr)| addr.clone()).collect())
-        }
-        place => {
-            let server = place.server()?;
-            (AnyTransport::for_peer(server)?, vec![server.clone()])
-        }
-    };
+    let (transport, servers) = target.open()?;
     let attempt_timeout = (target.timeout / (servers.len() as u32 + 1)).min(ClientConfig::default().attempt_timeout);
     let config = EndpointConfig { connect_timeout: attempt_timeout, ..EndpointConfig::default() };
     let endpoint = Rc::new(Endpoint::new(transport, config)?);

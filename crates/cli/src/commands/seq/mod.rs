@@ -1,8 +1,10 @@
 //! `dunlin seq`: sequencers, and their clients.
 
 mod client;
+mod direct;
+mod figures;
 mod next;
-mod office;
+pub mod office;
 mod replica;
 mod serve;
 mod watch;

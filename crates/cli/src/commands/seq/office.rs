@@ -98,7 +98,8 @@ impl Drop for Candidacy {
     }
 }
 
-type End = Rc<Endpoint<AnyTransport>>;
+/// An endpoint of this thread.
+pub type End = Rc<Endpoint<AnyTransport>>;
 
 fn begin(
     place: &Place,
@@ -116,7 +117,7 @@ fn begin(
 }
 
 /// The cluster manager, and the endpoint that its operations run on.
-fn connect(place: &Place, prefix: String, timeout: Duration) -> Result<(End, Manager)> {
+pub fn connect(place: &Place, prefix: String, timeout: Duration) -> Result<(End, Manager)> {
     match place {
         Place::Replicas(replicas, cluster) => {
             let target = Target { replicas: replicas.clone(), cluster: *cluster, timeout };

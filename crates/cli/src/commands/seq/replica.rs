@@ -15,10 +15,13 @@ use dunlin_net::{Addr, AnyTransport};
 use dunlin_rpc::{Endpoint, Timers};
 use dunlin_seq::reserve::{Keeper, KeeperConfig, RANGE_MAX, Replicated, ReplicatedConfig, Reservations};
 use dunlin_seq::{Batching, Counter, NUMBERS_END, RUN_MAX, SeqService};
+use dunlin_serve::metrics::Family;
 use dunlin_serve::{Draining, Interrupt};
 use dunlin_smr::{Client, ClientConfig, LogStore, Node};
 use futures::future::select;
 
+use super::direct::Direct;
+use super::figures::{Figures, of_keeper};
 use crate::commands::raft::home::Kind;
 use crate::commands::raft::replica::{Machinery, Replica, serve};
 
@@ -50,6 +53,10 @@ pub struct Arguments {
     /// Numbers that are reserved at a time, in one commit: a crash loses up to one and a half times as many
     #[arg(long, value_name = "NUMBER", default_value = "1000000", value_parser = RangedU64ValueParser::<u64>::new().range(2 * u64::from(RUN_MAX)..=RANGE_MAX))]
     range: u64,
+    /// Serve datagrams of four bytes of data each way as well (Spec-S0), on a thread of its own: at shm:NAME,
+    /// udp://HOST:PORT, or one of each
+    #[arg(long = "direct-at", value_name = "ADDRESS")]
+    direct: Vec<Addr>,
 }
 
 /// A replica that a command line describes.
@@ -57,6 +64,8 @@ struct Sequencers {
     start: u64,
     range: u64,
     members: Vec<(u64, Addr)>,
+    direct: Vec<Addr>,
+    interrupt: Interrupt,
 }
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;
@@ -75,7 +84,8 @@ impl Drop for Following {
 struct Sequencer {
     _following: Following,
     keeper: Keeper,
-    _service: SeqService,
+    service: SeqService,
+    direct: Option<Direct>,
 }
 
 impl Machinery for Sequencers {
@@ -113,8 +123,17 @@ impl Machinery for Sequencers {
         let reserve = Replicated::new(client, ReplicatedConfig { start: self.start, ..ReplicatedConfig::default() })?;
         let keeper =
             Keeper::start(endpoint, &counter, reserve, KeeperConfig { range: self.range, ..KeeperConfig::default() });
+        let direct = Direct::start(&self.direct, &counter, &self.interrupt)?;
         let service = SeqService::register(endpoint, counter, Batching::Bursts)?;
-        Ok(Sequencer { _following: Following(task), keeper, _service: service })
+        Ok(Sequencer { _following: Following(task), keeper, service, direct })
+    }
+
+    fn families(&self, sequencer: &Sequencer, timers: &Timers) -> Vec<Family> {
+        let Sequencer { keeper, service, direct, .. } = sequencer;
+        let mut families = Figures::of(service.stats(), service.counter(), || timers.boot_now()).families();
+        families.push(of_keeper(&keeper.stats()));
+        families.extend(direct.iter().flat_map(|direct| direct.stats().families()));
+        families
     }
 
     /// Gives up the office while this replica still leads, if it does.
@@ -131,7 +150,11 @@ const RELEASE_MAX: Duration = Duration::from_secs(1);
 
 /// Runs the command.
 pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
-    let Arguments { replica, start, range } = arguments;
-    let members = replica.members().to_vec();
-    serve(replica, Sequencers { start: *start, range: *range, members }, interrupt)
+    let Arguments { replica, start, range, direct } = arguments;
+    let (members, direct) = (replica.members().to_vec(), direct.clone());
+    serve(
+        replica,
+        Sequencers { start: *start, range: *range, members, direct, interrupt: interrupt.clone() },
+        interrupt,
+    )
 }

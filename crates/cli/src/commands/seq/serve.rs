@@ -7,12 +7,14 @@ use std::sync::Arc;
 use anyhow::Result;
 use dunlin_net::{Addr, Transport};
 use dunlin_rpc::EndpointStats;
-use dunlin_seq::{Batching, Counter, SeqService, ServiceStats};
-use dunlin_serve::metrics::{Family, Kind, exposition, of_cores, of_endpoint};
+use dunlin_seq::{Batching, Counter, SeqService};
+use dunlin_serve::metrics::{exposition, of_cores, of_endpoint};
 use dunlin_serve::port::{Pages, Port};
 use dunlin_serve::{Core, Interrupt, Mailboxes, Pace, ServeConfig, ServeError, Server, Service, Site, addresses};
 use tokio::sync::oneshot;
 
+use super::direct::{Direct, Stats};
+use super::figures::Figures;
 use super::office::OfficeArguments;
 use crate::commands::warn_of_exposure;
 use crate::output;
@@ -32,6 +34,7 @@ Examples:
   dunlin seq serve --at shm:seq
   dunlin seq serve --at udp://127.0.0.1:7820 --start 5000000000 --metrics 127.0.0.1:9720
   dunlin seq serve --at shm:seq --cores 2 --pin 0,1
+  dunlin seq serve --at shm:seq --direct-at shm:seq-s0        datagrams too: dunlin seq next --direct --at shm:seq-s0
   dunlin seq serve --at udp://10.0.0.7:7820 --coord 1=udp://10.0.0.1:7901,2=udp://10.0.0.2:7901,3=udp://10.0.0.3:7901 --member 107
   dunlin seq next --at 1=udp://10.0.0.7:7820,2=udp://10.0.0.8:7820        whichever of the two holds the lease")]
 pub struct Arguments {
@@ -44,6 +47,10 @@ pub struct Arguments {
     /// Cores: each is a thread with an address of its own, and one port higher than the one before
     #[arg(long, value_name = "CORES", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=i64::from(ServeConfig::CORES_MAX)))]
     cores: u16,
+    /// Serve datagrams of four bytes of data each way as well (Spec-S0), on a thread of its own: at shm:NAME,
+    /// udp://HOST:PORT, or one of each
+    #[arg(long = "direct-at", value_name = "ADDRESS")]
+    direct: Vec<Addr>,
     /// Processors to pin the cores to, one for each
     #[arg(long, value_name = "PROCESSORS", value_delimiter = ',')]
     pin: Vec<usize>,
@@ -59,10 +66,8 @@ pub struct Arguments {
 /// The counters of a core.
 struct Counts {
     core: u16,
-    service: ServiceStats,
+    figures: Figures,
     endpoint: EndpointStats,
-    epoch: u64,
-    is_serving: bool,
 }
 
 /// Asks a core for its counters.
@@ -84,11 +89,10 @@ impl<T: Transport + 'static> Core for SequencerCore<T> {
     type Error = ServeError;
 
     fn read(&mut self, Inquiry(answer): Inquiry) -> Pace {
-        let (core, service, endpoint) = (self.site.core, self.service.stats(), self.site.endpoint.stats());
-        let (counter, timers) = (self.service.counter(), self.site.endpoint.timers());
-        let (epoch, is_serving) = (counter.epoch(), counter.is_serving(|| timers.boot_now()));
+        let (core, endpoint, timers) = (self.site.core, self.site.endpoint.stats(), self.site.endpoint.timers());
+        let figures = Figures::of(self.service.stats(), self.service.counter(), || timers.boot_now());
         // The caller may be gone.
-        let _ = answer.send(Counts { core, service, endpoint, epoch, is_serving });
+        let _ = answer.send(Counts { core, figures, endpoint });
         Pace::Go
     }
 }
@@ -109,7 +113,7 @@ impl<T: Transport + 'static> Service<T> for Sequencer {
     }
 
     async fn finish(&self, mailboxes: &Mailboxes<Inquiry>) -> Result<u64, ServeError> {
-        Ok(mailboxes.ask_all(Inquiry).await.iter().map(|counts| counts.service.numbers).sum())
+        Ok(mailboxes.ask_all(Inquiry).await.iter().map(|counts| counts.figures.numbers()).sum())
     }
 }
 
@@ -121,22 +125,29 @@ pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
         listen: arguments.at,
         cores: arguments.cores,
         pin: arguments.pin,
-        interrupt,
+        interrupt: interrupt.clone(),
         ..ServeConfig::named("sequencer")
     };
     let server = Server::start(Arc::new(Sequencer { counter: counter.clone() }), config)?;
     let exposed = server.addresses().iter().filter(|address| addresses::is_exposed(address));
     exposed.for_each(|address| warn_of_exposure(&address.to_string()));
     server.advice().iter().for_each(|advice| eprintln!("dunlin: {advice}"));
-    let port = arguments.metrics.map(|address| serve_metrics(address, &server)).transpose()?;
+    let direct = Direct::start(&arguments.direct, &counter, &interrupt)?;
+    let of_direct = direct.as_ref().map(Direct::stats);
+    let port = arguments.metrics.map(|address| serve_metrics(address, &server, of_direct)).transpose()?;
+    let by_datagrams = direct.iter().flat_map(Direct::addresses).map(|address| format!("datagrams at {address}"));
+    let by_datagrams: Vec<String> = by_datagrams.collect();
     let about: Vec<String> = server.addresses_of_cores().iter().flatten().map(Addr::to_string).collect();
     let candidacy = arguments.office.compete(about.join(","), arguments.start, counter.clone())?;
     let places = server.addresses().iter().map(Addr::to_string);
     let metrics = port.as_ref().map(|port| format!("metrics at http://{}/metrics", port.address()));
-    let places: Vec<String> = places.chain(metrics).collect();
+    let places: Vec<String> = places.chain(by_datagrams).chain(metrics).collect();
     let (places, start) = (places.join(", "), arguments.start);
     output::line(format_args!("serving numbers at {places}; from {start} on; ctrl-C ends it"))?;
-    let numbers = server.run()?;
+    let mut numbers = server.run()?;
+    if let Some(direct) = direct {
+        numbers += direct.stop()?;
+    }
     // No core draws any more, so the next holder may begin.
     if candidacy.is_some() {
         drop(candidacy);
@@ -148,35 +159,20 @@ pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
 }
 
 /// Serves the metrics of all cores as long as the port lives.
-fn serve_metrics(address: SocketAddr, server: &Server<Sequencer>) -> Result<Port, ServeError> {
+fn serve_metrics(address: SocketAddr, server: &Server<Sequencer>, direct: Option<Stats>) -> Result<Port, ServeError> {
     if !address.ip().is_loopback() {
         warn_of_exposure(&format!("http://{address}"));
     }
     let mailboxes = server.mailboxes().clone();
     let metrics = async move || {
-        let cores = mailboxes.ask_all(Inquiry).await.into_iter().map(|counts| (counts.core, families(&counts)));
-        Ok::<_, ServeError>(exposition(METRICS_PREFIX, of_cores(cores)))
+        let families = |counts: Counts| {
+            let mut families = counts.figures.families();
+            families.extend(of_endpoint(&counts.endpoint));
+            (counts.core, families)
+        };
+        let mut families = of_cores(mailboxes.ask_all(Inquiry).await.into_iter().map(families));
+        families.extend(direct.iter().flat_map(Stats::families));
+        Ok::<_, ServeError>(exposition(METRICS_PREFIX, families))
     };
     Port::open(address, Pages { title: "Dunlin sequencer", metrics, failure: server.failure().clone() })
-}
-
-fn families(Counts { service, endpoint, epoch, is_serving, .. }: &Counts) -> Vec<Family> {
-    let ServiceStats { requests, numbers, draws, pushed_back, not_serving, other_epoch, exhausted, bad } = *service;
-    let refused = [
-        ("pushed_back", pushed_back),
-        ("not_serving", not_serving),
-        ("other_epoch", other_epoch),
-        ("exhausted", exhausted),
-        ("malformed", bad),
-    ];
-    let mut families = vec![
-        Family::one(Kind::Counter, "numbers", "Numbers handed out.", numbers),
-        Family::one(Kind::Counter, "requests", "Requests answered with numbers.", requests),
-        Family::one(Kind::Counter, "draws", "Additions to the counter.", draws),
-        Family::one(Kind::Gauge, "epoch", "Its term of office; 0 without a cluster manager.", *epoch),
-        Family::one(Kind::Gauge, "serving", "1 if it may hand out numbers now.", u64::from(*is_serving)),
-        Family::events("refused", "Requests that got no numbers.", refused),
-    ];
-    families.extend(of_endpoint(endpoint));
-    families
 }

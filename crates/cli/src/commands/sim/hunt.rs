@@ -187,9 +187,10 @@ fn describe(progress: &Progress) -> String {
         }
     };
     format!(
-        "{} seeds in {seconds:.1} s ({:.1} a second), {} calls, {:.1} M packets{changes}{undecided}",
+        "{} seeds in {seconds:.1} s ({:.1} a second, {:.1} s of processor time), {} calls, {:.1} M packets{changes}{undecided}",
         progress.seeds,
         progress.seeds as f64 / seconds.max(1e-9),
+        progress.processor_time.as_secs_f64(),
         progress.calls,
         progress.packets as f64 / 1e6
     )

@@ -28,6 +28,22 @@ pub(in crate::memcached) fn kind(unit: &Unit<'_>) -> Option<Operation> {
     })
 }
 
+/// Whether a unit may change an item, beyond what is recorded of the access. The first `mg` of a stale item, which takes
+/// note that somebody won it, does not count: each item has only one.
+#[inline]
+pub(in crate::memcached) fn may_change(unit: &Unit<'_>) -> bool {
+    match unit {
+        Unit::Get { get, .. } => get.touch.is_some(),
+        Unit::Store(_) | Unit::Delete { .. } | Unit::Touch { .. } | Unit::Count { .. } => true,
+        Unit::Meta(Meta { verb, options, .. }) => match verb {
+            MetaVerb::Get => options.ttl.is_some() || options.vivify.is_some() || options.recache.is_some(),
+            MetaVerb::Set | MetaVerb::Delete | MetaVerb::Arithmetic => true,
+            MetaVerb::Debug => false,
+        },
+        Unit::Say(_) | Unit::Ask(_) | Unit::Quit => false,
+    }
+}
+
 fn kind_of_meta(meta: &Meta<'_>) -> Option<Operation> {
     let options = &meta.options;
     Some(match meta.verb {

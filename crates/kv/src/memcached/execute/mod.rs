@@ -22,7 +22,7 @@ use crate::memcached::parse::{DecodedKey, KeyText, decode_key};
 use crate::metrics::{CoreMetrics, Outcome};
 use crate::shard::on_device;
 pub use expiry::expiry;
-pub(super) use kind::kind;
+pub(super) use kind::{kind, may_change};
 
 /// The time, and the counters of a core.
 pub(super) struct Books<'a> {
@@ -65,6 +65,16 @@ pub(super) enum LongValues {
     Nowhere,
 }
 
+/// Whether commands that change something may run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Changes {
+    /// They may.
+    #[default]
+    Run,
+    /// They wait for another turn of the core: see [`super::backend::wait_for_turn`].
+    Wait,
+}
+
 /// When a burst pauses.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pause {
@@ -74,11 +84,18 @@ pub(super) struct Pause {
     pub long_values: LongValues,
     /// Whether the burst pauses before a unit whose item is in the tier.
     pub for_tier: bool,
+    /// Before the first change, if changes wait.
+    pub changes: Changes,
 }
 
 impl Default for Pause {
     fn default() -> Pause {
-        Pause { answers_max: OUTPUT_BYTES_MAX, long_values: LongValues::Anywhere, for_tier: false }
+        Pause {
+            answers_max: OUTPUT_BYTES_MAX,
+            long_values: LongValues::Anywhere,
+            for_tier: false,
+            changes: Changes::Run,
+        }
     }
 }
 
@@ -94,6 +111,8 @@ pub(super) enum BurstEnd {
     Work,
     /// The next unit needs an item that is in the tier: see [`Books::awaited`].
     Tier,
+    /// The next unit is a change, and changes wait.
+    Change,
 }
 
 /// Bytes of records that a burst waits for at a time, or one record.
@@ -101,7 +120,7 @@ const AWAITED_BYTES_MAX: usize = 1 << 20;
 
 /// Runs a burst of at most [`BURST_UNITS_MAX`] units in order and appends their answers to `out`; calls `done` after
 /// each. Stops early when `pause` says so, after [`WORK_BYTES_MAX`], or after a change that waited for the disk.
-/// Returns how many units ran, which is at least one unless no long value is allowed, and why it ended.
+/// Returns how many units ran, which is at least one unless no long value is allowed or changes wait, and why it ended.
 ///
 /// HERD's two-stage pipeline (thesis section 4.4.1): first it prefetches every key's index line, then every item, then
 /// it runs the operations.
@@ -140,8 +159,12 @@ pub(super) fn burst<'u, 'i: 'u, S: Store>(
     let (mut count, mut work) = (0, 0);
     let stalled = store.stalled();
     for (unit, key) in units.clone().zip(&keys) {
+        // Before it takes its turn: by the time that its record has come, the turn would be over.
         if pause.for_tier && await_tier(units.clone().zip(&keys).skip(count), store, now, awaited) {
             return (count, BurstEnd::Tier);
+        }
+        if pause.changes == Changes::Wait && may_change(unit) {
+            return (count, BurstEnd::Change);
         }
         if let Some(key) = key {
             if is_too_long(unit, key, store, context.out.len(), pause, count) {

@@ -8,8 +8,8 @@ use std::fmt::Write;
 use super::super::human;
 use super::super::metric::Metric;
 use super::super::row::Row;
-use super::escape;
 use super::scale::Scale;
+use super::{AXIS_PX, axis, escape};
 
 const LABEL_PX: u32 = 20;
 const OURS_PX: u32 = 18;
@@ -32,7 +32,7 @@ fn chart(metric: Metric, rows: &[Row]) -> String {
     let rows: Vec<&Row> = rows.iter().filter(|row| row.metric == metric).collect();
     let figures = rows.iter().flat_map(|row| [Some(row.value), row.max, row.floor, row.paper, row.target]).flatten();
     let scale = Scale::for_bars(figures);
-    let (mut body, mut y) = (String::new(), 0);
+    let (mut body, mut y) = (String::new(), AXIS_PX);
     for row in &rows {
         y = case(&mut body, row, scale, y) + CASE_GAP_PX;
     }
@@ -43,8 +43,9 @@ fn chart(metric: Metric, rows: &[Row]) -> String {
     };
     format!(
         "<figure>\n<figcaption>{}<small>{better}{note}</small></figcaption>\n\
-         <svg role=\"img\" aria-label=\"{0}\" width=\"100%\" height=\"{y}\">\n{body}</svg>\n</figure>\n",
-        metric.name()
+         <svg role=\"img\" aria-label=\"{0}\" width=\"100%\" height=\"{y}\">\n{}{body}</svg>\n</figure>\n",
+        metric.name(),
+        axis(metric, scale, y)
     )
 }
 

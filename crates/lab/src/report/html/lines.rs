@@ -1,16 +1,16 @@
-//! Plots over time: a line for each case.
-//!
-//! Lines are drawn in a box of fixed size that is stretched to the width of the page; text is outside of it, so that it
-//! keeps its shape.
+//! Plots over time: a line for each case, with axes.
 
 use std::fmt::Write;
 
-use super::super::plot::{LINES_MAX, Plot};
+use plotters::prelude::*;
+
+use super::super::plot::{LINES_MAX, Line, Plot};
 use super::escape;
 
-const HEIGHT_PX: u32 = 200;
-/// Width and height of the box.
-const BOX: f64 = 1000.0;
+/// Width and height. The page scales them to its own width.
+const SIZE: (u32, u32) = (960, 320);
+/// Space for labels.
+const LABELS_PX: (u32, u32) = (44, 72);
 
 /// The charts of plots.
 pub(super) fn charts(plots: &[Plot]) -> String {
@@ -18,33 +18,67 @@ pub(super) fn charts(plots: &[Plot]) -> String {
 }
 
 fn chart(plot: &Plot) -> String {
-    let points = || plot.lines.iter().flat_map(|line| &line.points).filter(|(x, y)| x.is_finite() && y.is_finite());
-    let most = |numbers: &mut dyn Iterator<Item = f64>| numbers.fold(0.0, f64::max).max(f64::MIN_POSITIVE);
-    let (x_max, y_max) = (most(&mut points().map(|point| point.0)), most(&mut points().map(|point| point.1)));
-    let (mut body, mut legend) = (String::new(), String::new());
+    let mut svg = String::new();
+    // Drawing into memory cannot fail, unless the library finds no room for the axes.
+    let svg = match draw(plot, &mut svg) {
+        Ok(()) => themed(&svg, &plot.title),
+        Err(error) => format!("<p>cannot be drawn: {}</p>\n", escape(&error.to_string())),
+    };
+    let mut legend = String::new();
     for (number, line) in plot.lines.iter().enumerate() {
         let class = number % LINES_MAX;
         let _ = write!(legend, "<span class=\"key line{class}\"></span>{}", escape(&line.name));
-        let _ = write!(body, "<polyline class=\"line{class}\" vector-effect=\"non-scaling-stroke\" points=\"");
-        for (x, y) in line.points.iter().filter(|(x, y)| x.is_finite() && y.is_finite()) {
-            let _ = write!(body, "{:.1},{:.1} ", x / x_max * BOX, BOX - y / y_max * BOX);
-        }
-        body.push_str("\"/>\n");
     }
-    let title = escape(&plot.title);
     format!(
-        "<figure>\n<figcaption>{title}<small>up to {} {}, over {} ms</small></figcaption>\n\
-         <svg role=\"img\" aria-label=\"{title}\" width=\"100%\" height=\"{HEIGHT_PX}\" viewBox=\"0 0 {BOX} {BOX}\" \
-         preserveAspectRatio=\"none\">\n{body}</svg>\n<p class=\"legend\">{legend}</p>\n</figure>\n",
-        number(y_max),
-        escape(plot.unit),
-        number(x_max)
+        "<figure>\n<figcaption>{}</figcaption>\n{svg}<p class=\"legend\">{legend}</p>\n</figure>\n",
+        escape(&plot.title)
     )
 }
 
-/// A number for the caption: whole, if it is large.
-fn number(value: f64) -> String {
-    if value >= 100.0 || value.fract() == 0.0 { format!("{value:.0}") } else { format!("{value:.2}") }
+/// A colour that stands for the class of a line until [`themed`] names it.
+fn colour(line: usize) -> RGBColor {
+    RGBColor(250, 0, (line % LINES_MAX) as u8)
+}
+
+fn points(line: &Line) -> impl Iterator<Item = (f64, f64)> + '_ {
+    line.points.iter().copied().filter(|(x, y)| x.is_finite() && y.is_finite())
+}
+
+fn draw(plot: &Plot, svg: &mut String) -> Result<(), Box<dyn std::error::Error>> {
+    let all = || plot.lines.iter().flat_map(points);
+    // An axis must have some length.
+    let end = |values: &mut dyn Iterator<Item = f64>| {
+        Some(values.fold(0.0, f64::max)).filter(|end| *end > 0.0).unwrap_or(1.0)
+    };
+    let (x_end, y_end) = (end(&mut all().map(|point| point.0)), end(&mut all().map(|point| point.1)));
+    let root = SVGBackend::with_string(svg, SIZE).into_drawing_area();
+    let mut chart = ChartBuilder::on(&root)
+        .margin(10)
+        .x_label_area_size(LABELS_PX.0)
+        .y_label_area_size(LABELS_PX.1)
+        .build_cartesian_2d(0.0..x_end, 0.0..y_end)?;
+    chart.configure_mesh().max_light_lines(1).x_desc("time, ms").y_desc(plot.unit).draw()?;
+    for (number, line) in plot.lines.iter().enumerate() {
+        chart.draw_series(LineSeries::new(points(line), colour(number).stroke_width(2)))?;
+    }
+    root.present()?;
+    Ok(())
+}
+
+/// The drawing as a part of a page: as wide as that, and in its colours.
+fn themed(svg: &str, title: &str) -> String {
+    let (width, height) = SIZE;
+    let size = format!("width=\"{width}\" height=\"{height}\"");
+    let mut svg = svg
+        .replacen(&size, &format!("role=\"img\" aria-label=\"{}\" width=\"100%\"", escape(title)), 1)
+        // Within a page that is known.
+        .replacen(" xmlns=\"http://www.w3.org/2000/svg\"", "", 1)
+        .replace("#000000", "currentColor");
+    for line in 0..LINES_MAX {
+        let RGBColor(red, green, blue) = colour(line);
+        svg = svg.replace(&format!("stroke=\"#{red:02X}{green:02X}{blue:02X}\""), &format!("class=\"line{line}\""));
+    }
+    svg
 }
 
 #[cfg(test)]
@@ -53,15 +87,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_fill_the_box() {
+    fn lines_have_axes_with_units() {
         let line = |name: &str, points: &[(f64, f64)]| Line { name: name.into(), points: points.to_vec() };
         let lines = vec![line("a", &[(0.0, 0.0), (2.0, 50.0)]), line("b", &[(1.0, 25.0), (2.0, f64::NAN)])];
-        let html = charts(&[Plot { title: "queue".into(), unit: "kB", lines, places: Places::Page }]);
-        assert!(
-            html.contains("points=\"0.0,1000.0 1000.0,0.0 \"") && html.contains("points=\"500.0,500.0 \""),
-            "{html}"
-        );
-        assert!(html.contains("up to 50 kB, over 2 ms") && !html.contains("NaN"));
+        let html = charts(&[Plot { title: "queue & co".into(), unit: "kB", lines, places: Places::Page }]);
+        for part in
+            ["time, ms", "kB", "10.0", "1.0", "class=\"line0\"", "class=\"line1\"", "aria-label=\"queue &amp; co\""]
+        {
+            assert!(html.contains(part), "{part} is not in\n{html}");
+        }
+        for part in ["NaN", "http", "#000000", "#FA00"] {
+            assert!(!html.contains(part), "{part} is in\n{html}");
+        }
     }
 
     #[test]
@@ -72,6 +109,6 @@ mod tests {
             lines: vec![Line { name: "a".into(), points: vec![] }],
             places: Places::Page,
         }]);
-        assert!(!html.contains("NaN") && !html.contains("inf"));
+        assert!(!html.contains("NaN") && !html.contains("inf") && html.contains("<svg"));
     }
 }

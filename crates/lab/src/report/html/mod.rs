@@ -9,7 +9,7 @@ mod scale;
 use std::fmt::Write;
 
 use super::row::{Row, Verdict};
-use super::{Conditions, Report, human};
+use super::{Conditions, Metric, Report, human};
 
 const STYLE: &str = include_str!("style.css");
 
@@ -30,7 +30,14 @@ pub fn page(reports: &[Report]) -> String {
 
 fn section(report: &Report) -> String {
     let mut html = String::new();
-    let _ = write!(html, "<section>\n<h1>{}</h1>\n{}{}", escape(&report.experiment), facts(report), LEGEND);
+    let _ = write!(
+        html,
+        "<section>\n<h1>{}</h1>\n{}{}{}",
+        escape(&report.experiment),
+        facts(report),
+        misses(report),
+        LEGEND
+    );
     html.push_str("<div class=\"charts\">\n");
     html.push_str(&percentiles::charts(&report.rows));
     html.push_str(&bars::charts(&report.rows));
@@ -76,8 +83,39 @@ fn facts(report: &Report) -> String {
     format!("<p class=\"chips\">{chips}</p>\n<ul class=\"facts\">{list}</ul>\n{notes}")
 }
 
+/// Height of an axis.
+const AXIS_PX: u32 = 20;
+
+/// The marks of a chart's axis, as lines with their values at the top.
+fn axis(metric: Metric, scale: scale::Scale, height: u32) -> String {
+    let mut lines = String::new();
+    for tick in scale.ticks() {
+        let x = scale.percent(tick);
+        let text = human::figure(metric, tick);
+        // The value is to the right of its line, so that the first one stays within the edge.
+        let _ = writeln!(
+            lines,
+            "<line class=\"grid\" x1=\"{x:.2}%\" x2=\"{x:.2}%\" y1=\"0\" y2=\"{height}\"/>\
+             <text class=\"tick\" x=\"{x:.2}%\" dx=\"4\" y=\"12\">{text}</text>"
+        );
+    }
+    lines
+}
+
+/// The rows that miss their targets, with the reasons.
+fn misses(report: &Report) -> String {
+    let miss = |row: &Row| {
+        let target = row.target.map_or_else(String::new, |target| super::table::bar(row, target));
+        let limit = row.limit.as_ref().map_or_else(String::new, |limit| format!(": {}", escape(limit)));
+        let (metric, value) = (row.metric.name(), human::figure(row.metric, row.value));
+        format!("<li>{}, {metric}: {value}, target {target}{limit}</li>\n", escape(&row.case))
+    };
+    let list: String = report.missed().map(miss).collect();
+    if list.is_empty() { list } else { format!("<ul class=\"misses\">\n{list}</ul>\n") }
+}
+
 fn table(rows: &[Row]) -> String {
-    let head: String = ["Case", "Metric", "Ours", "Runs", "Raw floor", "Ratio", "Paper", "Target"]
+    let head: String = ["Case", "Metric", "Ours", "Runs", "Raw floor", "Ratio", "Rival", "Paper", "Target"]
         .iter()
         .map(|name| format!("<th scope=\"col\">{name}</th>"))
         .collect();
@@ -106,6 +144,10 @@ fn table_row(row: &Row) -> String {
         }
         _ => String::new(),
     };
+    let rival = match (row.rival, &row.rival_case) {
+        (Some(value), Some(case)) => format!("{}<small>{}</small>", show(Some(value)), escape(case)),
+        _ => String::new(),
+    };
     let ratio = row.ratio().map_or_else(String::new, human::ratio);
     // A narrow screen shows the label beside the cell, since the table head is hidden.
     let cells = [
@@ -113,6 +155,7 @@ fn table_row(row: &Row) -> String {
         ("Runs", "", range),
         ("Raw floor", "", show(row.floor) + if row.is_disturbed() { DISTURBED } else { "" }),
         ("Ratio", "", ratio),
+        ("Rival", "", rival),
         ("Paper", "", paper),
         ("Target", "", target),
     ];
@@ -162,7 +205,8 @@ mod tests {
                 );
             }
             let rate = Spread { median: 1e7 / scale, min: 9e6 / scale, max: 1.1e7 / scale };
-            builder.push(RowBuilder::new(case, Metric::Rate, rate).floor(6e7).target(Target::Absolute(5e6)));
+            let row = RowBuilder::new(case, Metric::Rate, rate).floor(6e7).rival("shm & co");
+            builder.push(row.limit("one <core>").target(Target::Absolute(5e6)));
         }
         builder.finish()
     }
@@ -175,6 +219,9 @@ mod tests {
         }
         assert!(page.contains("shm &amp; co") && !page.contains("shm & co"));
         assert!(page.contains("CX5 &lt;40 GbE&gt;"));
+        let miss = page.find("<li>udp, rate: 1.00 M RPC/s, target ≥ 5.00 M RPC/s: one &lt;core&gt;</li>").unwrap();
+        assert!(miss < page.find("<svg").unwrap(), "misses come first");
+        assert!(page.contains("10.0 M RPC/s<small>shm &amp; co</small>"), "the rival is beside ours");
     }
 
     #[test]

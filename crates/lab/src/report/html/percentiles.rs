@@ -6,8 +6,8 @@ use std::fmt::Write;
 use super::super::human;
 use super::super::metric::Metric;
 use super::super::row::Row;
-use super::escape;
 use super::scale::Scale;
+use super::{AXIS_PX, axis, escape};
 
 const PERCENTILES: [Metric; 3] = [Metric::LatencyP50, Metric::LatencyP99, Metric::LatencyP999];
 const LABEL_PX: u32 = 20;
@@ -15,7 +15,6 @@ const FIGURES_PX: u32 = 18;
 const OURS_PX: u32 = 20;
 const OTHER_PX: u32 = 18;
 const CASE_GAP_PX: u32 = 12;
-const AXIS_PX: u32 = 20;
 
 /// Whether this chart has rows of this metric.
 pub(super) fn shows(metric: Metric) -> bool {
@@ -44,24 +43,8 @@ pub(super) fn charts(rows: &[Row]) -> String {
     format!(
         "<figure>\n<figcaption>latency<small>p50 · p99 · p99.9, less is better, logarithmic</small></figcaption>\n\
          <svg role=\"img\" aria-label=\"latency percentiles\" width=\"100%\" height=\"{y}\">\n{}{body}</svg>\n</figure>\n",
-        axis(scale, y)
+        axis(Metric::LatencyP50, scale, y)
     )
-}
-
-/// The powers of ten, as lines with their values at the top.
-fn axis(scale: Scale, height: u32) -> String {
-    let mut lines = String::new();
-    for decade in scale.decades() {
-        let x = scale.percent(decade);
-        let text = human::figure(Metric::LatencyP50, decade);
-        // The value is to the right of its line, so that the first one stays within the edge.
-        let _ = writeln!(
-            lines,
-            "<line class=\"grid\" x1=\"{x:.2}%\" x2=\"{x:.2}%\" y1=\"0\" y2=\"{height}\"/>\
-             <text class=\"tick\" x=\"{x:.2}%\" dx=\"4\" y=\"12\">{text}</text>"
-        );
-    }
-    lines
 }
 
 /// Draws one case from `y` on and returns where it ends.

@@ -2,6 +2,8 @@
 
 /// Charts whose largest figure is more than this many times the smallest are drawn on a logarithmic axis.
 const LINEAR_RANGE_MAX: f64 = 40.0;
+/// Marks of a linear axis.
+const TICKS_MAX: f64 = 5.0;
 /// Width of the axis, in percent; the rest is room for the text after the longest bar.
 const AXIS_PERCENT: f64 = 74.0;
 
@@ -45,10 +47,17 @@ impl Scale {
         share.clamp(0.0, 1.0) * AXIS_PERCENT
     }
 
-    /// The powers of ten within a logarithmic axis.
-    pub fn decades(self) -> Vec<f64> {
+    /// Where the axis is marked: the powers of ten of a logarithmic axis, round numbers of a linear one.
+    pub fn ticks(self) -> Vec<f64> {
         match self {
-            Scale::Linear { .. } => Vec::new(),
+            Scale::Linear { max } => {
+                // Of the steps 1, 2, 5, 10 the first that gives at most five.
+                let power = 10f64.powf((max / TICKS_MAX).log10().floor());
+                let step =
+                    [1.0, 2.0, 5.0, 10.0].map(|step| step * power).into_iter().find(|step| max / step <= TICKS_MAX);
+                let step = step.unwrap_or(max);
+                (1..).map(|number| f64::from(number) * step).take_while(|x| *x <= max * (1.0 + f64::EPSILON)).collect()
+            }
             Scale::Log { low, high } => {
                 std::iter::successors(Some(low), |x| Some(x * 10.0)).take_while(|x| *x <= high).collect()
             }
@@ -73,10 +82,12 @@ mod tests {
         let linear = Scale::for_bars([1.0, 10.0].into_iter());
         assert!(!linear.is_log());
         assert_eq!(linear.percent(5.0), AXIS_PERCENT / 2.0);
+        assert_eq!(linear.ticks(), [2.0, 4.0, 6.0, 8.0, 10.0]);
+        assert_eq!(Scale::Linear { max: 0.37 }.ticks().len(), 3);
         let log = Scale::for_bars([10.0, 1000.0].into_iter());
         assert!(log.is_log());
         assert_eq!(log.percent(1000.0), AXIS_PERCENT);
-        assert_eq!(log.decades(), [1.0, 10.0, 100.0, 1000.0]);
+        assert_eq!(log.ticks(), [1.0, 10.0, 100.0, 1000.0]);
         assert!(log.percent(10.0) > 0.0);
     }
 
@@ -85,6 +96,7 @@ mod tests {
         for figures in [vec![], vec![0.0], vec![f64::NAN], vec![-1.0, 0.0]] {
             let scale = Scale::for_bars(figures.into_iter());
             assert_eq!(scale.percent(0.0), 0.0);
+            assert!(scale.ticks().len() <= 5);
         }
         assert_eq!(Scale::for_dots([5.0, 50.0].into_iter()).percent(0.0), 0.0);
     }

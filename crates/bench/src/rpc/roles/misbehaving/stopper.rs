@@ -4,8 +4,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dunlin_lab::peer::{Control, Role};
-use dunlin_net::Transport;
-use dunlin_rpc::Endpoint;
+use dunlin_net::{PollPolicy, Transport};
+use dunlin_rpc::{Endpoint, EndpointConfig};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
@@ -68,7 +68,9 @@ impl OnTransport for Stop<'_> {
 
     fn run<T: Transport>(self, transport: T) -> Result<Stopped, BenchError> {
         let Stopper { setup, server, senders, stop } = self.stopper;
-        let endpoint = Endpoint::new(transport, setup.endpoint())?;
+        // The answer to a query comes only after the server has given up waiting for the stopped senders. Polling for it
+        // would cost the core more than everything else here.
+        let endpoint = Endpoint::new(transport, EndpointConfig { poll: PollPolicy::Sleep, ..setup.endpoint() })?;
         let server = server.parse()?;
         // The query itself is queued behind the places of the stopped senders, so the server has passed those when it
         // answers. Each query has its own session, since a stop outlasts the server's timeout of a silent session.

@@ -1,0 +1,192 @@
+//! Numbers by datagrams, Spec-S0: a server beside the one of RPC, and a client.
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use dunlin_net::poll::sleep_time;
+use dunlin_net::{Addr, AnyTransport, Transport};
+use dunlin_seq::Counter;
+use dunlin_seq::direct::{DirectClient, DirectConfig, DirectServer, DirectServerConfig, DirectServerStats};
+use dunlin_serve::metrics::{Family, Kind};
+use dunlin_serve::signals::EXIT_INTERRUPTED;
+use dunlin_serve::{Interrupt, addresses};
+
+use super::client::Target;
+use crate::commands::warn_of_exposure;
+use crate::output;
+
+/// How often the server publishes its counters.
+const PUBLISH_EVERY: Duration = Duration::from_millis(100);
+
+/// The server, on a thread of its own, until it is stopped or dropped.
+pub struct Direct {
+    addresses: Vec<Addr>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    stats: Stats,
+}
+
+/// The counters of a server, as of a moment ago.
+#[derive(Clone, Default)]
+pub struct Stats(Arc<Mutex<DirectServerStats>>);
+
+impl Stats {
+    /// The counters.
+    pub fn get(&self) -> DirectServerStats {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, stats: DirectServerStats) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = stats;
+    }
+
+    /// The counters as metrics.
+    pub fn families(&self) -> [Family; 4] {
+        let DirectServerStats { numbers, wrong_guesses, draws, foreign, unacquainted, stale, refused, .. } = self.get();
+        let unanswered = [("foreign", foreign), ("unacquainted", unacquainted), ("stale", stale), ("refused", refused)];
+        [
+            Family::one(Kind::Counter, "direct_numbers", "Numbers handed out by datagrams.", numbers),
+            Family::one(
+                Kind::Counter,
+                "direct_wrong_guesses",
+                "Of these, answers of eight bytes, since the guess of the upper half was wrong.",
+                wrong_guesses,
+            ),
+            Family::one(Kind::Counter, "direct_draws", "Additions to the counter for datagrams.", draws),
+            Family::events("direct_refused", "Datagrams that got no numbers.", unanswered),
+        ]
+    }
+}
+
+impl Direct {
+    /// Serves numbers of `counter` at `at`, if it has an address. If the thread fails, it interrupts the process.
+    ///
+    /// # Errors
+    /// If the addresses cannot be bound.
+    pub fn start(at: &[Addr], counter: &Arc<Counter>, interrupt: &Interrupt) -> Result<Option<Direct>> {
+        if at.is_empty() {
+            return Ok(None);
+        }
+        let (stop, stats): (Arc<AtomicBool>, Stats) = Default::default();
+        let (started, has_started) = mpsc::channel();
+        let (at, counter) = (at.to_vec(), counter.clone());
+        let (stopped, published, failing) = (stop.clone(), stats.clone(), Failing(interrupt.clone()));
+        let work = move || {
+            let _failing = failing;
+            let mut server = match open(&at, counter) {
+                Ok(server) => server,
+                // The other end waits.
+                Err(error) => return drop(started.send(Err(error))),
+            };
+            let _ = started.send(Ok(server.local_addrs()));
+            while !stopped.load(Ordering::Relaxed) {
+                let publish_at = Instant::now() + PUBLISH_EVERY;
+                server.run_until(|| stopped.load(Ordering::Relaxed) || Instant::now() >= publish_at);
+                published.set(server.stats());
+            }
+        };
+        let thread = thread::Builder::new().name("datagrams".into()).spawn(work).context("cannot start a thread")?;
+        let addresses = has_started.recv().context("the thread of the datagrams has failed")??;
+        let exposed = addresses.iter().filter(|address| addresses::is_exposed(address));
+        exposed.for_each(|address| warn_of_exposure(&address.to_string()));
+        Ok(Some(Direct { addresses, stop, thread: Some(thread), stats }))
+    }
+
+    /// Where it serves.
+    pub fn addresses(&self) -> &[Addr] {
+        &self.addresses
+    }
+
+    /// Its counters, which outlive it.
+    pub fn stats(&self) -> Stats {
+        self.stats.clone()
+    }
+
+    /// Ends the thread, and returns how many numbers it has handed out.
+    ///
+    /// # Errors
+    /// If the thread has failed.
+    pub fn stop(mut self) -> Result<u64> {
+        self.stop.store(true, Ordering::Relaxed);
+        let ended = self.thread.take().is_none_or(|thread| thread.join().is_ok());
+        anyhow::ensure!(ended, "the thread of the datagrams has failed: this is a bug; start the sequencer again");
+        Ok(self.stats.get().numbers)
+    }
+}
+
+impl Drop for Direct {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // `stop` tells that it has failed.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// Interrupts the process if the thread that owns it panics.
+struct Failing(Interrupt);
+
+impl Drop for Failing {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.set();
+        }
+    }
+}
+
+fn open(at: &[Addr], counter: Arc<Counter>) -> Result<DirectServer<AnyTransport>> {
+    let transport = AnyTransport::bind_all(at).context("--direct-at")?;
+    Ok(DirectServer::new(vec![transport], counter, DirectServerConfig::default())?)
+}
+
+/// Draws `count` numbers by datagrams, `at_once` calls at a time, and gives each to `show` as it comes. An error is
+/// printed, with its exit code.
+pub fn draw(
+    target: &Target,
+    interrupt: &Interrupt,
+    count: u64,
+    at_once: usize,
+    mut show: impl FnMut(u64) -> Result<()>,
+) -> Result<ExitCode> {
+    match try_draw(target, interrupt, count, at_once, &mut show) {
+        Ok(true) => Ok(ExitCode::SUCCESS),
+        Ok(false) => Ok(ExitCode::from(EXIT_INTERRUPTED)),
+        Err(error) => Ok(output::report(&error, ExitCode::from(crate::exit::FAILED))),
+    }
+}
+
+/// Whether all were drawn; if not, a signal came.
+fn try_draw(
+    target: &Target,
+    interrupt: &Interrupt,
+    count: u64,
+    at_once: usize,
+    show: &mut impl FnMut(u64) -> Result<()>,
+) -> Result<bool> {
+    let (transport, servers) = target.open()?;
+    let config = DirectConfig { timeout: target.timeout(), calls_max: at_once, ..DirectConfig::default() };
+    let mut client = DirectClient::new(transport, servers, config)?;
+    let (mut begun, mut shown, mut ended) = (0, 0, Vec::new());
+    while shown < count {
+        if interrupt.is_set() {
+            return Ok(false);
+        }
+        while begun < count && client.in_progress() < at_once {
+            client.ask(begun)?;
+            begun += 1;
+        }
+        let arrived = client.poll(|_, number| ended.push(number));
+        if arrived == 0 && ended.is_empty() {
+            let (now, due) = (client.transport().now(), client.next_due());
+            client.transport().wait(sleep_time(now, due));
+        }
+        for number in ended.drain(..) {
+            show(number?)?;
+            shown += 1;
+        }
+    }
+    Ok(true)
+}
