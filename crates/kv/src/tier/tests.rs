@@ -279,8 +279,7 @@ fn what_was_changed_while_it_was_read_is_not_what_was_read() {
         spawn_local(attend(shard.clone()));
         let cold = fill(&shard).await;
         let served = Rc::new(RefCell::new(Vec::new()));
-        for number in 0..2 {
-            let (name, ticket) = cold[number].clone();
+        for (number, (name, ticket)) in cold[..2].iter().cloned().enumerate() {
             let waiter = Box::new(Noting { name, number, shard: shard.clone(), served: served.clone() });
             shard.desk().unwrap().push(Parcel { ticket, rank: 1, cost: 1, client: 1, waiter });
         }
