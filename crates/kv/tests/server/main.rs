@@ -5,4 +5,3 @@ mod fragile;
 mod memory;
 mod panics;
 mod snapshots;
-mod tier;

@@ -10,7 +10,6 @@ pub mod serve;
 mod sets;
 mod snapshot;
 mod stats;
-mod tier;
 
 use std::process::ExitCode;
 
