@@ -675,3 +675,11 @@ fn a_primary_that_becomes_a_backup_has_no_locks() {
     Access::Read.encode(&mut read);
     assert_eq!(ask(&mut participant, Kind::Execute, &read), Err(Refusal::Recovering(primary)));
 }
+
+#[test]
+fn a_version_of_more_than_a_byte_is_no_answer() {
+    let status = |value: u64| take_status(&mut &[&[10][..], &value.to_le_bytes()].concat()[..]);
+    assert_eq!(status(0), Ok(Err(Refusal::Malformed)));
+    assert_eq!(status(2), Ok(Err(Refusal::OtherVersion { ours: 2 })));
+    assert!(status(256).is_err(), "its low byte would say that the request was malformed");
+}

@@ -177,8 +177,10 @@ pub fn take_status(from: &mut &[u8]) -> Result<Result<(), Refusal>, WireError> {
         7 => Refusal::Recovering(PartitionId(value as u32)),
         8 => Refusal::NoTable(TableId(value as u16)),
         9 => Refusal::NotLocked(value as u16),
-        10 if value == 0 => Refusal::Malformed,
-        10 => Refusal::OtherVersion { ours: value as u8 },
+        10 => match u8::try_from(value).map_err(|_| unknown)? {
+            0 => Refusal::Malformed,
+            ours => Refusal::OtherVersion { ours },
+        },
         11 => Refusal::OtherIncarnation { ours: value },
         12 => Refusal::Fenced,
         13 => Refusal::NotOrdered(TableId(value as u16)),
