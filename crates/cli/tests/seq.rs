@@ -6,6 +6,8 @@ use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use program::raft::{Directory, free_replica};
 use program::{Server, dunlin};
@@ -119,12 +121,19 @@ fn datagrams_and_requests_draw_from_one_counter() {
     assert!(last.get() > 2 * WRAP);
     rise(next(&name, "1"), 1);
     rise(next_by_datagrams(&far(&server), "1"), 1);
-    // Its counters are as of a tenth of a second ago.
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    let page = metrics(&server);
-    let count = |name: &str| page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok()).unwrap();
-    assert!(count("dunlin_seq_direct_numbers_total") >= 71, "{page}");
-    assert_eq!(count("dunlin_seq_numbers_total{core=\"0\"}"), 1, "{page}");
+    let count = |page: &str, name: &str| {
+        page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok()).unwrap()
+    };
+    let counted = |page: &str| {
+        (count(page, "dunlin_seq_direct_numbers_total") >= 71, count(page, "dunlin_seq_numbers_total{core=\"0\"}"))
+    };
+    // Its counters are as of some time ago.
+    let (mut page, patience) = (metrics(&server), Instant::now() + Duration::from_secs(10));
+    while counted(&page) != (true, 1) && Instant::now() < patience {
+        thread::sleep(Duration::from_millis(20));
+        page = metrics(&server);
+    }
+    assert_eq!(counted(&page), (true, 1), "{page}");
     let said = server.stop("-TERM");
     let next: u64 = said.trim().rsplit(' ').next().unwrap().parse().unwrap();
     assert!(said.contains("numbers handed out; go on with --start") && next > last.get(), "{said}");

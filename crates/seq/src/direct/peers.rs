@@ -1,7 +1,7 @@
 //! The clients whose routes a server knows.
 //!
 //! A packet of a known client carries its route, so the lookup costs nothing. A client becomes known with its first
-//! request that names the server's incarnation, since strangers do not know it. Whoever has asked once does, and may
+//! request that names the server's incarnation, since strangers do not know it. A client that has asked once does, and may
 //! forge addresses, so the table has a limit. There, a client that was silent for long makes room. If there is none,
 //! unknown clients are answered by address, which is slower.
 //!

@@ -9,7 +9,7 @@
 //! A member that has failed by the cluster manager has stopped by its own clock before ([`Standing`]). If it is heard
 //! again before a configuration has left it out, it goes on with its data: nothing was committed without it. That is
 //! why a configuration is published only in the epoch of the cluster manager in which it was decided: no member can have
-//! come back in between. Whoever comes back later reads the configuration first.
+//! come back in between. A member that comes back later reads the configuration first.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -395,7 +395,7 @@ impl<C: Coordinator> Agent<C> {
             let (making, late) = (pin!(self.make_table(&wanted)), pin!(self.sleep(MAKE_TIME)));
             let made = select(making, late).await;
             let late = "the cluster manager does not answer: look whether the table is there, and ask again";
-            // Whoever asked may be gone.
+            // The caller may be gone.
             let _ = answer.send(match made {
                 Either::Left((answer, _)) => answer,
                 Either::Right(((), _)) => Answer::NotNow(late.into()),

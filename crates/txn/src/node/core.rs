@@ -187,7 +187,7 @@ impl<T: Transport + 'static> Core for TxnCore<T> {
 
     fn read(&mut self, letter: Letter) -> Pace {
         let inside = &self.0;
-        // Whoever waits for an answer may be gone.
+        // The caller may be gone.
         match letter {
             Letter::Become(LetterBecome(identity, done)) => {
                 inside.become_member(&identity);

@@ -386,7 +386,7 @@ mod tests {
         let lost: Vec<u32> = alone.lost().map(|partition| partition.0).collect();
         assert_eq!(lost, [6, 7, 8, 9, 10, 11]);
         alone.check().unwrap();
-        // A lost partition stays lost, whoever comes.
+        // A lost partition stays lost, whichever member joins.
         let (later, _) = settle(alone, &members(1..=4, 11));
         assert_eq!(later.lost().count(), 12, "the one with the other half has failed, too");
         let (later, _) = settle(half, &live);
