@@ -90,7 +90,7 @@ fn services_that_are_asked_are_asked_in_the_same_way() {
         let has = |name: &str| command.get_arguments().any(|argument| argument.get_long() == Some(name));
         let is_client = has("timeout") || words.starts_with("dunlin top") || words.starts_with("dunlin kv stats");
         assert!(!is_client || has("at"), "{words} is asked where?");
-        let is_server = words.ends_with(" serve") || words.ends_with(" replica");
+        let is_server = [" serve", " replica", " proxy"].iter().any(|word| words.ends_with(word));
         assert_eq!(is_server, has("config") && has("print-config"), "{words}");
     });
 }

@@ -8,6 +8,7 @@
 //! | Module | What it holds |
 //! |---|---|
 //! | [`client`] | operations over one endpoint, each to the core that owns its key |
+//! | [`cluster`] | a client of several servers with replicas, and how a server that comes back is filled |
 //! | [`memcached`] | memcached's protocol over TCP and Unix sockets |
 //! | [`metrics`] | the counters of a core, and how they are exported |
 //! | [`routing`] | which core owns a key |
@@ -19,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+pub mod cluster;
 pub mod memcached;
 pub mod metrics;
 #[cfg(feature = "mutations")]
@@ -33,5 +35,6 @@ pub mod transfer;
 pub mod wire;
 
 pub use client::KvClient;
+pub use cluster::KvCluster;
 pub use service::KvService;
 pub use shard::Shard;

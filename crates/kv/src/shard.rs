@@ -1,11 +1,14 @@
 //! The state of one core of a server: a partition, its place in the routing, and its counters.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::rc::Rc;
 
 use dunlin_store::{Moment, Store, UnixSeconds};
 
 use crate::metrics::CoreMetrics;
 use crate::routing::{Core, Routing};
+use crate::service::Replica;
+use crate::wire::Status;
 
 /// A partition and its part of the keys. One thread owns it; the rpc service and the memcached connections of that
 /// thread share it.
@@ -20,6 +23,8 @@ pub struct Shard<S> {
     routing: Routing,
     core: Core,
     moment: Cell<Moment>,
+    /// What it is in a cluster, if anything.
+    replica: OnceCell<Rc<Replica>>,
 }
 
 /// Requests that are not an operation of this core.
@@ -45,6 +50,7 @@ impl<S: Store> Shard<S> {
             routing,
             core,
             moment: Cell::default(),
+            replica: OnceCell::new(),
         }
     }
 
@@ -72,6 +78,24 @@ impl<S: Store> Shard<S> {
     #[inline]
     pub fn now(&self) -> UnixSeconds {
         self.moment.get().now
+    }
+
+    /// Makes it part of a replica of a cluster, before its service is registered. Does nothing the second time.
+    pub fn join_cluster(&self, replica: Replica) {
+        // It is part of one already.
+        let _ = self.replica.set(Rc::new(replica));
+    }
+
+    /// Returns what it is in a cluster.
+    pub(crate) fn replica(&self) -> Option<&Rc<Replica>> {
+        self.replica.get()
+    }
+
+    /// Returns why an operation that is not of the cluster's own protocol must be refused, if so: a replica that is not
+    /// complete must not be read, and writes must reach all replicas.
+    #[inline]
+    pub(crate) fn refusal(&self, is_read: bool) -> Option<Status> {
+        self.replica.get().and_then(|replica| replica.refusal(is_read))
     }
 
     /// Returns the number of this core.

@@ -9,6 +9,7 @@
 //! - **The server** keeps the operations that cannot run at once in a [`RequestQueue`], which decides what runs next:
 //!   in order of arrival, by exact rank, or by levels. The queue is bounded, and nothing in it starves. A client that
 //!   marks everything as urgent is served first only for its fair share, plus a bounded lead.
+//! - **The replica** that a client reads is a [`ChooseReplica`]: in turn, least outstanding, or C3's ranking.
 //! - **The simulator** ([`simulator`]) runs both in virtual time, for the figures of the thesis.
 //!
 //! Start reading at `policy.rs`, then `queue/mod.rs`.
@@ -19,6 +20,7 @@ mod levels;
 mod opset;
 mod policy;
 mod queue;
+mod replica;
 pub mod simulator;
 
 pub use cost::{CostEstimate, Residence};
@@ -28,3 +30,4 @@ pub use policy::{Policy, SlackReading};
 pub use queue::{
     Ageing, CLIENTS_MAX, ConfigError, DEMOTED_ONE_IN, Damping, Full, Order, QueueConfig, RequestQueue, Tag,
 };
+pub use replica::{C3Ranking, ChooseReplica, LeastOutstanding, RoundRobin, Told};

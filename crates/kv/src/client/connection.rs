@@ -2,7 +2,7 @@
 //! were not used recently are first probed with a request: if an operation were sent on a session that has ended, it
 //! would be unknown whether it was executed.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use dunlin_net::random::Random;
@@ -32,12 +32,22 @@ pub(super) struct Connection<T: Transport> {
     opening: Joint<Result<Rc<Links>, KvError>>,
     /// The source of random pauses.
     random: RefCell<Random>,
+    /// The only incarnation of the server that operations may be sent to, if that is not any.
+    pinned: Cell<Option<u64>>,
 }
 
 impl<T: Transport + 'static> Connection<T> {
     pub fn new(endpoint: Rc<Endpoint<T>>, server: Addr, config: ClientConfig) -> Connection<T> {
         let random = RefCell::new(Random::new(endpoint.now()));
-        Connection { endpoint, server, config, links: Shared::new(UNUSED_NANOS_MAX), opening: Joint::new(), random }
+        Connection {
+            endpoint,
+            server,
+            config,
+            links: Shared::new(UNUSED_NANOS_MAX),
+            opening: Joint::new(),
+            random,
+            pinned: Cell::new(None),
+        }
     }
 
     /// Returns the sessions, if they exist and were in use until `now`.
@@ -73,7 +83,13 @@ impl<T: Transport + 'static> Connection<T> {
                 }
                 self.leave(&links);
             }
-            Links::open(&self.endpoint, &self.server, &self.config).await.map(Rc::new)
+            let links = Links::open(&self.endpoint, &self.server, &self.config).await?;
+            match self.pinned.get() {
+                Some(pinned) if pinned != links.map.incarnation => {
+                    Err(KvError::Restarted { server: self.server.clone() })
+                }
+                _ => Ok(Rc::new(links)),
+            }
         };
         let links = self.links.get(|| self.endpoint.now(), open).await?;
         self.used(&links);
@@ -98,6 +114,11 @@ impl<T: Transport + 'static> Connection<T> {
     /// opens new ones. Does nothing if another task has already done so.
     pub fn leave(&self, links: &Rc<Links>) {
         self.links.detach(links);
+    }
+
+    /// Has all later operations fail once the server has another incarnation than this.
+    pub fn pin(&self, incarnation: u64) {
+        self.pinned.set(Some(incarnation));
     }
 
     /// Closes the sessions and forgets them.

@@ -69,6 +69,18 @@ pub enum KvError {
         /// The server.
         server: Addr,
     },
+    /// The server is another one than the client is to ask: it was restarted. Nothing was sent.
+    #[error("the server at {server} was restarted")]
+    Restarted {
+        /// The server.
+        server: Addr,
+    },
+    /// The server is a replica that must not be read yet. Nothing was done.
+    #[error("{server} is a replica that is not complete: it must be filled before it is read")]
+    Closed {
+        /// The server.
+        server: Addr,
+    },
     /// The deadline passed before the request was sent.
     #[error("the deadline passed before the request was sent")]
     Late,

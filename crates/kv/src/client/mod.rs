@@ -7,6 +7,7 @@
 //! | `operations` | the operations on one key |
 //! | `multiget` | many keys: a request to each owner |
 //! | `scan` | all items |
+//! | `replica` | what clusters ask of a replica |
 //! | [`pipeline`](Pipeline) | operations without futures, for load generators |
 
 mod config;
@@ -16,6 +17,7 @@ mod links;
 mod multiget;
 mod operations;
 mod pipeline;
+mod replica;
 mod scan;
 mod value;
 
@@ -27,6 +29,7 @@ use dunlin_rpc::Endpoint;
 pub use config::ClientConfig;
 use connection::Connection;
 pub use error::{KvError, Outcome};
+pub(crate) use operations::check_key;
 pub use pipeline::{Finished, Pipeline};
 pub use value::Value;
 

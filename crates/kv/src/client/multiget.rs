@@ -126,6 +126,9 @@ impl<T: Transport + 'static> KvClient<T> {
                     self.connection.leave(links);
                     wanted.push(key);
                 }
+                Found::None(Status::Closed) => {
+                    return Err(KvError::Closed { server: self.connection.server.clone() });
+                }
                 Found::None(Status::Failed) => return Err(KvError::ServerFailed),
                 Found::None(_) => return Err(KvError::BadAnswer),
             }

@@ -45,7 +45,7 @@ impl Drop for InFlight<'_> {
 }
 
 /// Rejects an invalid key before anything is sent.
-pub(super) fn check_key(key: &[u8]) -> Result<(), KeyError> {
+pub(crate) fn check_key(key: &[u8]) -> Result<(), KeyError> {
     match key.len() {
         0 => Err(KeyError::Empty),
         1..=KEY_BYTES_MAX => Ok(()),
@@ -280,12 +280,23 @@ impl<T: Transport + 'static> KvClient<T> {
         plain(&self.ask(&links, links.core(0), SNAPSHOT).await?)
     }
 
-    /// Sends one request to one core, without retries.
+    /// Sends one empty request to one core, without retries.
     async fn ask(&self, links: &Rc<Links>, core: &CoreLink, req_type: u8) -> Result<MsgBuf, KvError> {
+        self.ask_with(links, core, req_type, MsgBuf::with_len(0)?).await
+    }
+
+    /// Sends one request to one core, without retries.
+    pub(super) async fn ask_with(
+        &self,
+        links: &Rc<Links>,
+        core: &CoreLink,
+        req_type: u8,
+        request: MsgBuf,
+    ) -> Result<MsgBuf, KvError> {
         let lane = &core.lanes[core.choose()];
         let _counted = InFlight::new(&lane.in_flight);
         let options = self.config.deadline.map(CallOptions::timeout).unwrap_or_default();
-        let reply = lane.session.call_with(req_type, MsgBuf::with_len(0)?, options).await;
+        let reply = lane.session.call_with(req_type, request, options).await;
         self.connection.used(links);
         reply.map(|reply| reply.response).map_err(|failure| self.failed(links, failure.error))
     }
@@ -350,6 +361,8 @@ impl<T: Transport + 'static> KvClient<T> {
                     self.connection.leave(&links);
                     Ok(Attempt::Again(KvError::Moved { server: self.connection.server.clone() }))
                 }
+                Some(Status::Closed) => Err(KvError::Closed { server: self.connection.server.clone() }),
+                Some(Status::Unsupported) => Err(KvError::Unsupported),
                 _ => Ok(Attempt::Done(reply.response)),
             },
             Err(failure) if matches!(failure.error, CallError::Busy) => {

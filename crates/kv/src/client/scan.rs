@@ -10,7 +10,7 @@ use dunlin_rpc::{CallOptions, MsgBuf};
 use super::KvClient;
 use super::error::KvError;
 use super::links::{CoreLink, Links};
-use crate::wire::{SCAN, Scan, ScanAnswer};
+use crate::wire::{SCAN, Scan, ScanAnswer, Status};
 
 impl<T: Transport + 'static> KvClient<T> {
     /// Passes every item of the server to `each` once, in no particular order, until `each` breaks.
@@ -27,6 +27,9 @@ impl<T: Transport + 'static> KvClient<T> {
             let mut next = Some(0);
             while let Some(from) = next {
                 let response = self.scan_from(&links, core, from).await?;
+                if Status::of(&response) == Some(Status::Closed) {
+                    return Err(KvError::Closed { server: self.connection.server.clone() });
+                }
                 let answer = ScanAnswer::parse(&response).ok_or(KvError::BadAnswer)?;
                 // With a server that goes backwards, the scan would never end.
                 next = answer.next.filter(|next| *next > from);

@@ -10,6 +10,7 @@
 //! | listen, assign connections to cores | [`Acceptor`], which gives each [`Socket`] to a core's [`Service::adopt`] |
 //! | a core | a [`Backend`] in a [`Service`], on a tokio current-thread runtime with a `LocalSet` |
 //! | commands forwarded by another core | [`Batch::run`] on the partition until it is [`Ran::Over`], with other tasks or a turn of the core in between; then return the batch |
+//! | a cluster instead of a partition | a [`Forwarder`] |
 //! | statistics | [`CoreState::report`] |
 //!
 //! Answers are those of memcached 1.6.45, byte for byte, unless `execute` says otherwise. Commands for features that
@@ -25,6 +26,7 @@ mod connections;
 mod counters;
 mod dump;
 mod execute;
+mod forward;
 mod hosts;
 pub mod limits;
 mod lookout;
@@ -44,6 +46,7 @@ pub use budget::{CONNECTION_BYTES_DEFAULT, CORE_BYTES_MIN, HOLD_SECONDS_MAX};
 pub use connections::{Activity, ConnectionReport, Connections};
 pub use counters::{COUNTS, Count, Counters, Counts};
 pub use dump::{DumpPart, DumpRest};
+pub use forward::{Forwarder, KEYS_AT_ONCE};
 pub use lookout::LOOK_DEFAULT;
 pub use service::{Service, Settings};
 pub use session::{Progress, Session};

@@ -1,13 +1,17 @@
 //! Settings of a server.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use dunlin_net::Addr;
 use dunlin_serve::Interrupt;
 use dunlin_store::{KeyFunction, Mode};
 
+use crate::cluster::Description;
 use crate::memcached::{CONNECTION_BYTES_DEFAULT, LOOK_DEFAULT, Listen};
+use crate::service::{Fence, Replica};
+use crate::wire::ReplicaState;
 
 /// Default maximum number of memcached connections. memcached's own default is 1024, which ten thousand idle clients
 /// exceed.
@@ -23,6 +27,31 @@ pub const HANG_MAX_DEFAULT: Duration = Duration::from_secs(10);
 
 /// Default interval at which a server updates its partitions' time.
 pub const TICK_DEFAULT: Duration = Duration::from_millis(100);
+
+/// What a server is in a cluster.
+#[derive(Debug, Clone)]
+pub struct ReplicaConfig {
+    /// Its name in the description.
+    pub server: String,
+    /// The cluster.
+    pub cluster: Description,
+    /// Decides in which epoch it may serve, if there is a cluster manager.
+    pub fence: Option<Arc<dyn Fence>>,
+    /// Whether it may be read from the start: only if the cluster is new.
+    pub state: ReplicaState,
+}
+
+impl ReplicaConfig {
+    /// Returns the state of a core.
+    pub(super) fn of_core(&self) -> Replica {
+        let replica = Replica::new(&self.server, self.cluster.fingerprint(), self.cluster.partitions());
+        let replica = replica.in_state(self.state);
+        match &self.fence {
+            Some(fence) => replica.fenced(fence.clone()),
+            None => replica,
+        }
+    }
+}
 
 /// Settings of a server. Start from `ServerConfig::default()`, which listens nowhere.
 #[derive(Debug, Clone)]
@@ -66,6 +95,8 @@ pub struct ServerConfig {
     /// The interval at which partitions get the time, drop expired items, and are flushed if a scheduled time has come.
     /// Above zero.
     pub tick: Duration,
+    /// What it is in a cluster. Such a server has no snapshot and no memcached clients of its own.
+    pub replica: Option<ReplicaConfig>,
     /// Rung when a core fails, so that a waiting thread checks the server.
     pub interrupt: Interrupt,
 }
@@ -88,6 +119,7 @@ impl Default for ServerConfig {
             patience: Duration::from_secs(2),
             hang_max: HANG_MAX_DEFAULT,
             tick: TICK_DEFAULT,
+            replica: None,
             interrupt: Interrupt::default(),
         }
     }

@@ -52,6 +52,9 @@ impl<T: Transport + 'static, P: Sweep + 'static> Service<T> for Cores<P> {
         };
         let shard = Shard::new(partition, self.routing, site.core);
         shard.set_moment(moment());
+        if let Some(replica) = &self.config.replica {
+            shard.join_cluster(replica.of_core());
+        }
         let core = KvCore {
             endpoint: site.endpoint,
             shard: shard.into(),

@@ -20,6 +20,12 @@ pub enum ServerError {
         /// The number of cores.
         cores: u16,
     },
+    /// A replica of a cluster has a snapshot or memcached clients of its own.
+    #[error("a replica of a cluster has no {what}: items come and go by the cluster's protocol only")]
+    Replica {
+        /// What it cannot have.
+        what: &'static str,
+    },
     /// Threads, endpoints or the metrics port are unavailable.
     #[error(transparent)]
     Serve(ServeError),

@@ -33,7 +33,9 @@ use dunlin_store::snapshot::{Progress, Report};
 use dunlin_store::{Mode, Partition, PartitionConfig, PartitionError, Shape, Sweep};
 use tokio::sync::oneshot::error::TryRecvError;
 
-pub use config::{CONNECTIONS_MAX_DEFAULT, HANG_MAX_DEFAULT, IDLE_MAX_DEFAULT, ServerConfig, TICK_DEFAULT};
+pub use config::{
+    CONNECTIONS_MAX_DEFAULT, HANG_MAX_DEFAULT, IDLE_MAX_DEFAULT, ReplicaConfig, ServerConfig, TICK_DEFAULT,
+};
 pub use error::ServerError;
 
 use crate::memcached::Listen;
@@ -91,6 +93,12 @@ impl<P: Sweep + 'static> Server<P> {
         loading: impl Fn(Progress) + Send + Sync + 'static,
     ) -> Result<Server<P>, ServerError> {
         let cores = config.cores;
+        if config.replica.is_some() {
+            // Other replicas would not hear of their changes, and a snapshot is older than those.
+            let what = if config.snapshot.is_some() { Some("snapshot") } else { None };
+            let what = if config.memcached.is_empty() { what } else { Some("memcached clients of its own") };
+            what.map_or(Ok(()), |what| Err(ServerError::Replica { what }))?;
+        }
         let mut random = [0; 24];
         getrandom::fill(&mut random)
             .map_err(|why| ServeError::System { what: "random numbers", why: why.to_string() })?;

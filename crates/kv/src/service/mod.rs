@@ -5,6 +5,7 @@
 
 mod multiget;
 mod postponed;
+mod replica;
 mod scan;
 mod single;
 mod wall;
@@ -17,6 +18,7 @@ use dunlin_rpc::{DeferredRequest, Endpoint, RegisterError};
 use dunlin_store::{Store, Visit};
 
 use self::postponed::Postponed;
+pub use self::replica::{CHANGED_KEYS_MAX, Fence, Replica};
 use crate::metrics::{CoreStats, Operation, Outcome, ServerStats, Timing};
 use crate::shard::Shard;
 use crate::wire::{FLUSH, MAP, MULTI_GET, OPERATE, SCAN, SNAPSHOT, STATS, ServerMap, Status};
@@ -64,6 +66,7 @@ pub struct Identity {
 pub struct KvService<S> {
     shard: Rc<Shard<S>>,
     map: Rc<[u8]>,
+    incarnation: u64,
     identity: Identity,
     snapshot_taker: Rc<RefCell<Option<SnapshotTaker>>>,
     more_stats: Rc<RefCell<Vec<MoreStats>>>,
@@ -77,6 +80,7 @@ impl<S: Store + Visit + 'static> KvService<S> {
         KvService {
             shard,
             map: encoded.into(),
+            incarnation: map.incarnation,
             identity: Identity::default(),
             snapshot_taker: Rc::default(),
             more_stats: Rc::default(),
@@ -119,12 +123,18 @@ impl<S: Store + Visit + 'static> KvService<S> {
         self.register_stats(endpoint)?;
         let shard = self.shard.clone();
         endpoint.register(FLUSH, move |request| {
+            if let Some(status) = shard.refusal(false) {
+                return request.respond(&[status as u8]);
+            }
             shard.store.borrow_mut().flush();
             shard.metrics.borrow_mut().count(Operation::Flush, Outcome::Hit);
             request.respond(&[Status::Done as u8]);
         })?;
         let shard = self.shard.clone();
         endpoint.register(SCAN, move |request| scan::scan(&shard, request))?;
+        if let Some(replica) = self.shard.replica() {
+            replica::register(&self.shard, replica, self.incarnation, endpoint)?;
+        }
         let taker = self.snapshot_taker.clone();
         endpoint.register(SNAPSHOT, move |request| match &mut *taker.borrow_mut() {
             Some(take) => match request.defer() {

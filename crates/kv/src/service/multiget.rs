@@ -22,6 +22,9 @@ pub(super) fn multi_get<S: Store>(shard: &Shard<S>, timing: &Timing, request: Re
         shard.count_stray(false);
         return request.respond(&[Status::Malformed as u8]);
     };
+    if let Some(status) = shard.refusal(true) {
+        return request.respond(&[status as u8]);
+    }
     let count = keys.clone().count();
     let mut metrics = shard.metrics.borrow_mut();
     let collected = collect(shard, &mut metrics, keys);

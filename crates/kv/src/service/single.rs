@@ -120,6 +120,9 @@ pub(super) fn operate_late<S: Store>(shard: &Shard<S>, request: DeferredRequest,
 #[inline]
 fn prepare<'a, S: Store>(shard: &Shard<S>, store: &S, request: &'a [u8]) -> Work<'a> {
     let Some(operation) = Operation::parse(request) else { return stray(shard, Status::Malformed) };
+    if let Some(status) = shard.refusal(operation.is_read()) {
+        return Work::Refuse(status);
+    }
     match store.key(operation.key()) {
         Ok(key) if shard.owns(key.bytes()) => Work::Operation(operation, key),
         Ok(_) => stray(shard, Status::NotOwned),

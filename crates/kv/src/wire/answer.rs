@@ -34,6 +34,8 @@ pub enum Status {
     Unsupported = 11,
     /// The server tried, and failed.
     Failed = 12,
+    /// The server is a replica of a cluster that must not be read: it is empty, or being filled.
+    Closed = 16,
 }
 
 impl Status {
@@ -53,6 +55,7 @@ impl Status {
             10 => Status::Later,
             11 => Status::Unsupported,
             12 => Status::Failed,
+            16 => Status::Closed,
             _ => return None,
         })
     }

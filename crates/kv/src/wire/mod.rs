@@ -8,6 +8,7 @@
 //! | [`answer`](Answer) | their responses |
 //! | [`multiget`](MultiGet) | many keys in one request |
 //! | [`scan`](Scan) | all items, piece by piece |
+//! | [`replica`](Replicate) | replicas of a cluster |
 //! | [`map`](ServerMap) | which core owns which keys, and the limits |
 
 mod answer;
@@ -15,6 +16,7 @@ mod bytes;
 mod map;
 mod multiget;
 mod operation;
+mod replica;
 mod scan;
 #[cfg(test)]
 mod tests;
@@ -23,6 +25,11 @@ pub use answer::{Answer, ItemFacts, NumberAnswer, Status, ValueAnswer};
 pub use map::{ADDRESSES_PER_CORE_MAX, Limits, ServerMap};
 pub use multiget::{Found, MultiGet, MultiGetAnswer, MultiGetAnswerWriter};
 pub use operation::{Operation, Touch};
+pub(crate) use replica::PartitionScanWriter;
+pub use replica::{
+    FILL, PartitionScan, PartitionScanAnswer, REPLICA, REPLICATE, ReplicaInfo, ReplicaState, Replicate,
+    SCAN_PARTITIONS, TURN, Turn, Verdict, Version, VersionedItem, VersionedItems, parse_fill,
+};
 pub use scan::{SCAN_BYTES, SCAN_VALUE_BYTES_MAX, Scan, ScanAnswer, ScanAnswerWriter, Scanned};
 
 /// Version of these messages. A client rejects a map of another version.

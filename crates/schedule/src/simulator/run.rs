@@ -8,12 +8,12 @@ use std::collections::BinaryHeap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::cluster::{Chooser, Placement, Told};
+use super::cluster::{Chooser, Placement};
 use super::outcome::{Correlation, Latencies};
 use super::random::Random;
 use super::workload::{KeyDraws, SizeDraws, partition};
 use super::{Contender, Costs, Outcome, Setting, SettingError, Trace};
-use crate::{Opsets, Policy, RequestQueue, Tag};
+use crate::{Opsets, Policy, RequestQueue, Tag, Told};
 
 /// The sequence of random numbers for the load.
 const LOAD: u64 = 0;

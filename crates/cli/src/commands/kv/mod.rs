@@ -1,11 +1,13 @@
 //! `dunlin kv`: a key-value server, and its clients.
 
 mod client;
+mod cluster;
 mod deletes;
 pub mod dump;
 mod gets;
 pub mod load;
 mod mgets;
+mod proxy;
 pub mod serve;
 mod sets;
 mod snapshot;
@@ -28,7 +30,9 @@ Examples, in two terminals:
   dunlin kv get bird
   dunlin kv mget bird fish --at udp://127.0.0.1:7700
   dunlin kv load words.tsv
-  dunlin kv stats")]
+  dunlin kv stats
+
+Several servers with replicas: dunlin kv cluster --help. For memcached clients: dunlin kv proxy --help.")]
 pub struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -45,12 +49,17 @@ enum Command {
     Load(load::Arguments),
     Dump(dump::Arguments),
     Stats(stats::Arguments),
+    Cluster(cluster::Arguments),
+    Proxy(proxy::Arguments),
 }
 
 impl Arguments {
     /// Whether it is a server command.
     pub fn serves(&self) -> bool {
-        matches!(self.command, Command::Serve(_))
+        match &self.command {
+            Command::Cluster(arguments) => arguments.serves(),
+            command => matches!(command, Command::Serve(_) | Command::Proxy(_)),
+        }
     }
 }
 
@@ -66,5 +75,7 @@ pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
         Command::Dump(arguments) => dump::run(&arguments, &interrupt),
         Command::Load(arguments) => load::run(&arguments, &interrupt),
         Command::Stats(arguments) => stats::run(&arguments),
+        Command::Cluster(arguments) => cluster::run(arguments, &interrupt),
+        Command::Proxy(arguments) => proxy::run(&arguments, &interrupt),
     }
 }

@@ -96,7 +96,7 @@ pub struct Arguments {
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum ModeArgument {
+pub enum ModeArgument {
     Cache,
     Store,
 }

@@ -14,7 +14,7 @@ use crate::arguments::time::time;
 use crate::arguments::value;
 
 /// How long an item may live, from when it is stored: ten years. The server keeps times until 2106.
-const LIFE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(10 * 365 * 86_400);
+pub const LIFE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(10 * 365 * 86_400);
 
 /// Store a value
 ///
@@ -53,14 +53,7 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     ask(&arguments.server, async |client| {
         let value = value(&arguments.value, dunlin_store::VALUE_BYTES_MAX)?;
-        let expires = arguments.expires.map(|after| unix_seconds(SystemTime::now() + after)).transpose()?;
-        let condition = match arguments.condition {
-            None => dunlin_store::Condition::Always,
-            Some(Condition::Absent) => dunlin_store::Condition::Absent,
-            Some(Condition::Present) => dunlin_store::Condition::Present,
-            Some(Condition::Version(version)) => dunlin_store::Condition::Unchanged(version),
-        };
-        let put = Put { flags: arguments.flags, expires, condition, ..Put::default() };
+        let put = put(arguments.flags, arguments.expires, arguments.condition)?;
         match client.put(arguments.key.as_bytes(), &value, put).await {
             Ok(_) => Ok(Found::All),
             Err(KvError::Refused(why @ (Refused::NotFound | Refused::Exists | Refused::Changed))) => {
@@ -70,6 +63,18 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             Err(error) => Err(error.into()),
         }
     })
+}
+
+/// What is stored beside a value, and on which condition.
+pub fn put(flags: u32, expires: Option<Duration>, condition: Option<Condition>) -> Result<Put> {
+    let expires = expires.map(|after| unix_seconds(SystemTime::now() + after)).transpose()?;
+    let condition = match condition {
+        None => dunlin_store::Condition::Always,
+        Some(Condition::Absent) => dunlin_store::Condition::Absent,
+        Some(Condition::Present) => dunlin_store::Condition::Present,
+        Some(Condition::Version(version)) => dunlin_store::Condition::Unchanged(version),
+    };
+    Ok(Put { flags, expires, condition, ..Put::default() })
 }
 
 /// Rounded up: an item lives at least as long as asked.

@@ -1,0 +1,42 @@
+//! `dunlin kv cluster refill`.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use dunlin_kv::cluster::ClusterConfig;
+
+use super::place::{Target, ask};
+use crate::arguments::size::human_bytes;
+use crate::commands::kv::client::Found;
+use crate::output;
+
+/// Fill a server from other replicas, then let it be read
+///
+/// It drops what it holds, takes writes at once, and reads when all is copied. What is written or deleted meanwhile
+/// wins over what is copied. Only if each of its partitions has another replica that is open. With a cluster manager,
+/// servers do this by themselves.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  dunlin kv cluster refill b --at file:shop.toml")]
+pub struct Arguments {
+    #[command(flatten)]
+    target: Target,
+    /// The name of the server
+    name: String,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    ask(&arguments.target, ClusterConfig::default(), async |cluster| {
+        let name = &arguments.name;
+        ensure!(cluster.cluster().replicas() > 1, "with replicas = 1 there is nothing to fill {name} from");
+        let begun = std::time::Instant::now();
+        let refilled = cluster.refill(name).await?;
+        let took = Duration::from_millis(begun.elapsed().as_millis() as u64);
+        let (items, bytes, sources) = (refilled.items, human_bytes(refilled.bytes), refilled.sources);
+        output::line(format_args!("{name} is open: {items} items of {bytes} from {sources} servers in {took:?}"))?;
+        Ok(Found::All)
+    })
+}

@@ -1,0 +1,106 @@
+//! What clusters ask of one server that is a replica.
+
+use dunlin_net::Transport;
+use dunlin_rpc::{CallError, MsgBuf};
+
+use super::KvClient;
+use super::error::KvError;
+use crate::wire::{
+    FILL, Operation, PartitionScan, REPLICA, REPLICATE, ReplicaInfo, Replicate, SCAN_PARTITIONS, Status, TURN, Turn,
+    Verdict,
+};
+
+/// Attempts of a write that reached a core which does not own its key.
+const ATTEMPTS_MAX: u32 = 3;
+
+impl<T: Transport + 'static> KvClient<T> {
+    /// Has all later operations fail once the server is restarted: with [`KvError::Restarted`], before anything is
+    /// sent.
+    pub(crate) fn pin(&self, incarnation: u64) {
+        self.connection.pin(incarnation);
+    }
+
+    /// Asks every core what it is.
+    pub(crate) async fn replica_infos(&self) -> Result<Vec<ReplicaInfo>, KvError> {
+        let links = self.connection.links().await?;
+        let mut infos = Vec::new();
+        for core in &links.cores {
+            let response = match self.ask_with(&links, core, REPLICA, MsgBuf::with_len(0)?).await {
+                Err(KvError::Call { error: CallError::NoHandler }) => return Err(KvError::Unsupported),
+                response => response?,
+            };
+            infos.push(ReplicaInfo::parse(&response).ok_or(KvError::BadAnswer)?);
+        }
+        Ok(infos)
+    }
+
+    /// Has every core change its state.
+    pub(crate) async fn turn(&self, turn: Turn) -> Result<Status, KvError> {
+        let links = self.connection.links().await?;
+        for core in &links.cores {
+            let response = self.ask_with(&links, core, TURN, MsgBuf::copy_from(&turn.encode())?).await?;
+            match Status::of(&response).ok_or(KvError::BadAnswer)? {
+                Status::Done => {}
+                status => return Ok(status),
+            }
+        }
+        Ok(Status::Done)
+    }
+
+    /// Writes to this replica. Writes that a busy core pushes back are retried until the deadline.
+    pub(crate) async fn replicate(&self, head: &Replicate, operation: &Operation<'_>) -> Result<Verdict, KvError> {
+        let deadline = self.deadline();
+        let (mut attempts, mut pushed_back) = (1, 0);
+        loop {
+            let links = self.connection.links().await?;
+            let core = links.owner(operation.key());
+            let request = MsgBuf::written(Replicate::BYTES + operation.encoded_len(), |out| {
+                let (head_bytes, rest) = out.split_at_mut(Replicate::BYTES);
+                head.encode(head_bytes);
+                Replicate::BYTES + operation.encode(rest)
+            })?;
+            let options = Self::time_left(deadline, self.connection.endpoint.now())?;
+            let reply = core.lanes[core.choose()].session.call_with(REPLICATE, request, options).await;
+            self.connection.used(&links);
+            match reply {
+                Ok(reply) => match Verdict::parse(&reply.response).ok_or(KvError::BadAnswer)? {
+                    Verdict::NotOwned if attempts < ATTEMPTS_MAX => {
+                        self.connection.leave(&links);
+                        attempts += 1;
+                    }
+                    verdict => return Ok(verdict),
+                },
+                Err(failure) if matches!(failure.error, CallError::Busy) => {
+                    if !self.connection.wait_for_busy_core(pushed_back, deadline).await {
+                        return Err(KvError::Call { error: CallError::Busy });
+                    }
+                    pushed_back += 1;
+                }
+                Err(failure) if matches!(failure.error, CallError::NoHandler) => return Err(KvError::Unsupported),
+                Err(failure) => return Err(self.failed(&links, failure.error)),
+            }
+        }
+    }
+
+    /// Returns the items of some partitions that a core has from a hash on: the response to a [`PartitionScan`].
+    pub(crate) async fn scan_partitions(&self, core: u16, scan: &PartitionScan<'_>) -> Result<MsgBuf, KvError> {
+        let links = self.connection.links().await?;
+        if core >= links.map.routing.cores() {
+            return Err(KvError::Moved { server: self.connection.server.clone() });
+        }
+        let response =
+            self.ask_with(&links, links.core(core), SCAN_PARTITIONS, MsgBuf::copy_from(&scan.encode())?).await?;
+        match Status::of(&response) {
+            Some(Status::Closed) => Err(KvError::Closed { server: self.connection.server.clone() }),
+            Some(Status::Done) => Ok(response),
+            _ => Err(KvError::BadAnswer),
+        }
+    }
+
+    /// Sends items to a core that is being filled.
+    pub(crate) async fn fill(&self, core: u16, request: &[u8]) -> Result<Status, KvError> {
+        let links = self.connection.links().await?;
+        let response = self.ask_with(&links, links.core(core), FILL, MsgBuf::copy_from(request)?).await?;
+        Status::of(&response).ok_or(KvError::BadAnswer)
+    }
+}

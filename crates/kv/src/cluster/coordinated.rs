@@ -1,0 +1,262 @@
+//! A cluster under a cluster manager: servers are members, clients look up who is live, and a server that comes back is
+//! filled before it is read.
+//!
+//! Why a server that opens has every write that was acknowledged: it begins to take writes before it joins. It copies
+//! items only when the epoch in which it is live is settled, that is when every live member has acknowledged it. From
+//! then on no server takes a write of an earlier epoch ([`crate::service::Fence`]), and clients of this epoch write to
+//! it, too. So each write is either on the source before it is copied, or is sent to the server itself.
+
+use std::rc::Rc;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use dunlin_coord::{
+    Condition, CoordError, Coordinator, HEARTBEAT_EVERY, Health, MemberId, Standing, join_after_leases,
+};
+use dunlin_net::Transport;
+use dunlin_net::clock::boot_nanos;
+use futures::FutureExt as _;
+use futures::future::{Either, LocalBoxFuture, pending, select};
+
+use super::description::{Description, DescriptionError};
+use super::error::ClusterError;
+use super::view::{Directory, Seen};
+use super::{KvCluster, Refilled};
+use crate::service::Fence;
+
+/// Between two attempts to join, to look whether the epoch is settled, and to begin to fill.
+const TRY_EVERY: Duration = Duration::from_millis(100);
+/// Between two attempts to fill a server.
+const FILL_EVERY: Duration = Duration::from_secs(1);
+
+/// What a member says about itself, by which clients find it.
+pub fn member_about(cluster: &str, server: &str) -> String {
+    format!("kv {cluster}/{server}")
+}
+
+/// Why the cluster manager does not give a description.
+#[derive(Debug, thiserror::Error)]
+pub enum DescribeError {
+    /// It was not reached.
+    #[error(transparent)]
+    Coord(#[from] CoordError),
+    /// It has no such entry.
+    #[error("the cluster manager has no entry {0}: store the description there, with dunlin coord set")]
+    NoEntry(String),
+    /// The entry is no description.
+    #[error("the entry {path}: {why}")]
+    Description {
+        /// Its path.
+        path: String,
+        /// The cause.
+        why: DescriptionError,
+    },
+}
+
+/// Reads the description of a cluster from an entry of the cluster manager, which has the text of a file.
+///
+/// # Errors
+/// [`DescribeError`].
+pub async fn description_at(coordinator: &impl Coordinator, path: &str) -> Result<Description, DescribeError> {
+    let entry = coordinator.get(path).await?.ok_or_else(|| DescribeError::NoEntry(path.to_owned()))?;
+    let refused = |why| DescribeError::Description { path: path.to_owned(), why };
+    let text = String::from_utf8(entry.value);
+    let text = text.map_err(|_| refused(DescriptionError::Syntax("it is no text".into())))?;
+    Description::parse(&text).map_err(refused)
+}
+
+/// Looks up who is live with a cluster manager.
+pub struct MemberDirectory<C> {
+    coordinator: Rc<C>,
+    about: Vec<Vec<u8>>,
+}
+
+impl<C> MemberDirectory<C> {
+    /// Of the servers of a cluster.
+    pub fn new(coordinator: Rc<C>, cluster: &Description) -> MemberDirectory<C> {
+        let about = |server: &super::ServerPlace| member_about(cluster.name(), &server.name).into_bytes();
+        MemberDirectory { coordinator, about: cluster.servers().iter().map(about).collect() }
+    }
+}
+
+impl<C: Coordinator + 'static> Directory for MemberDirectory<C> {
+    fn look(self: Rc<Self>) -> LocalBoxFuture<'static, Result<Seen, String>> {
+        async move {
+            let members = self.coordinator.members().await.map_err(|error| error.to_string())?;
+            let is_live = |about: &Vec<u8>| {
+                members.members.iter().any(|member| member.health == Health::Live && member.about == *about)
+            };
+            Ok(Seen { epoch: members.epoch, live: self.about.iter().map(is_live).collect() })
+        }
+        .boxed_local()
+    }
+}
+
+/// The fence of a server that is a member. Clones share one state; the cores of the server have one each.
+#[derive(Debug, Clone, Default)]
+pub struct MemberFence {
+    standing: Arc<RwLock<Option<Standing>>>,
+}
+
+impl MemberFence {
+    /// Of a server that has not joined yet: it may serve nothing.
+    pub fn new() -> MemberFence {
+        MemberFence::default()
+    }
+
+    fn set(&self, standing: Option<Standing>) {
+        *self.standing.write().unwrap_or_else(PoisonError::into_inner) = standing;
+    }
+}
+
+impl Fence for MemberFence {
+    fn epoch(&self) -> Option<u64> {
+        let standing = self.standing.read().unwrap_or_else(PoisonError::into_inner);
+        standing.as_ref()?.check(boot_nanos()).ok()
+    }
+
+    fn heard_of(&self, epoch: u64) {
+        if let Some(standing) = &*self.standing.read().unwrap_or_else(PoisonError::into_inner) {
+            standing.heard_of(epoch);
+        }
+    }
+}
+
+/// What becomes of a member.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum MemberEvent {
+    /// It has joined, and waits until the epoch is settled.
+    Joined {
+        /// The epoch.
+        epoch: u64,
+    },
+    /// It cannot be filled now. It tries again.
+    Waits(ClusterError),
+    /// It is filled, and open.
+    Filled(Refilled),
+    /// An operator has opened or closed it meanwhile.
+    TakenOver,
+    /// It was founded with what it holds: nothing.
+    Founded,
+    /// It is no live member any more: it drops its items, joins again, and is filled again.
+    Lost(CoordError),
+}
+
+/// A server of a cluster as a member.
+pub struct Attendance<'a, C, T: Transport> {
+    /// The cluster manager.
+    pub coordinator: &'a C,
+    /// The cluster, with the server itself. Its directory must be of the same cluster manager.
+    pub cluster: &'a KvCluster<T>,
+    /// The name of the server.
+    pub server: &'a str,
+    /// The id of the member; one process at a time may use it.
+    pub member: MemberId,
+    /// The fence of the server's cores.
+    pub fence: &'a MemberFence,
+}
+
+impl<C: Coordinator, T: Transport + 'static> Attendance<'_, C, T> {
+    /// Records that a server of a new cluster starts for the first time, in an entry below `path`. Then it may open
+    /// without being filled.
+    ///
+    /// # Errors
+    /// [`CoordError`]; `Exists` if it was started before.
+    pub async fn found(&self, path: &str) -> Result<(), CoordError> {
+        let entry = format!("{path}/founded/{}", self.server);
+        self.coordinator.set(&entry, b"", Condition::Absent).await.map(|_| ())
+    }
+
+    /// Is a member until the future is dropped: joins, has the server filled, sends heartbeats. `is_founded` is whether
+    /// the server opens without being filled the first time. `report` is told what happens.
+    ///
+    /// # Errors
+    /// An error of the cluster manager that a retry does not help against.
+    pub async fn serve(&self, is_founded: bool, mut report: impl FnMut(MemberEvent)) -> CoordError {
+        let mut is_founded = is_founded;
+        loop {
+            // Whatever it held before: it may have missed writes.
+            self.fence.set(None);
+            let fill = if is_founded { None } else { Some(self.begin().await) };
+            let about = member_about(self.cluster.cluster().name(), self.server);
+            let joined = join_after_leases(self.coordinator, self.member, about.as_bytes(), TRY_EVERY).await;
+            let membership = match joined {
+                Ok(membership) => membership,
+                Err(error) if error.is_of_the_moment() => {
+                    self.sleep(TRY_EVERY).await;
+                    continue;
+                }
+                Err(error) => return error,
+            };
+            let standing = Standing::new(&membership);
+            self.fence.set(Some(standing.clone()));
+            report(MemberEvent::Joined { epoch: membership.epoch });
+            let work = Box::pin(self.fill_and_wait(fill, &standing, &mut report));
+            let attending = Box::pin(standing.attend(self.coordinator, HEARTBEAT_EVERY));
+            let lost = match select(attending, work).await {
+                Either::Left((lost, _)) => lost,
+                Either::Right((never, _)) => match never {},
+            };
+            standing.end();
+            is_founded = false;
+            report(MemberEvent::Lost(lost));
+            self.sleep(TRY_EVERY).await;
+        }
+    }
+
+    /// Leaves, so that nobody waits for the server any more: it serves nothing from now on. An error of the cluster
+    /// manager does no harm: the membership then ends by itself.
+    pub async fn leave(&self) {
+        let standing = self.fence.standing.write().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(standing) = standing {
+            standing.end();
+            let _ = self.coordinator.leave(standing.membership()).await;
+        }
+    }
+
+    /// Has the server take writes from now on.
+    async fn begin(&self) -> u64 {
+        loop {
+            match self.cluster.begin_fill(self.server).await {
+                Ok(fill) => return fill,
+                // It has not begun to listen, for example.
+                Err(_) => self.sleep(TRY_EVERY).await,
+            }
+        }
+    }
+
+    /// Fills the server once its epoch is settled. A server without a fill is founded.
+    async fn fill_and_wait(
+        &self,
+        fill: Option<u64>,
+        standing: &Standing,
+        report: &mut impl FnMut(MemberEvent),
+    ) -> std::convert::Infallible {
+        while standing.check(self.coordinator.now()).is_err() {
+            self.sleep(TRY_EVERY / 4).await;
+        }
+        loop {
+            let done = match fill {
+                Some(fill) => self.cluster.fill(self.server, fill).await.map(MemberEvent::Filled),
+                None => self.cluster.open(self.server).await.map(|()| MemberEvent::Founded),
+            };
+            match done {
+                Ok(event) => {
+                    report(event);
+                    return pending().await;
+                }
+                Err(ClusterError::Superseded { .. }) => {
+                    report(MemberEvent::TakenOver);
+                    return pending().await;
+                }
+                Err(error) => report(MemberEvent::Waits(error)),
+            }
+            self.sleep(FILL_EVERY).await;
+        }
+    }
+
+    async fn sleep(&self, time: Duration) {
+        self.coordinator.sleep_until(self.coordinator.now().saturating_add(time.as_nanos() as u64)).await;
+    }
+}

@@ -1,0 +1,176 @@
+//! One server of a cluster, as a client knows it: its sessions, and whether it is worth asking.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use dunlin_net::{Addr, Transport};
+use dunlin_rpc::{CallError, Endpoint};
+use dunlin_serve::Joint;
+use dunlin_serve::channel::is_session_over;
+
+use super::error::ServerError;
+use crate::client::{ClientConfig, KvClient, KvError};
+use crate::wire::ReplicaInfo;
+
+/// How long a server that was not reached is left alone at first; twice as long each time,
+const LEAVE_MIN: Duration = Duration::from_millis(100);
+/// up to this.
+const LEAVE_MAX: Duration = Duration::from_secs(5);
+/// How long a server that did not answer in time is asked last.
+const SUSPECT_TIME: Duration = Duration::from_secs(1);
+
+/// A server.
+pub(super) struct Node<T: Transport> {
+    pub name: String,
+    address: Addr,
+    fingerprint: u64,
+    endpoint: Rc<Endpoint<T>>,
+    config: ClientConfig,
+    client: RefCell<Option<KvClient<T>>>,
+    opening: Joint<Result<KvClient<T>, ServerError>>,
+    failures: Cell<u32>,
+    left_until: Cell<u64>,
+    suspect_until: Cell<u64>,
+    /// Why it was left alone.
+    why_left: RefCell<String>,
+}
+
+impl<T: Transport + 'static> Node<T> {
+    pub fn new(
+        name: &str,
+        address: &Addr,
+        fingerprint: u64,
+        endpoint: &Rc<Endpoint<T>>,
+        config: ClientConfig,
+    ) -> Rc<Node<T>> {
+        Rc::new(Node {
+            name: name.to_owned(),
+            address: address.clone(),
+            fingerprint,
+            endpoint: endpoint.clone(),
+            config,
+            client: RefCell::new(None),
+            opening: Joint::new(),
+            failures: Cell::new(0),
+            left_until: Cell::new(0),
+            suspect_until: Cell::new(0),
+            why_left: RefCell::default(),
+        })
+    }
+
+    /// Whether other replicas are to be asked before this one.
+    pub fn is_doubtful(&self) -> bool {
+        let now = self.endpoint.now();
+        now < self.left_until.get() || now < self.suspect_until.get()
+    }
+
+    /// Records that it did not answer in time.
+    pub fn suspect(&self) {
+        self.suspect_until.set(self.endpoint.now().saturating_add(SUSPECT_TIME.as_nanos() as u64));
+    }
+
+    /// Records that it answered.
+    pub fn answered(&self) {
+        self.failures.set(0);
+        self.suspect_until.set(0);
+    }
+
+    /// Returns a client of the server that is known to be the one of the description; it fails once the server is
+    /// restarted.
+    pub async fn client(self: &Rc<Self>) -> Result<KvClient<T>, ServerError> {
+        if let Some(client) = &*self.client.borrow() {
+            return Ok(client.clone());
+        }
+        if self.endpoint.now() < self.left_until.get() {
+            return Err(ServerError::Down { why: self.why_left.borrow().clone() });
+        }
+        Box::pin(self.opening.get(|| self.clone().open(), drop)).await
+    }
+
+    async fn open(self: Rc<Self>) -> Result<KvClient<T>, ServerError> {
+        let opened = self.try_open().await;
+        match &opened {
+            Ok(client) => {
+                self.failures.set(0);
+                self.left_until.set(0);
+                self.client.replace(Some(client.clone()));
+            }
+            Err(error) => self.leave(error),
+        }
+        opened
+    }
+
+    async fn try_open(&self) -> Result<KvClient<T>, ServerError> {
+        let client = KvClient::connect(&self.endpoint, &self.address, self.config).await?;
+        client.pin(client.map().await?.incarnation);
+        self.infos_of(&client).await?;
+        Ok(client)
+    }
+
+    /// Asks all cores what they are, and checks that they are of this server.
+    pub async fn infos_of(&self, client: &KvClient<T>) -> Result<Vec<ReplicaInfo>, ServerError> {
+        let infos = client.replica_infos().await.map_err(|error| match error {
+            KvError::Unsupported => ServerError::NoReplica,
+            error => error.into(),
+        })?;
+        for info in &infos {
+            if info.fingerprint != self.fingerprint {
+                return Err(ServerError::OtherMap);
+            }
+            if info.server != self.name {
+                return Err(ServerError::OtherServer { found: info.server.clone() });
+            }
+        }
+        Ok(infos)
+    }
+
+    /// Leaves it alone for a while.
+    fn leave(&self, why: &dyn std::fmt::Display) {
+        self.why_left.replace(why.to_string());
+        let failures = self.failures.get();
+        self.failures.set(failures.saturating_add(1));
+        let pause = LEAVE_MIN.saturating_mul(1 << failures.min(16)).min(LEAVE_MAX);
+        self.left_until.set(self.endpoint.now().saturating_add(pause.as_nanos() as u64));
+    }
+
+    /// Draws conclusions from an error of an operation on `client`.
+    pub fn failed(&self, error: &KvError) {
+        match error {
+            // The next operation connects to what is there now.
+            KvError::Restarted { .. } => self.forget(),
+            KvError::Connect(_) | KvError::NoMap { .. } | KvError::NoService { .. } | KvError::NoAddress { .. } => {
+                self.forget();
+                self.leave(error);
+            }
+            KvError::Call { error: CallError::DeadlineExceeded } | KvError::Late => self.suspect(),
+            KvError::Call { error } if is_session_over(error) => {
+                self.forget();
+                if !matches!(error, CallError::PeerReset) {
+                    self.leave(error);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Forgets the sessions.
+    fn forget(&self) {
+        self.client.replace(None);
+    }
+
+    /// As [`Node::client`], with new sessions, and however it was before: for an operator, who may have restarted it.
+    pub async fn fresh_client(self: &Rc<Self>) -> Result<KvClient<T>, ServerError> {
+        self.forget();
+        self.left_until.set(0);
+        self.suspect_until.set(0);
+        self.client().await
+    }
+
+    /// Closes the sessions.
+    pub fn close(&self) {
+        if let Some(client) = self.client.replace(None) {
+            client.close();
+        }
+    }
+}

@@ -1,0 +1,530 @@
+//! Reads: a multiget is split by partition, each part goes to a replica that the choice names, and to another one if
+//! that fails or is slow. The first answer to a part counts.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+
+use dunlin_net::Transport;
+use dunlin_schedule::{Residence, Told};
+use futures::StreamExt as _;
+use futures::future::LocalBoxFuture;
+use futures::stream::FuturesUnordered;
+
+use super::config::Copies;
+use super::error::{ClusterError, Missed, ServerError};
+use super::priority::{Priority, attach};
+use super::trace::{MultigetTrace, PartTrace, Why};
+use super::view::Seen;
+use super::{Inner, KvCluster};
+use crate::client::{KvClient, KvError, Value};
+use crate::wire::MULTI_GET_KEYS_MAX;
+
+/// Response times that the percentile for speculative retries is of.
+const RESPONSES: usize = 256;
+/// It is known with so many, and computed anew after so many.
+const RESPONSES_MIN: usize = 32;
+
+/// The last response times.
+#[derive(Debug, Default)]
+pub(super) struct Responses {
+    nanos: Vec<u64>,
+    next: usize,
+    since: usize,
+    percentile: Option<u64>,
+}
+
+impl Responses {
+    fn add(&mut self, nanos: u64) {
+        if self.nanos.len() < RESPONSES {
+            self.nanos.push(nanos);
+        } else {
+            self.nanos[self.next] = nanos;
+            self.next = (self.next + 1) % RESPONSES;
+        }
+        self.since += 1;
+        if self.since >= RESPONSES_MIN {
+            self.since = 0;
+            let mut sorted = self.nanos.clone();
+            sorted.sort_unstable();
+            self.percentile = Some(sorted[sorted.len() * 9 / 10]);
+        }
+    }
+
+    /// The 90th percentile, if enough are known.
+    fn percentile(&self) -> Option<u64> {
+        self.percentile
+    }
+}
+
+/// Keys of one partition, at most as many as one request may have.
+struct Part {
+    partition: u32,
+    /// Their indices in the list of the multiget.
+    keys: Vec<usize>,
+    rank: u64,
+    /// The servers that were asked.
+    tried: Vec<u32>,
+    /// Requests for it that have no result.
+    in_flight: usize,
+    is_done: bool,
+    missed: Vec<Missed>,
+}
+
+/// A request for some parts at one server.
+struct Request<T: Transport + 'static> {
+    server: u32,
+    parts: Vec<usize>,
+    keys: usize,
+    why: Why,
+    rank: u64,
+    ready: u64,
+    sent: u64,
+    ended: Option<u64>,
+    error: Option<String>,
+    /// Of each part, until it is sent.
+    outstanding: Vec<Outstanding<T>>,
+}
+
+enum Event {
+    Answer(usize, Result<Vec<Option<Value>>, ServerError>),
+    /// A request is slow.
+    Slow(usize),
+    Deadline,
+}
+
+/// A multiget in progress.
+struct Read<'k, T: Transport + 'static, K> {
+    inner: Rc<Inner<T>>,
+    keys: &'k [K],
+    values: Vec<Option<Value>>,
+    parts: Vec<Part>,
+    requests: Vec<Request<T>>,
+    /// Requests that wait for others to end.
+    waiting: VecDeque<usize>,
+    in_flight: usize,
+    running: FuturesUnordered<LocalBoxFuture<'k, Event>>,
+    begun: u64,
+    deadline: u64,
+}
+
+/// Operations that were sent to a server and have no result: if nobody waits for it any more, they have ended as far as
+/// the choice of replicas is concerned.
+struct Outstanding<T: Transport + 'static> {
+    inner: Rc<Inner<T>>,
+    server: u32,
+    operations: u32,
+    told: Cell<Option<Told>>,
+}
+
+/// A part, by its number, whose request is prepared.
+type Launched<T> = (usize, Outstanding<T>);
+
+impl<T: Transport + 'static> Outstanding<T> {
+    fn new(inner: &Rc<Inner<T>>, server: u32, operations: usize) -> Outstanding<T> {
+        let operations = operations.try_into().unwrap_or(u32::MAX);
+        inner.choice.borrow_mut().sent(server, operations);
+        Outstanding { inner: inner.clone(), server, operations, told: Cell::new(None) }
+    }
+}
+
+impl<T: Transport + 'static> Drop for Outstanding<T> {
+    fn drop(&mut self) {
+        self.inner.choice.borrow_mut().ended(self.server, self.operations, self.told.take().as_ref());
+    }
+}
+
+impl<T: Transport + 'static> KvCluster<T> {
+    /// Reads a value.
+    ///
+    /// # Errors
+    /// [`ClusterError`] if no replica answers in time.
+    pub async fn get(&self, key: &[u8]) -> Result<Option<Value>, ClusterError> {
+        // A future of one key would be as large as that of many.
+        let mut values = Box::pin(self.multi_get(&[key])).await?;
+        Ok(values.pop().flatten())
+    }
+
+    /// Reads an item with its version, which is its CAS token on all replicas.
+    ///
+    /// # Errors
+    /// As [`KvCluster::get`].
+    pub async fn read(&self, key: &[u8]) -> Result<Option<(crate::wire::ItemFacts, Value)>, ClusterError> {
+        crate::client::check_key(key)?;
+        let inner = &self.inner;
+        let deadline = inner.deadline();
+        let partition = inner.cluster.partition(key);
+        let mut attempt = 0;
+        loop {
+            let seen = inner.seen().await?;
+            let (mut tried, mut missed) = (Vec::new(), Vec::new());
+            while let Some(server) = inner.choose(&seen, partition, &tried) {
+                tried.push(server);
+                match inner.read_at(server, key).await {
+                    Ok(found) => return Ok(found),
+                    Err(error) => missed.push(inner.missed(server, error)),
+                }
+                if inner.endpoint.now() >= deadline {
+                    return Err(ClusterError::Late);
+                }
+            }
+            if inner.directory.is_none() || !inner.pause(attempt, deadline).await {
+                return Err(ClusterError::NoReplica { partition, missed });
+            }
+            attempt += 1;
+            inner.look().await?;
+        }
+    }
+
+    /// Reads the values of many keys: in the result, `values[i]` is that of `keys[i]`.
+    ///
+    /// The keys are not read atomically, nor from one replica.
+    ///
+    /// # Errors
+    /// As [`KvCluster::get`]: all keys or none.
+    pub async fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>, ClusterError> {
+        self.multi_get_traced(keys).await.0
+    }
+
+    /// The same, and what became of each part.
+    pub async fn multi_get_traced<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+    ) -> (Result<Vec<Option<Value>>, ClusterError>, MultigetTrace) {
+        if let Err(error) = keys.iter().try_for_each(|key| crate::client::check_key(key.as_ref())) {
+            return (Err(error.into()), MultigetTrace::default());
+        }
+        let mut read = Read::new(&self.inner, keys);
+        let done = read.run().await;
+        let trace = read.trace();
+        (done.map(|()| std::mem::take(&mut read.values)), trace)
+    }
+}
+
+impl<T: Transport + 'static> Inner<T> {
+    /// Returns the replica to read next, if one is left. Those that failed or were slow come last.
+    fn choose(&self, seen: &Seen, partition: u32, tried: &[u32]) -> Option<u32> {
+        let is_left = |server: &&u32| seen.is_live(**server) && !tried.contains(server);
+        let left: Vec<u32> = self.cluster.replicas_of(partition).iter().filter(is_left).copied().collect();
+        let is_good = |server: &&u32| !self.nodes[**server as usize].is_doubtful();
+        let good: Vec<u32> = left.iter().filter(is_good).copied().collect();
+        let among = if good.is_empty() { &left } else { &good };
+        if among.is_empty() {
+            return None;
+        }
+        let mut random = self.random.borrow_mut();
+        Some(self.choice.borrow_mut().choose(partition, among, &mut |below| random.below(below)))
+    }
+
+    pub(super) async fn read_at(
+        self: &Rc<Self>,
+        server: u32,
+        key: &[u8],
+    ) -> Result<Option<(crate::wire::ItemFacts, Value)>, ServerError> {
+        let outstanding = Outstanding::new(self, server, 1);
+        let begun = self.endpoint.now();
+        let node = &self.nodes[server as usize];
+        let client = node.client().await?.with_deadline(Some(self.config.failover_after));
+        let found = client.read(key).await;
+        self.note(server, begun, std::slice::from_ref(&outstanding), found)
+    }
+
+    /// Draws conclusions from the result of a request.
+    fn note<R>(
+        &self,
+        server: u32,
+        begun: u64,
+        outstanding: &[Outstanding<T>],
+        result: Result<R, KvError>,
+    ) -> Result<R, ServerError> {
+        let node = &self.nodes[server as usize];
+        match result {
+            Ok(found) => {
+                let response = self.endpoint.now().saturating_sub(begun);
+                node.answered();
+                self.responses.borrow_mut().add(response);
+                let response = response as f64;
+                let told = Told { response, service: response, backlog: 0.0 };
+                outstanding.iter().for_each(|outstanding| outstanding.told.set(Some(told)));
+                Ok(found)
+            }
+            Err(KvError::Closed { .. }) => Err(ServerError::Closed),
+            Err(error) => {
+                node.failed(&error);
+                Err(error.into())
+            }
+        }
+    }
+}
+
+impl<'k, T: Transport + 'static, K: AsRef<[u8]>> Read<'k, T, K> {
+    fn new(inner: &Rc<Inner<T>>, keys: &'k [K]) -> Read<'k, T, K> {
+        let mut read = Read {
+            inner: inner.clone(),
+            keys,
+            values: keys.iter().map(|_| None).collect(),
+            parts: Vec::new(),
+            requests: Vec::new(),
+            waiting: VecDeque::new(),
+            in_flight: 0,
+            running: FuturesUnordered::new(),
+            begun: inner.endpoint.now(),
+            deadline: inner.deadline(),
+        };
+        read.split();
+        read
+    }
+
+    /// Splits the keys into parts, and ranks them.
+    fn split(&mut self) {
+        let mut opsets = self.inner.opsets.borrow_mut();
+        opsets.clear();
+        let mut of_opsets: Vec<Vec<usize>> = Vec::new();
+        for (place, key) in self.keys.iter().enumerate() {
+            // Neither sizes nor tiers are known before a value is read.
+            let cost = self.inner.config.cost.of(None, Residence::Memory);
+            let opset = opsets.add(self.inner.cluster.partition(key.as_ref()), cost);
+            if opset == of_opsets.len() {
+                of_opsets.push(Vec::new());
+            }
+            of_opsets[opset].push(place);
+        }
+        opsets.rank(&self.inner.config.policy);
+        for (opset, places) in opsets.as_slice().iter().zip(&of_opsets) {
+            for keys in places.chunks(MULTI_GET_KEYS_MAX) {
+                self.parts.push(Part {
+                    partition: opset.partition,
+                    keys: keys.to_vec(),
+                    rank: opset.rank,
+                    tried: Vec::new(),
+                    in_flight: 0,
+                    is_done: false,
+                    missed: Vec::new(),
+                });
+            }
+        }
+        opsets.clear();
+    }
+
+    async fn run(&mut self) -> Result<(), ClusterError> {
+        let timers = self.inner.endpoint.timers();
+        let deadline = self.deadline;
+        self.running.push(Box::pin(async move {
+            timers.sleep_until(deadline).await;
+            Event::Deadline
+        }));
+        let mut attempt = 0;
+        loop {
+            let seen = self.inner.seen().await?;
+            let left: Vec<usize> = (0..self.parts.len())
+                .filter(|part| !self.parts[*part].is_done && self.parts[*part].in_flight == 0)
+                .collect();
+            self.launch(&seen, &left, Why::First);
+            if self.inner.config.copies == Copies::Two {
+                self.launch(&seen, &left, Why::Duplicate);
+            }
+            let Err(error) = self.finish(&seen).await else { return Ok(()) };
+            // Another server may be live by now.
+            let may_help = matches!(error, ClusterError::NoReplica { .. }) && self.inner.directory.is_some();
+            if !may_help || !self.inner.pause(attempt, self.deadline).await {
+                return Err(error);
+            }
+            attempt += 1;
+            self.inner.look().await?;
+            self.parts.iter_mut().filter(|part| part.in_flight == 0).for_each(|part| {
+                part.tried.clear();
+                part.missed.clear();
+            });
+        }
+    }
+
+    /// Handles events until all parts are done, or one cannot be.
+    async fn finish(&mut self, seen: &Seen) -> Result<(), ClusterError> {
+        loop {
+            self.pump();
+            if self.parts.iter().all(|part| part.is_done) {
+                return Ok(());
+            }
+            if let Some(part) = self.parts.iter_mut().find(|part| !part.is_done && part.in_flight == 0) {
+                let missed = std::mem::take(&mut part.missed);
+                return Err(ClusterError::NoReplica { partition: part.partition, missed });
+            }
+            // The deadline is among them.
+            let Some(event) = self.running.next().await else { return Err(ClusterError::Late) };
+            match event {
+                Event::Deadline => return Err(self.late()),
+                Event::Answer(request, result) => self.answer(seen, request, result),
+                Event::Slow(request) => self.slow(seen, request),
+            }
+        }
+    }
+
+    fn late(&mut self) -> ClusterError {
+        // What some replicas said is more than that time is over.
+        match self.parts.iter_mut().find(|part| !part.is_done && !part.missed.is_empty()) {
+            Some(part) => {
+                ClusterError::NoReplica { partition: part.partition, missed: std::mem::take(&mut part.missed) }
+            }
+            None => ClusterError::Late,
+        }
+    }
+
+    /// Prepares requests for parts that have a replica left. Parts of one rank for one server share requests.
+    fn launch(&mut self, seen: &Seen, parts: &[usize], why: Why) {
+        // By server and rank.
+        let mut groups: BTreeMap<(u32, u64), Vec<Launched<T>>> = BTreeMap::new();
+        for &number in parts {
+            let part = &mut self.parts[number];
+            let Some(server) = self.inner.choose(seen, part.partition, &part.tried) else { continue };
+            part.tried.push(server);
+            part.in_flight += 1;
+            // Counted now, so that the next part of this multiget goes elsewhere.
+            let outstanding = Outstanding::new(&self.inner, server, part.keys.len());
+            groups.entry((server, part.rank)).or_default().push((number, outstanding));
+        }
+        let ready = self.inner.endpoint.now();
+        for ((server, rank), parts) in groups {
+            let mut parts = parts.into_iter().peekable();
+            while parts.peek().is_some() {
+                let (mut chunk, mut outstanding, mut keys) = (Vec::new(), Vec::new(), 0);
+                while let Some((part, of_part)) =
+                    parts.next_if(|(part, _)| keys == 0 || keys + self.parts[*part].keys.len() <= MULTI_GET_KEYS_MAX)
+                {
+                    keys += self.parts[part].keys.len();
+                    chunk.push(part);
+                    outstanding.push(of_part);
+                }
+                self.waiting.push_back(self.requests.len());
+                self.requests.push(Request {
+                    server,
+                    parts: chunk,
+                    keys,
+                    why,
+                    rank,
+                    ready,
+                    sent: ready,
+                    ended: None,
+                    error: None,
+                    outstanding,
+                });
+            }
+        }
+    }
+
+    /// Sends requests that wait, as many as may be in flight.
+    fn pump(&mut self) {
+        while self.in_flight < self.inner.config.in_flight_max.max(1) {
+            let Some(number) = self.waiting.pop_front() else { return };
+            let now = self.inner.endpoint.now();
+            let request = &mut self.requests[number];
+            request.sent = now;
+            let outstanding = std::mem::take(&mut request.outstanding);
+            // Another replica may have answered while it waited.
+            if request.parts.iter().all(|part| self.parts[*part].is_done) {
+                request.parts.iter().for_each(|part| self.parts[*part].in_flight -= 1);
+                continue;
+            }
+            self.in_flight += 1;
+            let (server, rank) = (request.server, request.rank);
+            let places: Vec<usize> =
+                request.parts.iter().flat_map(|part| self.parts[*part].keys.iter().copied()).collect();
+            let all: &'k [K] = self.keys;
+            let keys: Vec<&'k [u8]> = places.iter().map(|place| all[*place].as_ref()).collect();
+            let inner = self.inner.clone();
+            self.running.push(Box::pin(async move {
+                let client = match inner.nodes[server as usize].client().await {
+                    Ok(client) => attach(client, Priority { rank }),
+                    Err(error) => return Event::Answer(number, Err(error)),
+                };
+                let values = ask(&client, &keys).await;
+                Event::Answer(number, inner.note(server, now, &outstanding, values))
+            }));
+            let slow_at = now.saturating_add(self.slow_after());
+            let timers = self.inner.endpoint.timers();
+            self.running.push(Box::pin(async move {
+                timers.sleep_until(slow_at).await;
+                Event::Slow(number)
+            }));
+        }
+    }
+
+    /// After how many nanoseconds without an answer another replica is asked, too.
+    fn slow_after(&self) -> u64 {
+        let failover: Duration = self.inner.config.failover_after;
+        let failover = failover.as_nanos().try_into().unwrap_or(u64::MAX);
+        match self.inner.config.copies {
+            Copies::Speculative => {
+                self.inner.responses.borrow().percentile().map_or(failover, |nanos| nanos.min(failover))
+            }
+            Copies::One | Copies::Two => failover,
+        }
+    }
+
+    fn answer(&mut self, seen: &Seen, number: usize, result: Result<Vec<Option<Value>>, ServerError>) {
+        self.in_flight -= 1;
+        let request = &mut self.requests[number];
+        request.ended = Some(self.inner.endpoint.now());
+        request.parts.iter().for_each(|part| self.parts[*part].in_flight -= 1);
+        match result {
+            Ok(values) => {
+                let mut values = values.into_iter();
+                for part in &request.parts {
+                    let part = &mut self.parts[*part];
+                    for place in &part.keys {
+                        let value = values.next().flatten();
+                        if !part.is_done {
+                            self.values[*place] = value;
+                        }
+                    }
+                    part.is_done = true;
+                }
+            }
+            Err(error) => {
+                request.error = Some(error.to_string());
+                let missed = self.inner.missed(request.server, error);
+                let left: Vec<usize> =
+                    request.parts.iter().copied().filter(|part| !self.parts[*part].is_done).collect();
+                left.iter().for_each(|part| self.parts[*part].missed.push(missed.clone()));
+                self.launch(seen, &left, Why::Failed);
+            }
+        }
+    }
+
+    fn slow(&mut self, seen: &Seen, number: usize) {
+        let request = &self.requests[number];
+        if request.ended.is_some() {
+            return;
+        }
+        if self.inner.config.copies != Copies::Speculative {
+            self.inner.nodes[request.server as usize].suspect();
+        }
+        let left: Vec<usize> = request.parts.iter().copied().filter(|part| !self.parts[*part].is_done).collect();
+        self.launch(seen, &left, Why::Slow);
+    }
+
+    fn trace(&self) -> MultigetTrace {
+        let since = |time: u64| Duration::from_nanos(time.saturating_sub(self.begun));
+        let part = |request: &Request<T>| PartTrace {
+            server: self.inner.nodes[request.server as usize].name.clone(),
+            keys: request.keys,
+            partitions: request.parts.len(),
+            rank: request.rank,
+            why: request.why,
+            ready: since(request.ready),
+            sent: since(request.sent),
+            ended: request.ended.map(since),
+            error: request.error.clone(),
+        };
+        MultigetTrace { total: since(self.inner.endpoint.now()), parts: self.requests.iter().map(part).collect() }
+    }
+}
+
+/// Reads some keys from one server: a single one without the form of many.
+async fn ask<T: Transport + 'static>(client: &KvClient<T>, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, KvError> {
+    match keys {
+        [key] => client.get(key).await.map(|value| vec![value]),
+        keys => client.multi_get(keys).await,
+    }
+}

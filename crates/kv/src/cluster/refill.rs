@@ -1,0 +1,264 @@
+//! Fills a server from other replicas before it is read.
+//!
+//! The server begins to take writes first ([`Turn::Begin`]), and then the items of its partitions are copied from
+//! replicas that are open, while writes go on at both. The server itself decides about each item
+//! (`service/replica.rs`): a later write or deletion wins. When all is copied, it opens. If anything fails on the way,
+//! it stays closed for reads, and filling begins anew.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use dunlin_net::Transport;
+
+use super::error::{ClusterError, Missed, ServerError};
+use super::node::Node;
+use super::{Inner, KvCluster};
+use crate::client::{KvClient, KvError};
+use crate::routing::Routing;
+use crate::wire::{PartitionScan, PartitionScanAnswer, ReplicaState, Status, Turn, VersionedItem};
+
+/// Bytes of items that are sent to a core at once.
+const FILL_BYTES: usize = 256 << 10;
+
+/// What was copied.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Refilled {
+    /// Items that other replicas gave. Some may have been changed meanwhile.
+    pub items: u64,
+    /// Bytes of their keys and values.
+    pub bytes: u64,
+    /// Servers that they came from.
+    pub sources: usize,
+}
+
+impl<T: Transport + 'static> KvCluster<T> {
+    /// Has a server drop its items and take writes, but no reads, until it is filled. Returns the number of the fill,
+    /// for [`KvCluster::fill`]. A member begins before it joins, so that it takes writes as soon as it is live.
+    ///
+    /// # Errors
+    /// [`ClusterError`].
+    pub async fn begin_fill(&self, server: &str) -> Result<u64, ClusterError> {
+        let (node, client) = self.inner.reach(server).await?;
+        let fill = self.inner.random.borrow_mut().next();
+        self.inner.turn(&node, &client, Turn::Begin { fill }).await?;
+        Ok(fill)
+    }
+
+    /// Copies the items of all partitions of a server from other replicas, and opens it.
+    ///
+    /// # Errors
+    /// [`ClusterError::NoSource`] if a partition has no other replica that is open; any other [`ClusterError`]. The
+    /// server is not open then: begin anew.
+    pub async fn fill(&self, server: &str, fill: u64) -> Result<Refilled, ClusterError> {
+        let inner = &self.inner;
+        let (node, client) = inner.reach(server).await?;
+        let number = inner.cluster.server(server).ok_or_else(|| ClusterError::NoServer(server.to_owned()))?;
+        let mut refilled = Refilled::default();
+        for (source, partitions) in inner.sources(number).await? {
+            let from = inner.nodes[source as usize].clone();
+            inner.copy(&from, &node, &client, fill, &partitions, &mut refilled).await?;
+            refilled.sources += 1;
+        }
+        inner.turn(&node, &client, Turn::Complete { fill }).await?;
+        Ok(refilled)
+    }
+
+    /// Begins to fill a server, fills it, and opens it. The sources are looked for first: if there is none, the server
+    /// keeps what it has.
+    ///
+    /// # Errors
+    /// As [`KvCluster::fill`].
+    pub async fn refill(&self, server: &str) -> Result<Refilled, ClusterError> {
+        let number = self.cluster().server(server).ok_or_else(|| ClusterError::NoServer(server.to_owned()))?;
+        self.inner.sources(number).await?;
+        let fill = self.begin_fill(server).await?;
+        self.fill(server, fill).await
+    }
+
+    /// Opens a server with what it holds, by an operator's word that nothing is missing, or that it is lost.
+    ///
+    /// # Errors
+    /// [`ClusterError`].
+    pub async fn open(&self, server: &str) -> Result<(), ClusterError> {
+        let (node, client) = self.inner.reach(server).await?;
+        self.inner.turn(&node, &client, Turn::Open).await
+    }
+
+    /// Closes a server: it takes neither reads nor writes.
+    ///
+    /// # Errors
+    /// [`ClusterError`].
+    pub async fn shut(&self, server: &str) -> Result<(), ClusterError> {
+        let (node, client) = self.inner.reach(server).await?;
+        self.inner.turn(&node, &client, Turn::Close).await
+    }
+}
+
+impl<T: Transport + 'static> Inner<T> {
+    async fn reach(&self, server: &str) -> Result<(Rc<Node<T>>, KvClient<T>), ClusterError> {
+        let number = self.cluster.server(server).ok_or_else(|| ClusterError::NoServer(server.to_owned()))?;
+        let node = self.nodes[number as usize].clone();
+        match node.fresh_client().await {
+            Ok(client) => Ok((node, client)),
+            Err(error) => Err(ClusterError::Server(self.missed(number, error))),
+        }
+    }
+
+    async fn turn(&self, node: &Node<T>, client: &KvClient<T>, turn: Turn) -> Result<(), ClusterError> {
+        let server = node.name.clone();
+        match client.turn(turn).await.map_err(|error| failed(node, error))? {
+            Status::Done => Ok(()),
+            Status::Changed => Err(ClusterError::Superseded { server }),
+            Status::Full => Err(ClusterError::TooManyChanges { server }),
+            _ => Err(failed(node, KvError::BadAnswer)),
+        }
+    }
+
+    /// Returns replicas that are open, with the partitions of a server that each is to give.
+    async fn sources(self: &Rc<Self>, server: u32) -> Result<BTreeMap<u32, Vec<u32>>, ClusterError> {
+        let seen = self.look().await?;
+        let mut states: BTreeMap<u32, Result<(), ServerError>> = BTreeMap::new();
+        let mut sources: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for partition in self.cluster.partitions_of(server) {
+            let mut missed = Vec::new();
+            let mut found = None;
+            let others = self.cluster.replicas_of(partition).iter().filter(|other| **other != server);
+            for &other in others.filter(|other| seen.is_live(**other)) {
+                let state = match states.get(&other) {
+                    Some(state) => state.clone(),
+                    None => {
+                        let state = self.is_source(other).await;
+                        states.insert(other, state.clone());
+                        state
+                    }
+                };
+                match state {
+                    // Of several, the one that gives least so far.
+                    Ok(()) => {
+                        let load = |source: u32| sources.get(&source).map_or(0, Vec::len);
+                        if found.is_none_or(|source| load(other) < load(source)) {
+                            found = Some(other);
+                        }
+                    }
+                    Err(error) => missed.push(self.missed(other, error)),
+                }
+            }
+            let source = found.ok_or(ClusterError::NoSource { partition, missed })?;
+            sources.entry(source).or_default().push(partition);
+        }
+        Ok(sources)
+    }
+
+    /// Checks that a server may be read.
+    async fn is_source(&self, server: u32) -> Result<(), ServerError> {
+        let node = &self.nodes[server as usize];
+        let client = node.fresh_client().await?;
+        let infos = node.infos_of(&client).await?;
+        let is_open = infos.iter().all(|info| info.state == ReplicaState::Open && info.is_safe);
+        if is_open { Ok(()) } else { Err(ServerError::Closed) }
+    }
+
+    /// Copies the items of some partitions.
+    async fn copy(
+        &self,
+        from: &Rc<Node<T>>,
+        to: &Node<T>,
+        client: &KvClient<T>,
+        fill: u64,
+        partitions: &[u32],
+        refilled: &mut Refilled,
+    ) -> Result<(), ClusterError> {
+        let mut wanted = vec![0; (self.cluster.partitions() as usize).div_ceil(8)];
+        partitions.iter().for_each(|partition| wanted[*partition as usize / 8] |= 1 << (partition % 8));
+        let gone = |error: ServerError| ClusterError::Server(Missed { server: from.name.clone(), error });
+        let source = from.client().await.map_err(gone)?;
+        let cores = source.map().await.map_err(|error| failed(from, error))?.routing.cores();
+        for core in 0..cores {
+            let mut next = Some(0);
+            while let Some(at) = next {
+                let scan = PartitionScan { from: at, partitions: &wanted };
+                let answer = match source.scan_partitions(core, &scan).await {
+                    Err(KvError::Closed { .. }) => return Err(gone(ServerError::Closed)),
+                    answer => answer.map_err(|error| failed(from, error))?,
+                };
+                let malformed = || failed(from, KvError::BadAnswer);
+                let answer = PartitionScanAnswer::parse(&answer).ok_or_else(malformed)?;
+                // With a server that goes backwards, it would never end.
+                if answer.next.is_some_and(|next| next <= at) {
+                    return Err(malformed());
+                }
+                next = answer.next;
+                let routing = client.map().await.map_err(|error| failed(to, error))?.routing;
+                let mut pour = Pour { to, client, routing, fill, batches: BTreeMap::new() };
+                for item in answer.items {
+                    let item = item.ok_or_else(malformed)?;
+                    refilled.items += 1;
+                    refilled.bytes += item.key.len() as u64;
+                    if let Some(value) = item.value {
+                        refilled.bytes += value.len() as u64;
+                        pour.add(&item).await?;
+                        continue;
+                    }
+                    // It is too long for a scan. If it is gone by now, it was deleted, and the deletion reached the
+                    // server, too.
+                    let found = source.read(item.key).await.map_err(|error| failed(from, error))?;
+                    let Some((facts, value)) = found else { continue };
+                    refilled.bytes += value.len() as u64;
+                    let (value, version) = (Some(&value[..]), facts.cas);
+                    let item =
+                        VersionedItem { key: item.key, value, flags: facts.flags, expires: facts.expires, version };
+                    pour.add(&item).await?;
+                }
+                pour.finish().await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The error of a request to a server.
+fn failed<T: Transport + 'static>(node: &Node<T>, error: KvError) -> ClusterError {
+    node.failed(&error);
+    ClusterError::Server(Missed { server: node.name.clone(), error: error.into() })
+}
+
+/// Items on their way to the cores of a server.
+struct Pour<'a, T: Transport + 'static> {
+    to: &'a Node<T>,
+    client: &'a KvClient<T>,
+    routing: Routing,
+    fill: u64,
+    batches: BTreeMap<u16, Vec<u8>>,
+}
+
+impl<T: Transport + 'static> Pour<'_, T> {
+    async fn add(&mut self, item: &VersionedItem<'_>) -> Result<(), ClusterError> {
+        let core = self.routing.owner(item.key);
+        let head = || self.fill.to_le_bytes().to_vec();
+        let batch = self.batches.entry(core).or_insert_with(head);
+        item.encode(batch);
+        if batch.len() >= FILL_BYTES
+            && let Some(batch) = self.batches.remove(&core)
+        {
+            self.send(core, &batch).await?;
+        }
+        Ok(())
+    }
+
+    async fn finish(mut self) -> Result<(), ClusterError> {
+        for (core, batch) in std::mem::take(&mut self.batches) {
+            self.send(core, &batch).await?;
+        }
+        Ok(())
+    }
+
+    async fn send(&self, core: u16, batch: &[u8]) -> Result<(), ClusterError> {
+        let server = || self.to.name.clone();
+        match self.client.fill(core, batch).await.map_err(|error| failed(self.to, error))? {
+            Status::Done => Ok(()),
+            Status::Changed => Err(ClusterError::Superseded { server: server() }),
+            Status::Full | Status::TooLarge => Err(ClusterError::NoRoom { server: server() }),
+            _ => Err(failed(self.to, KvError::BadAnswer)),
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! A core as part of a replica of a cluster: writes with versions, and how it is filled before it is read.
+//!
+//! The rules, argued in `docs/kv-cluster.md`:
+//!
+//! - **The higher version wins.** A write whose version is not above the item's changes nothing, so writes of one key
+//!   may come in any order, and more than once. The version is the item's CAS token.
+//! - **While a core is filled, it keeps in mind the versions of all keys that were written or deleted since.** An item
+//!   of another replica is stored only if its version is above that, and above the item's. So a refilled value never
+//!   replaces a later one, and never brings back what was deleted.
+//! - **A core is read only when it is open.** It closes by itself when its membership is not safe.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fmt::Debug;
+use std::hash::{BuildHasher, RandomState};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use dunlin_net::Transport;
+use dunlin_rpc::{Endpoint, RegisterError, Request};
+use dunlin_store::{Condition, Key, Put, Refused, Store, Visit};
+
+use super::scan::visit;
+use super::wall;
+use crate::cluster::partition_of;
+use crate::metrics::{Operation as Kind, Outcome};
+use crate::shard::Shard;
+use crate::wire::{
+    FILL, Operation, PartitionScan, PartitionScanWriter, REPLICA, REPLICATE, ReplicaInfo, ReplicaState, Replicate,
+    SCAN_PARTITIONS, Status, TURN, Turn, Verdict, Version, VersionedItem, parse_fill,
+};
+
+/// Keys whose changes a core keeps in mind while it is filled, at most: about 100 MB. With more, the fill fails.
+pub const CHANGED_KEYS_MAX: usize = 4 << 20;
+
+/// How far a version may lie ahead of the server's clock: clocks of clients that are wrong by more would decide for
+/// years which write is the last one.
+const AHEAD_SECONDS_MAX: u64 = 600;
+
+/// Decides in which epoch a server may serve, from its membership with a cluster manager.
+pub trait Fence: Send + Sync + Debug {
+    /// Returns the epoch, if the server may serve in it now. Read for every operation.
+    fn epoch(&self) -> Option<u64>;
+
+    /// Is told the epoch of a request that is later.
+    fn heard_of(&self, epoch: u64);
+}
+
+/// What a core is in a cluster.
+#[derive(Debug)]
+pub struct Replica {
+    server: String,
+    fingerprint: u64,
+    partitions: u32,
+    fence: Option<Arc<dyn Fence>>,
+    state: Cell<ReplicaState>,
+    /// The number of the fill in progress, or of the last one.
+    fill: Cell<u64>,
+    /// By the hash of a key, the highest version of its changes since the fill began.
+    changed: RefCell<HashMap<u64, Version>>,
+    /// More keys were changed than are kept in mind.
+    has_lost_track: Cell<bool>,
+    hasher: RandomState,
+}
+
+impl Replica {
+    /// A core of this server in a cluster with that division of keys. It is closed until it is told otherwise.
+    pub fn new(server: &str, fingerprint: u64, partitions: u32) -> Replica {
+        Replica {
+            server: server.to_owned(),
+            fingerprint,
+            partitions,
+            fence: None,
+            state: Cell::new(ReplicaState::Closed),
+            fill: Cell::new(0),
+            changed: RefCell::default(),
+            has_lost_track: Cell::new(false),
+            hasher: RandomState::new(),
+        }
+    }
+
+    /// The same of a member, which serves only in epochs in which it may.
+    #[must_use]
+    pub fn fenced(self, fence: Arc<dyn Fence>) -> Replica {
+        Replica { fence: Some(fence), ..self }
+    }
+
+    /// The same in another state: open when a cluster is founded.
+    #[must_use]
+    pub fn in_state(self, state: ReplicaState) -> Replica {
+        self.state.set(state);
+        self
+    }
+
+    /// Returns the epoch in which it may serve, 0 without a fence.
+    fn epoch(&self) -> Option<u64> {
+        self.fence.as_ref().map_or(Some(0), |fence| fence.epoch())
+    }
+
+    fn is_readable(&self) -> bool {
+        self.state.get() == ReplicaState::Open && self.epoch().is_some()
+    }
+
+    /// Returns why an operation that is not of the cluster's own protocol is refused.
+    pub(crate) fn refusal(&self, is_read: bool) -> Option<Status> {
+        match is_read {
+            false => Some(Status::Unsupported),
+            true => (!self.is_readable()).then_some(Status::Closed),
+        }
+    }
+
+    fn info(&self, incarnation: u64) -> ReplicaInfo {
+        let epoch = self.epoch();
+        ReplicaInfo {
+            state: self.state.get(),
+            is_safe: epoch.is_some(),
+            fingerprint: self.fingerprint,
+            incarnation,
+            epoch: epoch.unwrap_or(0),
+            changed: self.changed.borrow().len() as u64,
+            server: self.server.clone(),
+        }
+    }
+
+    /// Returns why a write is refused whatever it is; `None` if it may be made.
+    fn check(&self, head: &Replicate, moment: dunlin_store::Moment) -> Option<Verdict> {
+        if head.fingerprint != self.fingerprint {
+            return Some(Verdict::OtherMap { fingerprint: self.fingerprint });
+        }
+        match self.epoch() {
+            None => return Some(Verdict::NotSafe),
+            Some(epoch) if epoch != head.epoch => {
+                if let Some(fence) = self.fence.as_ref().filter(|_| head.epoch > epoch) {
+                    fence.heard_of(head.epoch);
+                }
+                return Some(Verdict::OtherEpoch { epoch });
+            }
+            Some(_) => {}
+        }
+        if self.state.get() == ReplicaState::Closed {
+            return Some(Verdict::Closed);
+        }
+        let seconds = u64::from(moment.to_wall(moment.now));
+        // A shard that was never told the time has none.
+        let is_ahead = seconds > 0 && crate::cluster::seconds_of(head.version) > seconds + AHEAD_SECONDS_MAX;
+        is_ahead.then_some(Verdict::ClockAhead { seconds })
+    }
+
+    /// Keeps in mind that a key was changed, while the core is filled.
+    fn note(&self, key: &[u8], version: Version) {
+        if self.state.get() != ReplicaState::Filling {
+            return;
+        }
+        let mut changed = self.changed.borrow_mut();
+        let is_full = changed.len() >= CHANGED_KEYS_MAX;
+        match changed.entry(self.hasher.hash_one(key)) {
+            Entry::Occupied(mut noted) => _ = noted.insert(version.max(*noted.get())),
+            Entry::Vacant(_) if is_full => self.has_lost_track.set(true),
+            Entry::Vacant(place) => _ = place.insert(version),
+        }
+    }
+
+    /// Returns the version of the last change of a key since the fill began; 0 if there was none.
+    fn noted(&self, key: &[u8]) -> Version {
+        self.changed.borrow().get(&self.hasher.hash_one(key)).copied().unwrap_or(0)
+    }
+
+    fn forget_changes(&self) {
+        self.changed.replace(HashMap::new());
+        self.has_lost_track.set(false);
+    }
+
+    fn turn(&self, turn: Turn, store: &mut impl Store) -> Status {
+        match turn {
+            Turn::Begin { fill } => {
+                store.flush();
+                self.forget_changes();
+                self.fill.set(fill);
+                self.state.set(ReplicaState::Filling);
+            }
+            Turn::Complete { fill } => {
+                if self.state.get() != ReplicaState::Filling || self.fill.get() != fill {
+                    return Status::Changed;
+                }
+                if self.has_lost_track.get() {
+                    return Status::Full;
+                }
+                self.open();
+            }
+            Turn::Open => self.open(),
+            Turn::Close => {
+                self.state.set(ReplicaState::Closed);
+                self.forget_changes();
+            }
+        }
+        Status::Done
+    }
+
+    fn open(&self) {
+        self.state.set(ReplicaState::Open);
+        self.forget_changes();
+    }
+}
+
+/// Registers the handlers of a replica.
+pub(super) fn register<S: Store + Visit + 'static, T: Transport + 'static>(
+    shard: &Rc<Shard<S>>,
+    replica: &Rc<Replica>,
+    incarnation: u64,
+    endpoint: &Rc<Endpoint<T>>,
+) -> Result<(), RegisterError> {
+    let this = replica.clone();
+    endpoint.register(REPLICA, move |request| request.respond(&this.info(incarnation).encode()))?;
+    let (shard, this) = (shard.clone(), replica.clone());
+    let of = shard.clone();
+    endpoint.register(REPLICATE, move |request| {
+        let verdict = replicate(&of, &this, request.payload());
+        request.respond(&verdict.encode());
+    })?;
+    let (of, this) = (shard.clone(), replica.clone());
+    endpoint.register(FILL, move |request| {
+        let status = fill(&of, &this, request.payload());
+        request.respond(&[status as u8]);
+    })?;
+    let (of, this) = (shard.clone(), replica.clone());
+    endpoint.register(TURN, move |request| {
+        let status = match Turn::parse(request.payload()) {
+            Some(turn) => this.turn(turn, &mut *of.store.borrow_mut()),
+            None => Status::Malformed,
+        };
+        request.respond(&[status as u8]);
+    })?;
+    let this = replica.clone();
+    endpoint.register(SCAN_PARTITIONS, move |request| scan(&shard, &this, request))
+}
+
+/// Executes a write.
+fn replicate<S: Store>(shard: &Shard<S>, replica: &Replica, request: &[u8]) -> Verdict {
+    let Some((head, operation)) = Replicate::parse(request) else {
+        shard.count_stray(false);
+        return Verdict::Malformed;
+    };
+    let Some(operation) = Operation::parse(operation) else {
+        shard.count_stray(false);
+        return Verdict::Malformed;
+    };
+    if let Some(refused) = replica.check(&head, shard.moment()) {
+        return refused;
+    }
+    let store = &mut *shard.store.borrow_mut();
+    let Ok(key) = store.key(operation.key()) else {
+        shard.count_stray(false);
+        return Verdict::Malformed;
+    };
+    if !shard.owns(key.bytes()) {
+        shard.count_stray(true);
+        return Verdict::NotOwned;
+    }
+    let present = store.peek(&key).map(|item| item.cas);
+    let newest = present.unwrap_or(0).max(replica.noted(key.bytes()));
+    if newest >= head.version {
+        return Verdict::Newer { version: newest };
+    }
+    let (kind, done) = match operation {
+        Operation::Put { value, put, .. } => {
+            if put.condition != Condition::Always && replica.state.get() != ReplicaState::Open {
+                return Verdict::Closed;
+            }
+            let expires = wall::in_partition_time(put.expires, shard.moment());
+            let put = Put { expires, cas: Some(head.version), ..put };
+            (Kind::Set, store.put(&key, value, put).map(|_| ()))
+        }
+        Operation::Delete { unchanged: None, .. } => (
+            Kind::Delete,
+            match store.delete(&key, None) {
+                Err(Refused::NotFound) => Ok(()),
+                done => done,
+            },
+        ),
+        _ => return Verdict::Unsupported,
+    };
+    shard.metrics.borrow_mut().count(kind, Outcome::of(&done));
+    match done {
+        Ok(()) => {
+            replica.note(key.bytes(), head.version);
+            Verdict::Done { had_item: present.is_some() }
+        }
+        Err(refused) => Verdict::Refused(refused),
+    }
+}
+
+/// Stores items of another replica, unless they were changed here since the fill began.
+fn fill<S: Store>(shard: &Shard<S>, replica: &Replica, request: &[u8]) -> Status {
+    let Some((number, items)) = parse_fill(request) else { return Status::Malformed };
+    if replica.state.get() != ReplicaState::Filling || replica.fill.get() != number {
+        return Status::Changed;
+    }
+    let store = &mut *shard.store.borrow_mut();
+    for item in items {
+        let Some(item) = item else { return Status::Malformed };
+        let Ok(key) = store.key(item.key) else { return Status::Malformed };
+        if !shard.owns(key.bytes()) {
+            return Status::NotOwned;
+        }
+        match store_older(shard, replica, store, &key, &item) {
+            Ok(()) => {}
+            Err(Refused::TooLarge { .. }) => return Status::TooLarge,
+            Err(_) => return Status::Full,
+        }
+    }
+    Status::Done
+}
+
+fn store_older<S: Store>(
+    shard: &Shard<S>,
+    replica: &Replica,
+    store: &mut S,
+    key: &Key<'_>,
+    item: &VersionedItem<'_>,
+) -> Result<(), Refused> {
+    let present = store.peek(key).map_or(0, |item| item.cas);
+    let Some(value) = item.value else { return Ok(()) };
+    if present.max(replica.noted(key.bytes())) >= item.version {
+        return Ok(());
+    }
+    let expires = wall::in_partition_time(item.expires, shard.moment());
+    let put = Put { flags: item.flags, expires, cas: Some(item.version), ..Put::default() };
+    store.put(key, value, put).map(|_| ())
+}
+
+fn scan<S: Store + Visit>(shard: &Shard<S>, replica: &Replica, request: Request<'_>) {
+    let Some(wanted) = PartitionScan::parse(request.payload()) else {
+        shard.count_stray(false);
+        return request.respond(&[Status::Malformed as u8]);
+    };
+    if !replica.is_readable() {
+        return request.respond(&[Status::Closed as u8]);
+    }
+    let store = shard.store.borrow();
+    let mut answer = PartitionScanWriter::new();
+    let next = visit(&*store, wanted.from, shard.moment(), |key, item| {
+        if wanted.wants(partition_of(key, replica.partitions)) {
+            answer.push(&VersionedItem::of_store(key, item));
+        }
+        answer.is_full()
+    });
+    request.respond(&answer.finish(next));
+}
