@@ -15,6 +15,7 @@
 //! | [`wire`] | requests and responses, specified in `docs/kv-protocol.md` |
 //! | [`shard`] | the state of one core |
 //! | [`service`] | the handlers of one core, on any transport |
+//! | [`tier`] | what a cache evicts to a file, and the queue of operations that wait for it |
 //! | [`server`] | threads, sockets and snapshots: a whole server |
 //! | [`transfer`] | transfer of records from files into a server, and back |
 #![forbid(unsafe_code)]
@@ -31,6 +32,7 @@ pub mod routing;
 pub mod server;
 pub mod service;
 pub mod shard;
+pub mod tier;
 pub mod transfer;
 pub mod wire;
 

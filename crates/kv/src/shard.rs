@@ -3,12 +3,14 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
-use dunlin_store::{Moment, Store, UnixSeconds};
+use dunlin_store::tier::{Located, Ticket};
+use dunlin_store::{Key, Moment, Store, UnixSeconds};
 
-use crate::metrics::CoreMetrics;
+use crate::metrics::{CoreMetrics, TierSnapshot};
 use crate::routing::{Core, Routing};
 use crate::service::Replica;
 use crate::wire::Status;
+use crate::tier::Desk;
 
 /// A partition and its part of the keys. One thread owns it; the rpc service and the memcached connections of that
 /// thread share it.
@@ -25,6 +27,8 @@ pub struct Shard<S> {
     moment: Cell<Moment>,
     /// What it is in a cluster, if anything.
     replica: OnceCell<Rc<Replica>>,
+    /// Where operations wait for the tier.
+    desk: Option<Desk>,
 }
 
 /// Requests that are not an operation of this core.
@@ -51,7 +55,26 @@ impl<S: Store> Shard<S> {
             core,
             moment: Cell::default(),
             replica: OnceCell::new(),
+            desk: None,
         }
+    }
+
+    /// Lets operations wait at this desk for the tier behind the store.
+    #[must_use]
+    pub(crate) fn with_desk(self, desk: Desk) -> Shard<S> {
+        Shard { desk: Some(desk), ..self }
+    }
+
+    /// Returns the desk, if the store has a tier.
+    #[inline]
+    pub(crate) fn desk(&self) -> Option<&Desk> {
+        self.desk.as_ref()
+    }
+
+    /// Returns the statistics of the tier and of what waits for it, if there is one.
+    pub(crate) fn tier_stats(&self) -> Option<TierSnapshot> {
+        let desk = self.desk()?.stats();
+        Some(TierSnapshot::new(&self.store.borrow().tier()?.stats(), desk))
     }
 
     /// Sets the store's time; cheap if it is unchanged. Call it once per turn of the event loop.
@@ -119,5 +142,19 @@ impl<S: Store> Shard<S> {
         let mut strays = self.strays.get();
         *if is_foreign { &mut strays.not_owned } else { &mut strays.malformed } += 1;
         self.strays.set(strays);
+    }
+}
+
+/// Returns the record that must be read before an operation on this key can find the item.
+#[inline]
+pub(crate) fn on_device<S: Store>(store: &S, key: &Key<'_>, now: UnixSeconds) -> Option<Ticket> {
+    let tier = store.tier()?;
+    // Most items are in memory, and the index of the tier is another miss of the cache.
+    if store.peek(key).is_some() {
+        return None;
+    }
+    match tier.locate(key.hash(), now) {
+        Located::Device(ticket) => Some(ticket),
+        Located::Nowhere | Located::Here => None,
     }
 }

@@ -26,6 +26,7 @@ pub mod snapshot;
 mod store;
 mod sweep;
 mod table;
+pub mod tier;
 
 pub use config::{
     KeyFunction, Layout, MEMORY_BYTES_MAX, MEMORY_BYTES_MIN, Mode, PartitionConfig, PartitionError, Prefault,

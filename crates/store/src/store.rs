@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::error::{KeyError, Refused};
 use crate::item::{Delta, Item, Marks, Put, Side, Stored, Token, UnixSeconds};
 use crate::key::Key;
+use crate::tier::{Tier, TierConfig};
 
 /// Longest value, in bytes: memcached's limit. A store with little memory may allow less
 /// ([`StoreStats::value_bytes_max`]).
@@ -126,6 +127,24 @@ pub trait Store {
     /// Announces that all items of a snapshot were stored. Until then, a partition of a known [`crate::Shape`] uses the
     /// memory that it otherwise keeps free to clean into.
     fn loaded(&mut self) {}
+
+    /// Returns the tier behind it, if there is one. Operations find items whose records are in memory
+    /// ([`crate::tier::Located::Here`]); others must be read from the device first, or count as missing.
+    #[inline]
+    fn tier(&self) -> Option<&Tier> {
+        None
+    }
+
+    /// Puts an empty tier behind a cache: items are evicted to it from now on. False if this store cannot have one.
+    fn attach_tier(&mut self, _config: TierConfig) -> bool {
+        false
+    }
+
+    /// As [`Store::tier`].
+    #[inline]
+    fn tier_mut(&mut self) -> Option<&mut Tier> {
+        None
+    }
 }
 
 /// Counters and sizes of one partition, as a snapshot.

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::time::Duration;
 
+use dunlin_store::tier::{Ticket, Tier, TierStats};
 use dunlin_store::{Store, StoreStats, UnixSeconds, Visit};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -16,6 +17,7 @@ use super::dump::{self, DumpPart};
 use super::limits::STALL_TURN_MAX;
 use crate::metrics::{CoreMetrics, Timing};
 use crate::routing::Core;
+use crate::tier::{DeviceHangs, Hold};
 
 /// The memcached state of one core, beyond that of its connections. Created once per core.
 #[derive(Debug)]
@@ -73,6 +75,8 @@ pub struct Report {
     pub counts: Counts,
     /// Statistics of its partition.
     pub store: StoreStats,
+    /// Statistics of its tier, if it has one.
+    pub tier: Option<TierStats>,
     /// Connections it serves.
     pub connections: u64,
     /// Bytes of memory that they hold while they wait.
@@ -115,6 +119,7 @@ impl CoreState {
         let mut report = Report {
             counts: self.counters.snapshot(),
             store: store.stats(),
+            tier: store.tier().map(Tier::stats),
             connections: self.connections.len() as u64,
             connection_places: self.connections.places(),
             connection_bytes: self.connection_bytes(),
@@ -184,7 +189,7 @@ pub enum FlushTime {
 
 /// The core that a batch was for does not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the core that owns these keys is stopping")]
+#[error("the core that owns these keys does not answer")]
 pub struct Unavailable;
 
 /// One core of a server, as seen by the memcached connections on it. Calls and futures stay on its thread.
@@ -218,6 +223,18 @@ pub trait Backend: 'static {
 
     /// Has another core [`Batch::run`] a batch, and returns the batch: `Err` if it will not come back.
     fn forward(&self, core: Core, batch: Box<Batch>) -> impl Future<Output = Result<Box<Batch>, Unavailable>>;
+
+    /// Whether items may have to be read from a tier: see [`Backend::fetch`].
+    #[inline]
+    fn has_tier(&self) -> bool {
+        false
+    }
+
+    /// Waits until these records of this core's tier have been read. Their items are found as long as the result lives.
+    /// `Err` if the device does not answer.
+    fn fetch(&self, _tickets: Vec<Ticket>, _client: u32) -> impl Future<Output = Result<Vec<Hold>, DeviceHangs>> {
+        std::future::ready(Ok(Vec::new()))
+    }
 
     /// Deletes everything on all cores. Returns when every core has done so, or has scheduled it for the given time in
     /// place of any earlier schedule. `Err` if a core does not answer.

@@ -9,6 +9,7 @@ use super::limits::{BURST_UNITS_MAX, FORWARD_BYTES_MAX, OUTPUT_BYTES_MAX};
 use super::number;
 use super::parse::{Get, Mode, Step, Unit, step};
 use arrayvec::ArrayVec;
+use dunlin_store::tier::Ticket;
 
 /// Whether a unit is one of several keys of a retrieval that continues after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +36,10 @@ pub struct Batch {
     answers_max: AnswersMax,
     /// How long it has waited since it was sent, in nanoseconds.
     waited: u64,
+    /// Records that must be read before it can go on.
+    awaited: Vec<Ticket>,
+    /// The number of its client, for fair shares.
+    client: u32,
 }
 
 /// The result of running a batch.
@@ -44,6 +49,8 @@ pub enum Ran {
     Over,
     /// Run it again, after the other tasks of the core had their turn.
     More,
+    /// Run it again, after these records have been read: see `Batch::take_awaited`.
+    Tier,
     /// Its next command is a change, which has to wait for another turn of the core.
     Turn,
 }
@@ -169,13 +176,14 @@ impl Batch {
         let ends = &mut self.answer_ends;
         let note = |out: &Vec<u8>| ends.push(out.len());
         let metrics = &mut *owner.metrics().borrow_mut();
-        let books = Books { now: owner.now(), counters: &state.counters, metrics };
+        let awaited = &mut self.awaited;
+        let books = Books { now: owner.now(), counters: &state.counters, metrics, awaited };
         let answers = &mut self.answers;
         let (answers_max, long_values) = match self.answers_max {
             AnswersMax::Short(bytes) => (bytes, LongValues::Nowhere),
             AnswersMax::OneLong => (OUTPUT_BYTES_MAX, LongValues::First),
         };
-        let pause = Pause { answers_max, long_values, changes };
+        let pause = Pause { answers_max, long_values, for_tier: owner.has_tier(), changes };
         let (done, end) = owner.with_store(|store| execute::burst(units.iter(), store, books, answers, pause, note));
         debug_assert_eq!(self.done + done, self.taken + self.answer_ends.len());
         if let Some(begun) = begun {
@@ -185,9 +193,25 @@ impl Batch {
         match end {
             BurstEnd::Answers => Ran::Over,
             BurstEnd::Done if self.done == self.ends.len() => Ran::Over,
+            BurstEnd::Tier => Ran::Tier,
             BurstEnd::Done | BurstEnd::Work => Ran::More,
             BurstEnd::Change => Ran::Turn,
         }
+    }
+
+    /// Returns the records that must be read before it can go on.
+    pub(crate) fn take_awaited(&mut self) -> Vec<Ticket> {
+        std::mem::take(&mut self.awaited)
+    }
+
+    /// Returns the number of its client.
+    pub(crate) fn client(&self) -> u32 {
+        self.client
+    }
+
+    /// Sets the number of its client.
+    pub(super) fn set_client(&mut self, client: u32) {
+        self.client = client;
     }
 
     /// Adds time that it has waited for a snapshot's disk, in nanoseconds.
@@ -218,7 +242,7 @@ impl Batch {
     }
 }
 
-pub(super) const UNAVAILABLE: &[u8] = b"SERVER_ERROR the core that owns this key is stopping\r\n";
+pub(super) const UNAVAILABLE: &[u8] = b"SERVER_ERROR the core that owns this key does not answer\r\n";
 
 #[cfg(test)]
 mod tests {

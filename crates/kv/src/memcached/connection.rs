@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use futures::future::join_all;
 use tokio::task::yield_now;
@@ -87,8 +88,8 @@ impl Holdings {
 }
 
 impl<B: Backend> Connection<B> {
-    pub fn new(service: Rc<Service<B>>, shared: Rc<Shared>, stream: Stream, host: &Host) -> Connection<B> {
-        let session = Session::new(service.value_bytes_max());
+    pub fn new(service: Rc<Service<B>>, shared: Rc<Shared>, stream: Stream, host: &Host, client: u32) -> Connection<B> {
+        let session = Session::new(service.value_bytes_max()).with_client(client);
         let held = Holdings::of(host);
         Connection { service, shared, stream, session, input: None, carried: Vec::new(), output: Vec::new(), held }
     }
@@ -373,6 +374,8 @@ impl<B: Backend> Connection<B> {
     /// Executes the commands in the input.
     async fn consume(&mut self) -> Result<(), End> {
         let (mut waited, mut has_turn) = (0, false);
+        // Keeps what was read from the tier in memory until the commands have run that wait for it.
+        let mut holds = Vec::new();
         loop {
             // A turn is for what runs right after the wait for it.
             let may_change = std::mem::take(&mut has_turn) || !must_wait(self.service.backend());
@@ -392,6 +395,10 @@ impl<B: Backend> Connection<B> {
             let Some(input) = &mut self.input else { return Ok(()) };
             let (used, progress) = self.session.consume(input.filled(), self.service.backend(), &mut self.output);
             input.advance(used);
+            // A change that has to wait for its turn keeps its record meanwhile: reading it again would take the turn.
+            if progress != Progress::Turn || used > 0 || !self.output.is_empty() {
+                holds.clear();
+            }
             self.shared.note_progress(used, self.held.bytes());
             if progress != Progress::More || self.output.len() > UNREAD_BYTES_MIN {
                 self.release_command();
@@ -401,6 +408,14 @@ impl<B: Backend> Connection<B> {
                 Progress::Full => {
                     self.write().await?;
                     self.make_way().await;
+                }
+                Progress::Tier => {
+                    // The client need not wait for the answers that there are.
+                    self.write().await?;
+                    let (tickets, client) = (self.session.take_awaited(), self.session.client());
+                    let begun = Instant::now();
+                    holds = self.service.backend().fetch(tickets, client).await.map_err(io::Error::other)?;
+                    waited += u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
                 }
                 // All answers must have been written before it waits.
                 Progress::Turn if !self.output.is_empty() => self.write().await?,

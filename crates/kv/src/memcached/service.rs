@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell, RefMut};
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::tier::client_number;
 use dunlin_serve::guarded;
 use dunlin_store::{Store as _, UnixSeconds, VALUE_BYTES_MAX};
 use tokio::sync::Notify;
@@ -133,7 +134,7 @@ impl<B: Backend> Service<B> {
         state.counters.add(Count::TotalConnections);
         let (place, shared) = state.connections.add(peer, self.backend.now());
         let host = state.budget.hosts.join(name, &state.budget);
-        let connection = Connection::new(self.clone(), shared, stream, &host);
+        let connection = Connection::new(self.clone(), shared, stream, &host, client_number(&name));
         let service = self.clone();
         spawn_local(async move {
             guarded(connection.run(), |why| service.backend.panicked(why)).await;

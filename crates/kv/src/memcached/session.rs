@@ -2,6 +2,7 @@
 //! says what it waits for.
 
 use arrayvec::ArrayVec;
+use dunlin_store::tier::Ticket;
 
 use super::backend::Backend;
 use super::batch::Batch;
@@ -28,6 +29,8 @@ pub enum Progress {
     Full,
     /// That its batches are sent to other cores and returned: see `Session::take_batches`, then `Session::merge`.
     Forward,
+    /// Records of the tier: see `Session::take_awaited`.
+    Tier,
     /// Memory: the next command needs more than `Session::set_memory` has allowed.
     Memory,
     /// Another turn of the core: the next command changes something, and changes wait for a snapshot's disk. See
@@ -55,6 +58,8 @@ enum Stop {
     Work,
     /// The next unit needs more memory than there is.
     Memory,
+    /// The next unit needs an item that is in the tier.
+    Tier,
     /// The next unit is a change, and changes wait.
     Change,
     /// The input has no more commands.
@@ -79,6 +84,10 @@ pub struct Session {
     /// How long the commands in the input have waited, in nanoseconds.
     waited: u64,
     turn: Turn,
+    /// Records that must be read before it can go on.
+    awaited: Vec<Ticket>,
+    /// The number of its client, for fair shares.
+    client: u32,
 }
 
 impl Session {
@@ -94,7 +103,25 @@ impl Session {
             changes: Changes::Run,
             waited: 0,
             turn: Turn::default(),
+            awaited: Vec::new(),
+            client: 0,
         }
+    }
+
+    /// Returns the same session of a client with this number.
+    #[must_use]
+    pub(super) fn with_client(self, client: u32) -> Session {
+        Session { client, ..self }
+    }
+
+    /// Returns the number of its client.
+    pub(super) fn client(&self) -> u32 {
+        self.client
+    }
+
+    /// Returns the records that must be read before it can go on.
+    pub(super) fn take_awaited(&mut self) -> Vec<Ticket> {
+        std::mem::take(&mut self.awaited)
     }
 
     /// Sets how much memory the next commands may use.
@@ -149,6 +176,7 @@ impl Session {
                 Stop::Close => Progress::Close,
                 Stop::Work => Progress::Full,
                 Stop::Memory => Progress::Memory,
+                Stop::Tier => Progress::Tier,
                 Stop::Change => Progress::Turn,
                 Stop::Long
                     if self.turn.is_empty() && (budget == 0 || out.len() > self.memory.limit(OUTPUT_BYTES_MAX)) =>
@@ -201,7 +229,12 @@ impl Session {
         }
         if count == 0 && !units.is_empty() {
             // Nothing has changed: the units are parsed again later.
-            return (0, 0, if end == BurstEnd::Change { Stop::Change } else { Stop::Memory });
+            let stop = match end {
+                BurstEnd::Tier => Stop::Tier,
+                BurstEnd::Change => Stop::Change,
+                BurstEnd::Done | BurstEnd::Answers | BurstEnd::Work => Stop::Memory,
+            };
+            return (0, 0, stop);
         }
         if count < units.len() {
             // The other units are parsed again when the answers of these are written.
@@ -209,6 +242,7 @@ impl Session {
             (self.mode, self.wanted, self.scanned) = (last.after, 1, 0);
             let stop = match end {
                 BurstEnd::Work => Stop::Work,
+                BurstEnd::Tier => Stop::Tier,
                 BurstEnd::Change => Stop::Change,
                 BurstEnd::Answers | BurstEnd::Done => Stop::Long,
             };
@@ -231,12 +265,12 @@ impl Session {
             return (0, BurstEnd::Done);
         }
         if backend.owns_all() {
-            return run_here(units, backend, out, self.pause(), |_| {});
+            return run_here(units, backend, out, self.pause(), &mut self.awaited, |_| {});
         }
         let owners: ArrayVec<Option<Core>, BURST_UNITS_MAX> =
             units.iter().map(|parsed| owner(&parsed.unit, backend)).collect();
         if self.turn.is_empty() && owners.iter().all(Option::is_none) {
-            return run_here(units, backend, out, self.pause(), |_| {});
+            return run_here(units, backend, out, self.pause(), &mut self.awaited, |_| {});
         }
         let (mut done, mut end) = (0, BurstEnd::Done);
         while done < units.len() && end == BurstEnd::Done && (done == 0 || !self.turn.is_full(self.memory)) {
@@ -251,7 +285,8 @@ impl Session {
                     let len = owners[done..].iter().take_while(|owner| owner.is_none()).count();
                     let pause = self.pause();
                     let (here, note) = self.turn.here();
-                    let (ran, ended) = run_here(&units[done..done + len], backend, here, pause, note);
+                    let (ran, ended) =
+                        run_here(&units[done..done + len], backend, here, pause, &mut self.awaited, note);
                     (done, end) = (done + ran, ended);
                 }
             }
@@ -277,12 +312,16 @@ impl Session {
 
     /// Takes out the batches for other cores, each with its lane.
     pub(super) fn take_batches(&mut self) -> Vec<(usize, Core, Box<Batch>)> {
-        self.turn.take_all(self.memory)
+        let mut batches = self.turn.take_all(self.memory);
+        batches.iter_mut().for_each(|(_, _, batch)| batch.set_client(self.client));
+        batches
     }
 
     /// Takes out the batch of one lane, some of whose answers are missing.
     pub(super) fn take_batch(&mut self, lane: usize, memory: Memory) -> Option<(Core, Box<Batch>)> {
-        self.turn.take_again(lane, memory)
+        let (core, mut batch) = self.turn.take_again(lane, memory)?;
+        batch.set_client(self.client);
+        Some((core, batch))
     }
 
     /// Whether the batch of a lane returned answers when it was last sent.
@@ -349,12 +388,15 @@ fn run_here<B: Backend>(
     units: &[Parsed<'_>],
     backend: &B,
     out: &mut Vec<u8>,
-    pause: Pause,
+    mut pause: Pause,
+    awaited: &mut Vec<Ticket>,
     note: impl FnMut(&Vec<u8>),
 ) -> (usize, BurstEnd) {
+    awaited.clear();
     let metrics = &mut *backend.metrics().borrow_mut();
-    let books = Books { now: backend.now(), counters: &backend.state().counters, metrics };
+    let books = Books { now: backend.now(), counters: &backend.state().counters, metrics, awaited };
     let units = units.iter().map(|parsed| &parsed.unit);
+    pause.for_tier = backend.has_tier();
     backend.with_store(|store| execute::burst(units, store, books, out, pause, note))
 }
 

@@ -172,8 +172,13 @@ impl<'a, B: Backend> Conversation<'a, B> {
             at += used;
             most = most.max(answers.len());
             match progress {
-                // There is ample memory, and changes do not wait.
-                Progress::More | Progress::Full | Progress::Memory | Progress::Turn | Progress::Close => {
+                // There is ample memory and no tier, and changes do not wait.
+                Progress::More
+                | Progress::Full
+                | Progress::Memory
+                | Progress::Turn
+                | Progress::Tier
+                | Progress::Close => {
                     out.append(&mut answers);
                 }
                 Progress::Ask(ask) => {

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::io::Write as _;
 
 use dunlin_store::StoreStats;
+use dunlin_store::tier::TierStats;
 
 use super::backend::{Backend, FlushTime, Inquiry, Report};
 use super::batch::UNAVAILABLE;
@@ -35,6 +36,7 @@ impl Lines<'_> {
 struct Totals {
     counts: Counts,
     store: StoreStats,
+    tier: Option<TierStats>,
     connections: u64,
     connection_bytes: u64,
     connection_bytes_max: u64,
@@ -45,6 +47,7 @@ fn totals(reports: &[Report]) -> Totals {
     let mut totals = Totals {
         counts: Counts::default(),
         store: StoreStats::default(),
+        tier: None,
         connections: 0,
         connection_bytes: 0,
         connection_bytes_max: 0,
@@ -69,6 +72,9 @@ fn totals(reports: &[Report]) -> Totals {
         sum.evicted_unfetched += store.evicted_unfetched;
         sum.evicted_expiring += store.evicted_expiring;
         sum.evicted_idle_seconds = sum.evicted_idle_seconds.max(store.evicted_idle_seconds);
+        if let Some(tier) = &report.tier {
+            totals.tier.get_or_insert_default().add(tier);
+        }
     }
     totals
 }
@@ -130,7 +136,7 @@ fn processor_seconds() -> (f64, f64) {
 }
 
 fn general(totals: &Totals, now: u32, settings: &Settings, out: &mut Vec<u8>) {
-    let Totals { counts, store, connections, connection_bytes, connection_bytes_max, cores } = totals;
+    let Totals { counts, store, tier, connections, connection_bytes, connection_bytes_max, cores } = totals;
     let (user, system) = processor_seconds();
     let mut lines = Lines(out);
     lines.line("pid", std::process::id());
@@ -163,7 +169,31 @@ fn general(totals: &Totals, now: u32, settings: &Settings, out: &mut Vec<u8>) {
     lines.line("evicted_unfetched", store.evicted_unfetched);
     lines.line("reclaimed", store.expired);
     lines.line("expired_unfetched", store.expired_unfetched);
+    if let Some(tier) = tier {
+        tier_lines(tier, &mut lines);
+    }
     lines.end();
+}
+
+/// The names of memcached's extstore, where they mean the same.
+fn tier_lines(tier: &TierStats, lines: &mut Lines<'_>) {
+    lines.line("get_extstore", tier.hits);
+    lines.line("miss_from_extstore", tier.lost);
+    lines.line("badcrc_from_extstore", tier.corrupt);
+    lines.line("recache_from_extstore", tier.recalled);
+    lines.line("extstore_page_writes", tier.writes);
+    lines.line("extstore_objects_evicted", tier.evicted);
+    lines.line("extstore_objects_read", tier.reads);
+    lines.line("extstore_objects_written", tier.stored);
+    lines.line("extstore_objects_used", tier.items);
+    lines.line("extstore_bytes_read", tier.read_bytes);
+    lines.line("extstore_bytes_written", tier.write_bytes);
+    lines.line("extstore_bytes_used", tier.bytes);
+    lines.line("extstore_limit_maxbytes", tier.bytes_max);
+    lines.line("extstore_memory_bytes", tier.memory_bytes);
+    lines.line("extstore_objects_dropped", tier.dropped);
+    lines.line("extstore_read_errors", tier.read_errors);
+    lines.line("extstore_write_errors", tier.write_errors);
 }
 
 fn settings_lines<B: Backend>(settings: &Settings, backend: &B, out: &mut Vec<u8>) {

@@ -11,6 +11,7 @@ use prometheus_client::registry::{Registry, Unit};
 use super::latency::LatencyHistogram;
 use super::operation::{Operation, Outcome};
 use super::snapshot::{CoreStats, HandlerSnapshot, OperationStats, ServerStats};
+use super::tier::WaitSnapshot;
 
 /// The content type of [`exposition`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -42,6 +43,7 @@ impl Collector for Scrape {
         text.process()?;
         text.operations()?;
         text.store()?;
+        text.tier()?;
         text.connections()?;
         text.endpoint()?;
         text.handlers()
@@ -124,6 +126,89 @@ impl<'a> Text<'a, '_> {
         self.counters("evictions", help, "reason", |core| {
             vec![("log".into(), core.store.evicted_log), ("index".into(), core.store.evicted_index)]
         })
+    }
+
+    /// The tier, if there is one.
+    fn tier(&mut self) -> fmt::Result {
+        if self.stats.cores.iter().all(|core| core.tier.is_none()) {
+            return Ok(());
+        }
+        let count = |name: &'static str| move |core: &CoreStats| core.tier.as_ref().map_or(0, |tier| tier.count(name));
+        let bytes = || Some(Unit::Bytes);
+        self.gauge("tier_items", "Items in the tier.", None, count("items"))?;
+        self.gauge("tier_used", "Bytes of live records in the tier.", bytes(), count("bytes"))?;
+        self.gauge("tier_limit", "Bytes of the tier's file.", bytes(), count("bytes_max"))?;
+        let help = "Memory for the index of the tier, blocks that are not written, and records that are waited for.";
+        self.gauge("tier_memory", help, bytes(), count("memory_bytes"))?;
+        self.counter("tier_hits", "Reads of items that were served from the tier.", None, count("hits"))?;
+        self.counter("tier_read", "Bytes of records read from the device.", bytes(), count("read_bytes"))?;
+        self.counter("tier_written", "Bytes of blocks written to the device.", bytes(), count("write_bytes"))?;
+        let help = "What became of items at the tier, by the names in the documentation.";
+        let events = ["reads", "writes", "stored", "recalled", "dropped", "unsuited", "evicted", "lost"];
+        self.counters("tier_events", help, "event", |core| {
+            let Some(tier) = &core.tier else { return Vec::new() };
+            events.iter().map(|event| ((*event).to_owned(), tier.count(event))).collect()
+        })?;
+        let help = "Reads and writes of the tier that failed, and records that had changed on the device.";
+        self.counters("tier_errors", help, "error", |core| {
+            let Some(tier) = &core.tier else { return Vec::new() };
+            ["read_errors", "write_errors", "corrupt"].map(|error| (error.to_owned(), tier.count(error))).into()
+        })?;
+        let help = "Operations that waited for the tier: served, refused for lack of room, abandoned by their client.";
+        self.counters("queue_operations", help, "outcome", |core| {
+            let Some(tier) = &core.tier else { return Vec::new() };
+            let outcomes = [("served", tier.served), ("refused", tier.refused), ("abandoned", tier.abandoned)];
+            outcomes.map(|(outcome, count)| (outcome.to_owned(), count)).into()
+        })?;
+        self.gauge("queue_reading", "Reads of the tier in progress.", None, |core| {
+            core.tier.as_ref().map_or(0, |tier| tier.reading)
+        })?;
+        self.queue()
+    }
+
+    /// What waits for the tier, and for how long.
+    fn queue(&mut self) -> fmt::Result {
+        let cores =
+            self.stats.cores.iter().zip(self.cores).filter_map(|(core, number)| Some((core.tier.as_ref()?, number)));
+        let cores: Vec<_> = cores.collect();
+        let help = "Operations that wait for the tier, by level; those above the share of their client are damped.";
+        let mut metric = self.encoder.encode_descriptor("queue_length", help, None, MetricType::Gauge)?;
+        for (tier, number) in &cores {
+            let Some((damped, levels)) = tier.lengths.split_last() else { continue };
+            let levels = levels.iter().enumerate().map(|(level, length)| (level.to_string(), length));
+            for (level, length) in levels.chain([("damped".to_owned(), damped)]) {
+                let labels: &Labels<'_> = &[("core", number), ("level", &level)];
+                metric.encode_family(&labels)?.encode_gauge(&Whole(*length))?;
+            }
+        }
+        if cores.iter().all(|(tier, _)| tier.waits.is_empty()) {
+            // A metric without a value is malformed.
+            return Ok(());
+        }
+        type Wait = fn(&WaitSnapshot) -> &LatencyHistogram;
+        let waits: [(&str, &str, Wait); 2] = [
+            ("queue_wait_seconds", "How long operations waited in the queue, by the least rank of a class.", |waits| {
+                &waits.queued
+            }),
+            (
+                "queue_read_seconds",
+                "How long operations waited for the device, by the least rank of a class.",
+                |waits| &waits.read,
+            ),
+        ];
+        for (name, help, of) in waits {
+            let mut metric = self.encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+            for (tier, number) in &cores {
+                for (class, waits) in tier.waits.iter().enumerate().take(u64::BITS as usize) {
+                    let (rank, latency) = ((1u64 << class).to_string(), of(waits));
+                    let labels: &Labels<'_> = &[("core", number), ("rank", &rank)];
+                    let sum = latency.sum_nanos() / NANOS_PER_SECOND;
+                    let (count, buckets) = (latency.count(), buckets(latency));
+                    metric.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     fn connections(&mut self) -> fmt::Result {

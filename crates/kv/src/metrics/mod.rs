@@ -12,6 +12,7 @@ mod recorder;
 mod snapshot;
 #[cfg(test)]
 mod snapshot_tests;
+mod tier;
 mod timing;
 
 pub use exposition::{CONTENT_TYPE, exposition};
@@ -21,4 +22,5 @@ pub use recorder::{ConnectionCounts, CoreMetrics};
 pub use snapshot::{
     CoreStats, EndpointSnapshot, HandlerSnapshot, OperationStats, ServerStats, StatsError, StoreSnapshot,
 };
+pub use tier::{TierSnapshot, WaitSnapshot};
 pub(crate) use timing::{Begun, Timing};

@@ -13,6 +13,7 @@ use thiserror::Error;
 use super::latency::LatencyHistogram;
 use super::operation::Operation;
 use super::recorder::{ConnectionCounts, CoreMetrics};
+use super::tier::TierSnapshot;
 
 /// Version of the encoding. A reader accepts its own version and older ones; missing fields are zero.
 const VERSION: u32 = 1;
@@ -62,6 +63,9 @@ pub struct CoreStats {
     pub connections: ConnectionCounts,
     /// Its endpoint.
     pub endpoint: EndpointSnapshot,
+    /// Its tier, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tier: Option<TierSnapshot>,
 }
 
 /// Statistics of operations of one kind.
@@ -260,6 +264,7 @@ impl CoreStats {
             store: store.into(),
             connections: metrics.connections,
             endpoint: endpoint.into(),
+            tier: None,
         }
     }
 
@@ -301,6 +306,14 @@ impl ServerStats {
         let mut all = cores.next().copied().unwrap_or_default();
         cores.for_each(|store| all.add(store));
         all
+    }
+
+    /// Returns the sum of all tiers; `None` if there is none.
+    pub fn tier(&self) -> Option<TierSnapshot> {
+        let mut cores = self.cores.iter().filter_map(|core| core.tier.as_ref());
+        let mut all = cores.next()?.clone();
+        cores.for_each(|tier| all.add(tier));
+        Some(all)
     }
 
     /// Returns the sum of all cores' connections.

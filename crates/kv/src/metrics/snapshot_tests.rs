@@ -18,6 +18,7 @@ fn stats() -> ServerStats {
             counters: [("tx_packets".into(), 7)].into(),
             ..EndpointSnapshot::default()
         },
+        tier: Some(TierSnapshot { counts: [("hits".into(), 4)].into(), served: 6, ..TierSnapshot::default() }),
     };
     ServerStats::new("cache", 1_800_000_000, 2_000_000, vec![core.clone(), core])
 }
@@ -30,6 +31,8 @@ fn what_is_encoded_is_decoded() {
     assert_eq!((back.operation(Operation::Get).hits, back.operation(Operation::Get).latency.count()), (180, 182));
     assert_eq!((back.store().items, back.store().value_bytes_max), (10, 1 << 20));
     assert_eq!((back.connections().open, back.sessions()), (6, 4));
+    let tier = back.tier().unwrap();
+    assert_eq!((tier.count("hits"), tier.count("none"), tier.served), (8, 0, 12));
     assert!(back.is_same_process(&stats));
     assert!(!back.cores[0].operations.contains_key(&Operation::Set), "kinds that did not happen are left out");
 }

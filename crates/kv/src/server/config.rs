@@ -12,6 +12,7 @@ use crate::cluster::Description;
 use crate::memcached::{CONNECTION_BYTES_DEFAULT, LOOK_DEFAULT, Listen};
 use crate::service::{Fence, Replica};
 use crate::wire::ReplicaState;
+use crate::tier::{Schedule, TierSettings};
 
 /// Default maximum number of memcached connections. memcached's own default is 1024, which ten thousand idle clients
 /// exceed.
@@ -85,6 +86,10 @@ pub struct ServerConfig {
     /// The snapshot file: loaded at the start if it exists, and saved at the end and on request. It is locked against
     /// other servers meanwhile, by a file of the same name with the suffix `.lock`.
     pub snapshot: Option<PathBuf>,
+    /// Where a cache puts what it evicts; `None` to lose it.
+    pub tier: Option<TierSettings>,
+    /// The order in which operations that wait for the tier are served.
+    pub schedule: Schedule,
     /// Processors to pin the threads to, one for each core; empty to leave that to the system.
     pub pin: Vec<usize>,
     /// The time that operations in progress have to finish at the end.
@@ -115,6 +120,8 @@ impl Default for ServerConfig {
             mode: Mode::Cache,
             key_function: KeyFunction::default(),
             snapshot: None,
+            tier: None,
+            schedule: Schedule::default(),
             pin: Vec::new(),
             patience: Duration::from_secs(2),
             hang_max: HANG_MAX_DEFAULT,

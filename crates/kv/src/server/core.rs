@@ -22,6 +22,7 @@ use crate::memcached::Ran;
 use crate::metrics::CoreStats;
 use crate::service::{Identity, KvService};
 use crate::shard::Shard;
+use crate::tier::desk;
 use crate::wire::{ServerMap, Status};
 
 /// How long a core waits for the disk before it checks again.
@@ -70,6 +71,9 @@ impl<T: Transport + 'static, P: Sweep + 'static> Core for KvCore<T, P> {
         }
         service.register(&self.endpoint).map_err(ServeError::from)?;
         self.ticking = Some(self.tick());
+        let (attending, health) = (desk::attend(self.shard.clone()), self.health.clone());
+        let attending = spawn_local(async move { guarded(attending, |why| health.fail(why)).await }).abort_handle();
+        self.health.on_failure(move || attending.abort());
         Ok(())
     }
 
@@ -80,6 +84,7 @@ impl<T: Transport + 'static, P: Sweep + 'static> Core for KvCore<T, P> {
                 let endpoint = self.endpoint.stats();
                 let mut stats =
                     CoreStats::take(&self.shard.metrics.borrow(), self.shard.store.borrow().stats(), &endpoint);
+                stats.tier = self.shard.tier_stats();
                 self.memcached.stats()(&mut stats);
                 let _ = answer.send(stats);
             }
@@ -87,7 +92,7 @@ impl<T: Transport + 'static, P: Sweep + 'static> Core for KvCore<T, P> {
             Mail::Run(mut batch, answer) => match self.memcached.run(&mut batch) {
                 // The sender may be gone.
                 Ran::Over => drop(answer.send(batch)),
-                Ran::More | Ran::Turn => {
+                Ran::More | Ran::Turn | Ran::Tier => {
                     self.memcached.run_rest(batch, answer);
                     return Pace::Yield;
                 }

@@ -18,6 +18,7 @@ use super::saving::Saving;
 use crate::routing::Routing;
 use crate::service::Identity;
 use crate::shard::Shard;
+use crate::tier::{Desk, Pool, TierError, TierFile};
 use crate::wire::{Limits, ServerMap};
 
 /// The cores of a server.
@@ -34,6 +35,8 @@ pub(super) struct Cores<P> {
     pub incarnation: u64,
     pub identity: Identity,
     pub saving: Saving,
+    /// The tier's file, and the threads that read and write it.
+    pub tier: Option<(Arc<TierFile>, Pool)>,
 }
 
 impl<T: Transport + 'static, P: Sweep + 'static> Service<T> for Cores<P> {
@@ -44,13 +47,17 @@ impl<T: Transport + 'static, P: Sweep + 'static> Service<T> for Cores<P> {
 
     fn build(&self, site: Site<T, Mail>) -> Result<(KvCore<T, P>, Ready), ServerError> {
         let memcached = if site.core == 0 { Memcached::bind(&self.config)? } else { Memcached::default() };
-        let partition = self.fill(site.core)?;
+        let mut partition = self.fill(site.core)?;
         let ready = Ready {
             addresses: site.endpoint.local_addrs().to_vec(),
             memcached: memcached.addresses(),
             value_bytes_max: partition.stats().value_bytes_max,
         };
-        let shard = Shard::new(partition, self.routing, site.core);
+        let desk = self.attach_tier(&mut partition, site.core)?;
+        let mut shard = Shard::new(partition, self.routing, site.core);
+        if let Some(desk) = desk {
+            shard = shard.with_desk(desk);
+        }
         shard.set_moment(moment());
         if let Some(replica) = &self.config.replica {
             shard.join_cluster(replica.of_core());
@@ -124,6 +131,17 @@ impl<P: Sweep + 'static> Cores<P> {
             tracing::warn!(core, items, "the snapshot has more than the cache has room for; these items were left out");
         }
         Ok(partition)
+    }
+
+    /// Puts the tier behind the partition of a core, if there is one, and returns where operations wait for it.
+    fn attach_tier(&self, partition: &mut P, core: u16) -> Result<Option<Desk>, TierError> {
+        let (Some((file, pool)), Some(settings)) = (&self.tier, &self.config.tier) else { return Ok(None) };
+        let cores = self.routing.cores();
+        if !partition.attach_tier(file.config(settings, core, cores)) {
+            return Err(TierError::NoCache);
+        }
+        let slots = pool.width() / usize::from(cores);
+        Ok(Some(Desk::new(pool.clone(), file.part(core), slots, self.config.schedule.clone())?))
     }
 
     /// Returns the shape of a core's partition when the snapshot was taken: a partition of the same shape has room for

@@ -9,6 +9,7 @@ use thiserror::Error;
 
 use crate::memcached::Listen;
 use crate::routing::CORES_MAX;
+use crate::tier::TierError;
 
 /// Why a server did not start, or could not do what was requested.
 #[derive(Debug, Error)]
@@ -62,6 +63,9 @@ pub enum ServerError {
     /// The snapshot could not be saved. The previous file is still there.
     #[error("cannot save the snapshot")]
     Save(#[from] SaveError),
+    /// The tier cannot be used.
+    #[error(transparent)]
+    Tier(#[from] TierError),
     /// The server was started without a snapshot file.
     #[error("the server has no snapshot file")]
     NoSnapshot,

@@ -4,9 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dunlin_serve::{Health, guarded};
+use dunlin_store::tier::Ticket;
 use dunlin_store::{Sweep, UnixSeconds};
 use tokio::sync::oneshot;
 use tokio::task::{spawn_local, yield_now};
@@ -22,6 +23,7 @@ use crate::memcached::{
 use crate::metrics::{ConnectionCounts, CoreMetrics, CoreStats, Operation, Outcome};
 use crate::routing::Core;
 use crate::shard::Shard;
+use crate::tier::{self, DeviceHangs, Hold};
 
 /// One core, as its memcached connections see it.
 pub(super) struct CoreBackend<P> {
@@ -91,8 +93,23 @@ impl<P: Sweep + 'static> Backend for CoreBackend<P> {
         self.shard.routing().cores()
     }
 
+    #[inline]
     fn with_store<R>(&self, run: impl FnOnce(&mut P) -> R) -> R {
-        run(&mut self.shard.store.borrow_mut())
+        let store = &mut *self.shard.store.borrow_mut();
+        let result = run(store);
+        if let Some(desk) = self.shard.desk() {
+            // Commands may have evicted items.
+            store.tier_mut().into_iter().for_each(|tier| desk.write(tier));
+        }
+        result
+    }
+
+    fn has_tier(&self) -> bool {
+        self.shard.desk().is_some()
+    }
+
+    fn fetch(&self, tickets: Vec<Ticket>, client: u32) -> impl Future<Output = Result<Vec<Hold>, DeviceHangs>> {
+        tier::fetch(&self.shard, tickets, client)
     }
 
     fn now(&self) -> UnixSeconds {
@@ -227,7 +244,17 @@ impl<P: Sweep + 'static> Memcached<P> {
         let (backend, health) = (backend.clone(), backend.health.clone());
         let rest = async move {
             loop {
-                yield_now().await;
+                let (awaited, begun) = (batch.take_awaited(), Instant::now());
+                // Keeps what was read in memory until the commands have run that wait for it.
+                let _holds = if awaited.is_empty() {
+                    yield_now().await;
+                    Vec::new()
+                } else {
+                    // Without an answer the sender learns that there is none.
+                    let Ok(holds) = backend.fetch(awaited, batch.client()).await else { return };
+                    batch.add_waited(begun.elapsed().as_nanos().try_into().unwrap_or(u64::MAX));
+                    holds
+                };
                 if backend.health.has_failed() {
                     break;
                 }

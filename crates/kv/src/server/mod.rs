@@ -42,6 +42,7 @@ use crate::memcached::Listen;
 use crate::metrics::{ServerStats, exposition};
 use crate::routing::{Core, Routing};
 use crate::service::Identity;
+use crate::tier::{Pool, TierError, TierFile};
 use cores::Cores;
 use mail::{Mail, Mailboxes};
 use saving::Saving;
@@ -115,6 +116,15 @@ impl<P: Sweep + 'static> Server<P> {
         // again.
         let seed = partitions::seed_of(origin.as_ref()).unwrap_or(drawn);
         let routing = Routing::new(seed, cores).ok_or(ServerError::Cores { cores })?;
+        let tier = match &config.tier {
+            Some(_) if config.mode != Mode::Cache => return Err(TierError::NoCache.into()),
+            Some(settings) => {
+                let file = Arc::new(TierFile::open(settings, cores)?);
+                let pool = Pool::start(file.clone(), settings.reads, settings.delay)?;
+                Some((file, pool))
+            }
+            None => None,
+        };
         let serving = serving(&config);
         let cores = Cores {
             config: Arc::new(config),
@@ -126,6 +136,7 @@ impl<P: Sweep + 'static> Server<P> {
             incarnation,
             identity: identity.clone(),
             saving: saving.routed_by(seed),
+            tier,
         };
         let begun = Instant::now();
         let cores = dunlin_serve::Server::start(Arc::new(cores), serving)?;

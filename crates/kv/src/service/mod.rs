@@ -3,6 +3,7 @@
 //! All operations on one key share a request type, so that a whole receive burst, GETs and PUTs together, is handed
 //! over at once and its cache misses overlap (`single`). A multi-get is a burst of its own (`multiget`).
 
+mod late;
 mod multiget;
 mod postponed;
 mod replica;
@@ -21,7 +22,9 @@ use self::postponed::Postponed;
 pub use self::replica::{CHANGED_KEYS_MAX, Fence, Replica};
 use crate::metrics::{CoreStats, Operation, Outcome, ServerStats, Timing};
 use crate::shard::Shard;
-use crate::wire::{FLUSH, MAP, MULTI_GET, OPERATE, SCAN, SNAPSHOT, STATS, ServerMap, Status};
+use crate::wire::{
+    FLUSH, MAP, MULTI_GET, OPERATE, RANKED_MULTI_GET, RANKED_OPERATE, SCAN, SNAPSHOT, STATS, ServerMap, Status,
+};
 
 /// Takes a request to save a snapshot, and answers it with a status byte.
 type SnapshotTaker = Box<dyn FnMut(DeferredRequest)>;
@@ -111,13 +114,18 @@ impl<S: Store + Visit + 'static> KvService<S> {
     /// [`RegisterError`] if one of the request types already has a handler.
     pub fn register<T: Transport + 'static>(&self, endpoint: &Rc<Endpoint<T>>) -> Result<(), RegisterError> {
         endpoint.propagate_panics();
-        let shard = self.shard.clone();
-        let timing = Timing::default();
-        let postponed = Postponed::new(&self.shard, endpoint);
-        endpoint.register_burst(OPERATE, move |burst| single::operate(&shard, &timing, &postponed, burst))?;
-        let shard = self.shard.clone();
-        let timing = Timing::default();
-        endpoint.register(MULTI_GET, move |request| multiget::multi_get(&shard, &timing, request))?;
+        let postponed = Rc::new(Postponed::new(&self.shard, endpoint));
+        let (shard, timing, later) = (self.shard.clone(), Timing::default(), postponed.clone());
+        endpoint
+            .register_burst(OPERATE, move |burst| single::operate::<S, T, false>(&shard, &timing, &later, burst))?;
+        let (shard, timing) = (self.shard.clone(), Timing::default());
+        endpoint.register_burst(RANKED_OPERATE, move |burst| {
+            single::operate::<S, T, true>(&shard, &timing, &postponed, burst);
+        })?;
+        let (shard, timing) = (self.shard.clone(), Timing::default());
+        endpoint.register(MULTI_GET, move |request| multiget::multi_get::<S, false>(&shard, &timing, request))?;
+        let (shard, timing) = (self.shard.clone(), Timing::default());
+        endpoint.register(RANKED_MULTI_GET, move |request| multiget::multi_get::<S, true>(&shard, &timing, request))?;
         let map = self.map.clone();
         endpoint.register(MAP, move |request| request.respond(&map))?;
         self.register_stats(endpoint)?;
@@ -153,6 +161,7 @@ impl<S: Store + Visit + 'static> KvService<S> {
             // Its own endpoint runs this handler.
             let Some(endpoint) = weak.upgrade() else { return };
             let mut core = CoreStats::take(&shard.metrics.borrow(), shard.store.borrow().stats(), &endpoint.stats());
+            core.tier = shard.tier_stats();
             more_stats.borrow().iter().for_each(|add| add(&mut core));
             let uptime_micros = endpoint.now().saturating_sub(begun) / 1000;
             let stats = ServerStats::new(&identity.mode, identity.started, uptime_micros, vec![core]);

@@ -80,7 +80,7 @@ impl Waiting {
 }
 
 /// What the addresses of all endpoints of a host have in common, as rpc counts hosts.
-fn host(addr: &Addr) -> Addr {
+pub(super) fn host(addr: &Addr) -> Addr {
     match addr {
         Addr::Udp(addr) => Addr::Udp(SocketAddr::new(host_of(addr.ip()), 0)),
         Addr::Sim { host, .. } => Addr::Sim { host: *host, thread: 0 },
@@ -129,7 +129,7 @@ impl<S: Store + Visit + 'static, T: Transport + 'static> Postponed<S, T> {
 }
 
 /// Makes changes until none is left.
-async fn make<S: Store>(shard: Rc<Shard<S>>, timers: Timers, waiting: Rc<RefCell<Waiting>>) {
+async fn make<S: Store + 'static>(shard: Rc<Shard<S>>, timers: Timers, waiting: Rc<RefCell<Waiting>>) {
     let clock = Clock::new();
     let mut has_stalled = true;
     while !waiting.borrow().is_empty() {
@@ -146,7 +146,7 @@ async fn make<S: Store>(shard: Rc<Shard<S>>, timers: Timers, waiting: Rc<RefCell
 
 /// Makes some changes, at least one unless nobody waits for any. Returns whether they have waited for the disk for long
 /// enough.
-fn make_some<S: Store>(shard: &Shard<S>, now: u64, clock: &Clock, waiting: &RefCell<Waiting>) -> bool {
+fn make_some<S: Store + 'static>(shard: &Rc<Shard<S>>, now: u64, clock: &Clock, waiting: &RefCell<Waiting>) -> bool {
     let stalled = || shard.store.borrow().stalled();
     let (stalled_before, begun, least) = (stalled(), clock.now(), waiting.borrow().least);
     let (mut bytes, mut is_any_made, mut has_stalled) = (0, false, false);

@@ -1,17 +1,21 @@
 //! Operations on one key, a receive burst at a time: HERD's two-stage pipeline (thesis, section 4.4.1).
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use dunlin_net::Transport;
 use dunlin_rpc::{DeferredRequest, MsgBuf, RequestBurst};
-use dunlin_store::{Condition, Delta, Key, Refused, Side, Store, Stored, Visit};
+use dunlin_store::tier::Ticket;
+use dunlin_store::{Condition, Delta, Key, Put, Refused, Side, Store, Stored, UnixSeconds, Visit};
 
+use super::late::{Late, parcel, split, split_deferred};
 use super::postponed::Postponed;
 use super::wall;
 use crate::metrics::{CoreMetrics, Operation as Kind, Outcome, Timing};
-use crate::shard::Shard;
-use crate::wire::{Answer, Operation, Status};
+use crate::shard::{Shard, on_device};
+use crate::tier::desk;
+use crate::wire::{Answer, Operation, Ranked, Status, WAITED_BYTES, Waited};
 
 /// Requests that the rpc library hands over at once, at most.
 const BURST_MAX: usize = 64;
@@ -35,12 +39,24 @@ impl Work<'_> {
             Work::Operation(..) => true,
         }
     }
+
+    /// Returns the record that must be read first, if there is one. What stores or deletes an item whatever it is needs
+    /// none.
+    fn awaits<S: Store>(&self, store: &S, now: UnixSeconds) -> Option<Ticket> {
+        match self {
+            Work::Operation(Operation::Put { put: Put { condition: Condition::Always, .. }, .. }, _)
+            | Work::Operation(Operation::Delete { unchanged: None, .. }, _)
+            | Work::Refuse(_) => None,
+            Work::Operation(_, key) => on_device(store, key, now),
+        }
+    }
 }
 
 /// Answers every request of a burst: first prefetches the index lines of all, then their items, then executes them in
-/// order. Changes that would block the core for a disk for too long are postponed.
-pub(super) fn operate<S: Store + Visit + 'static, T: Transport + 'static>(
-    shard: &Shard<S>,
+/// order. Changes that would block the core for a disk for too long are postponed, and operations whose items are in the
+/// tier wait for it.
+pub(super) fn operate<S: Store + Visit + 'static, T: Transport + 'static, const RANKED: bool>(
+    shard: &Rc<Shard<S>>,
     timing: &Timing,
     postponed: &Postponed<S, T>,
     burst: &mut RequestBurst<'_>,
@@ -50,19 +66,29 @@ pub(super) fn operate<S: Store + Visit + 'static, T: Transport + 'static>(
     let mut metrics = shard.metrics.borrow_mut();
     if burst.len() == 1 {
         // Nothing to overlap with.
-        let work = prepare(shard, &*store, burst.payload(0));
+        let work = prepare::<S, RANKED>(shard, &*store, burst.payload(0));
         if work.changes() && postponed.is_due(&store) {
             return postponed.push(burst, 0);
         }
-        run(shard, &mut *store, &mut metrics, burst, 0, &work);
+        if shard.desk().is_some()
+            && let Some(ticket) = work.awaits(&*store, shard.now())
+        {
+            wait::<S, RANKED>(shard, burst, 0, ticket);
+            drop((store, metrics));
+            return desk::advance(shard);
+        }
+        run::<S, RANKED>(shard, &mut *store, &mut metrics, burst, 0, &work);
         if let Some(begun) = begun {
             timing.end(&begun, &mut metrics, work.kind().into_iter());
+        }
+        if let Some(desk) = shard.desk() {
+            store.tier_mut().into_iter().for_each(|tier| desk.write(tier));
         }
         return;
     }
     let mut works = ArrayVec::<Work<'_>, BURST_MAX>::new();
     for i in 0..burst.len().min(BURST_MAX) {
-        let work = prepare(shard, &*store, burst.payload(i));
+        let work = prepare::<S, RANKED>(shard, &*store, burst.payload(i));
         if let Work::Operation(_, key) = &work {
             store.prefetch(key);
         }
@@ -73,33 +99,84 @@ pub(super) fn operate<S: Store + Visit + 'static, T: Transport + 'static>(
             store.prefetch_item(key);
         }
     }
-    // While no snapshot is taken and nothing was postponed before, no change of this burst need be looked at.
-    let may_postpone = store.may_stall() || postponed.is_due(&store);
+    // While no snapshot is taken, nothing was postponed before, and there is no tier, no work of this burst need be looked
+    // at.
+    let may_wait = store.may_stall() || postponed.is_due(&store) || shard.desk().is_some();
     // A bit for each work that was not executed here.
     let mut is_postponed = 0u64;
     for (i, work) in works.iter().enumerate() {
-        if may_postpone && work.changes() && postponed.is_due(&store) {
+        if may_wait && work.changes() && postponed.is_due(&store) {
             postponed.push(burst, i);
             is_postponed |= 1 << i;
+        } else if may_wait && let Some(ticket) = work.awaits(&*store, shard.now()) {
+            wait::<S, RANKED>(shard, burst, i, ticket);
+            is_postponed |= 1 << i;
         } else {
-            run(shard, &mut *store, &mut metrics, burst, i, work);
+            run::<S, RANKED>(shard, &mut *store, &mut metrics, burst, i, work);
         }
     }
     if let Some(begun) = begun {
         let executed = works.iter().enumerate().filter(|(i, _)| is_postponed & 1 << i == 0);
         timing.end(&begun, &mut metrics, executed.filter_map(|(_, work)| work.kind()));
     }
+    if shard.desk().is_some() {
+        drop((store, metrics));
+        desk::advance(shard);
+    }
+}
+
+/// Lets a request wait for the tier, or pushes it back if there is no place for it.
+#[cold]
+fn wait<S: Store + 'static, const RANKED: bool>(
+    shard: &Rc<Shard<S>>,
+    burst: &mut RequestBurst<'_>,
+    i: usize,
+    ticket: Ticket,
+) {
+    let Some(desk) = shard.desk().filter(|desk| desk.has_room(ticket.bytes())) else { return burst.push_back(i) };
+    let (context, ranked) = (burst.context(i), ranked::<RANKED>(burst.payload(i)));
+    let Ok(request) = burst.defer(i) else { return burst.push_back(i) };
+    let late = Box::new(Late { shard: shard.clone(), request });
+    desk.push(parcel(desk, &context, ranked, 1, ticket, late));
 }
 
 /// Executes a request that was postponed, if its caller waits for longer than `least`; else pushes it back, so that a
-/// caller that still hears of it knows that nothing was done. Returns what it was counted as.
-pub(super) fn operate_late<S: Store>(shard: &Shard<S>, request: DeferredRequest, least: Duration) -> Option<Kind> {
+/// caller that still hears of it knows that nothing was done. Returns what it was counted as, unless it has to wait
+/// again.
+pub(super) fn operate_late<S: Store + 'static>(
+    shard: &Rc<Shard<S>>,
+    request: DeferredRequest,
+    least: Duration,
+) -> Option<Kind> {
     if request.request().time_left().is_some_and(|left| left <= least) {
         request.push_back();
         return None;
     }
+    if let Some(desk) = shard.desk() {
+        let store = shard.store.borrow();
+        let (ranked, payload) = split_deferred(&request).unwrap_or_default();
+        if let Some(ticket) = prepare::<S, false>(shard, &*store, payload).awaits(&*store, shard.now()) {
+            drop(store);
+            if !desk.has_room(ticket.bytes()) {
+                request.push_back();
+                return None;
+            }
+            let context = request.request().context().clone();
+            desk.push(parcel(desk, &context, ranked, 1, ticket, Box::new(Late { shard: shard.clone(), request })));
+            desk::advance(shard);
+            return None;
+        }
+    }
+    answer(shard, request, Waited::default())
+}
+
+/// Executes a request that has waited, and answers it. Returns what it was counted as.
+pub(super) fn answer<S: Store>(shard: &Shard<S>, request: DeferredRequest, waited: Waited) -> Option<Kind> {
     let mut store = shard.store.borrow_mut();
-    let work = prepare(shard, &*store, request.request().payload());
+    let (ranked, work) = match split_deferred(&request) {
+        Some((ranked, payload)) => (ranked, prepare::<S, false>(shard, &*store, payload)),
+        None => (None, stray(shard, Status::Malformed)),
+    };
     let kind = work.kind();
     let answer = match work {
         Work::Operation(operation, key) => {
@@ -107,7 +184,13 @@ pub(super) fn operate_late<S: Store>(shard: &Shard<S>, request: DeferredRequest,
         }
         Work::Refuse(status) => Answer::Plain(status),
     };
-    let response = MsgBuf::written(answer.encoded_len(), |out| answer.encode(out));
+    let head = if ranked.is_some_and(|ranked| ranked.wants_waited) { WAITED_BYTES } else { 0 };
+    let response = MsgBuf::written(head + answer.encoded_len(), |out| {
+        if head > 0 {
+            waited.encode(out);
+        }
+        head + answer.encode(&mut out[head..])
+    });
     drop(store);
     // Without memory for the response, the caller is told that the handler failed.
     if let Ok(response) = response {
@@ -117,8 +200,14 @@ pub(super) fn operate_late<S: Store>(shard: &Shard<S>, request: DeferredRequest,
     kind
 }
 
+/// Returns the header of a request.
+fn ranked<const RANKED: bool>(request: &[u8]) -> Option<Ranked> {
+    split::<RANKED>(request).and_then(|(ranked, _)| ranked)
+}
+
 #[inline]
-fn prepare<'a, S: Store>(shard: &Shard<S>, store: &S, request: &'a [u8]) -> Work<'a> {
+fn prepare<'a, S: Store, const RANKED: bool>(shard: &Shard<S>, store: &S, request: &'a [u8]) -> Work<'a> {
+    let Some((_, request)) = split::<RANKED>(request) else { return stray(shard, Status::Malformed) };
     let Some(operation) = Operation::parse(request) else { return stray(shard, Status::Malformed) };
     if let Some(status) = shard.refusal(operation.is_read()) {
         return Work::Refuse(status);
@@ -138,7 +227,7 @@ fn stray<'a, S: Store>(shard: &Shard<S>, status: Status) -> Work<'a> {
 
 /// Executes one work and answers its request. Once in the code for all bursts, and small enough to be.
 #[inline(never)]
-fn run<S: Store>(
+fn run<S: Store, const RANKED: bool>(
     shard: &Shard<S>,
     store: &mut S,
     metrics: &mut CoreMetrics,
@@ -150,6 +239,12 @@ fn run<S: Store>(
         Work::Operation(operation, key) => execute(shard, store, metrics, key, operation),
         Work::Refuse(status) => Answer::Plain(*status),
     };
+    if RANKED && ranked::<RANKED>(burst.payload(i)).is_some_and(|ranked| ranked.wants_waited) {
+        return burst.respond_written(i, WAITED_BYTES + answer.encoded_len(), |out| {
+            Waited::default().encode(out);
+            WAITED_BYTES + answer.encode(&mut out[WAITED_BYTES..])
+        });
+    }
     burst.respond_written(i, answer.encoded_len(), |out| answer.encode(out));
 }
 

@@ -10,6 +10,7 @@
 //! | [`scan`](Scan) | all items, piece by piece |
 //! | [`replica`](Replicate) | replicas of a cluster |
 //! | [`map`](ServerMap) | which core owns which keys, and the limits |
+//! | [`ranked`](Ranked) | the header of requests that say how urgent they are |
 
 mod answer;
 mod bytes;
@@ -17,6 +18,7 @@ mod map;
 mod multiget;
 mod operation;
 mod replica;
+mod ranked;
 mod scan;
 #[cfg(test)]
 mod tests;
@@ -30,6 +32,7 @@ pub use replica::{
     FILL, PartitionScan, PartitionScanAnswer, REPLICA, REPLICATE, ReplicaInfo, ReplicaState, Replicate,
     SCAN_PARTITIONS, TURN, Turn, Verdict, Version, VersionedItem, VersionedItems, parse_fill,
 };
+pub use ranked::{RANKED_BYTES, Ranked, WAITED_BYTES, Waited};
 pub use scan::{SCAN_BYTES, SCAN_VALUE_BYTES_MAX, Scan, ScanAnswer, ScanAnswerWriter, Scanned};
 
 /// Version of these messages. A client rejects a map of another version.
@@ -50,6 +53,11 @@ pub const FLUSH: u8 = 0x24;
 pub const SNAPSHOT: u8 = 0x25;
 /// Request type: items of the addressed core, from a hash on ([`Scan`]).
 pub const SCAN: u8 = 0x26;
+/// Request type: as [`OPERATE`], behind a header ([`Ranked`]). A server that does not know it answers that it has no
+/// handler; send [`OPERATE`] then.
+pub const RANKED_OPERATE: u8 = 0x27;
+/// Request type: as [`MULTI_GET`], behind a header ([`Ranked`]).
+pub const RANKED_MULTI_GET: u8 = 0x28;
 
 /// Maximum number of keys in one multi-get.
 pub const MULTI_GET_KEYS_MAX: usize = 1024;

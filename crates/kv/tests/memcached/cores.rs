@@ -225,7 +225,7 @@ fn keys_of_a_core_that_is_gone_get_an_error_each() {
     let (here, there): (Vec<String>, Vec<String>) =
         (0..20).map(|i| format!("key{i}")).partition(|key| cores.elsewhere(key.as_bytes()).is_none());
     let request = format!("set {0} 0 0 1\r\nx\r\nget {1} {0}\r\nmn\r\n", here[0], there[0]);
-    let error = "SERVER_ERROR the core that owns this key is stopping\r\n";
+    let error = "SERVER_ERROR the core that owns this key does not answer\r\n";
     let expected = format!("STORED\r\n{error}VALUE {} 0 1\r\nx\r\nEND\r\nMN\r\n", here[0]);
     assert_eq!(String::from_utf8_lossy(&said_by(&cores, &[request.as_bytes()]).0), expected);
 }

@@ -5,3 +5,4 @@ mod fragile;
 mod memory;
 mod panics;
 mod snapshots;
+mod tier;

@@ -219,6 +219,11 @@ impl Partition {
             return false;
         }
         self.evicting(place);
+        if let Some(mut tier) = self.tier.take() {
+            let record = self.record(place);
+            tier.evicted(self.hasher.hash(record.key), record.key, &record.item(&self.clock));
+            self.tier = Some(tier);
+        }
         let counters = &mut self.counters;
         counters.evicted_unfetched += u64::from(!fields.marks.is_fetched);
         counters.evicted_expiring += u64::from(fields.expires != 0);

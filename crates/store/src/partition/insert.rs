@@ -78,7 +78,7 @@ impl Partition {
         fields: &Fields,
         old: Option<Place>,
     ) -> Result<(), Refused> {
-        match self.try_elsewhere(key, value, fields, old) {
+        let result = match self.try_elsewhere(key, value, fields, old) {
             Err(Refused::Full) => self.in_room(|store| {
                 let old = old.and_then(|_| store.find(key));
                 if store.overwrite(key, value, fields, old) {
@@ -87,7 +87,12 @@ impl Partition {
                 store.try_elsewhere(key, value, fields, old)
             }),
             result => result,
+        };
+        if self.tier.is_some() && result.is_ok() {
+            // The tier may have an earlier item of this key, perhaps since room was made for this one.
+            self.drop_behind(key, self.clock.now);
         }
+        result
     }
 
     /// Retries a rejected attempt as long as expired items make room. Lines may have moved since the first attempt. If

@@ -12,7 +12,9 @@
 //! | what is dropped when there is no room | `expire.rs`, `evict.rs` for lines, `clean.rs` for the log |
 //! | the operations | `ops.rs` |
 //! | snapshots | `visit.rs` |
+//! | items that return from the tier | `behind.rs` |
 
+mod behind;
 mod clean;
 mod evict;
 mod expire;
@@ -34,6 +36,7 @@ use crate::shape::Shape;
 use crate::store::{StoreStats, VALUE_BYTES_MAX};
 use crate::sweep::Watch;
 use crate::table::{LINES_MIN, Table, WORD_LINES};
+use crate::tier::Tier;
 use expire::Sweeper;
 use plan::Plan;
 
@@ -74,6 +77,8 @@ pub struct Partition {
     cas: u64,
     counters: StoreStats,
     watch: Option<Box<dyn Watch>>,
+    /// Takes what is evicted.
+    tier: Option<Box<Tier>>,
     /// Where eviction from the index looks next.
     hand: usize,
     /// The number of stored items from which on the index tries again to grow.
@@ -164,6 +169,7 @@ impl Partition {
             cas: 0,
             counters: StoreStats::default(),
             watch: None,
+            tier: None,
             hand: 0,
             grow_after: 0,
             claim: None,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::Partition;
 use super::find::Place;
+use crate::config::Mode;
 use crate::entry::{entry_bytes, note_entry_read, write_fields};
 use crate::error::{KeyError, Refused, check_len};
 use crate::item::{Condition, Delta, Item, Marks, Put, Side, Stored, Token, UnixSeconds};
@@ -13,6 +14,7 @@ use crate::memory::LINE_BYTES;
 use crate::number::{count, number};
 use crate::record::{Fields, Record};
 use crate::store::{Store, StoreStats};
+use crate::tier::{Tier, TierConfig};
 
 impl Partition {
     #[cold]
@@ -23,7 +25,7 @@ impl Partition {
 
     /// Returns the place of a key's live item, if its token is the expected one.
     fn find_unchanged(&mut self, key: &Key<'_>, unchanged: Option<u64>) -> Result<Place, Refused> {
-        let place = self.find_live(key).ok_or(Refused::NotFound)?;
+        let place = self.find_or_recall(key).ok_or(Refused::NotFound)?;
         let cas = self.record(place).fields.cas;
         if unchanged.is_some_and(|token| token != cas) { Err(Refused::Changed) } else { Ok(place) }
     }
@@ -59,12 +61,17 @@ impl Partition {
                 }
                 // As for a new item: a log with more live bytes than it accepts would be cleaned at great length, again
                 // and again.
-                match self.store_in_log(key, value, fields, Some(place), 0) {
+                let result = match self.store_in_log(key, value, fields, Some(place), 0) {
                     Err(Refused::Full) => {
                         self.in_room(|store| store.store_in_log(key, value, fields, store.find(key), 0))
                     }
                     result => result,
+                };
+                if result.is_ok() {
+                    // Making room may have evicted the item to the tier.
+                    self.drop_behind(key, self.clock.now);
                 }
+                result
             }
         }
     }
@@ -110,8 +117,11 @@ impl Store for Partition {
     #[inline]
     fn get(&mut self, key: &Key<'_>) -> Option<Item<'_>> {
         let minutes = self.clock.minutes();
-        match self.find(key)? {
-            place @ Place::Line { line, .. } => {
+        let Some(place) = self.find(key) else {
+            return if self.tier.is_some() { self.get_behind(key) } else { None };
+        };
+        match place {
+            Place::Line { line, .. } => {
                 let (fields, key, value) = self.table.line(&self.memory, line).parts();
                 if fields.has_expired(self.clock.now) {
                     return self.drop_expired(place);
@@ -121,7 +131,7 @@ impl Store for Partition {
                 let cell = self.table.line(&self.memory, line);
                 Some(Record { key: &cell.0[key], value: &cell.0[value], fields }.item(&self.clock))
             }
-            place @ Place::Log { at, .. } => {
+            Place::Log { at, .. } => {
                 let fields = self.record(place).fields;
                 if fields.has_expired(self.clock.now) {
                     return self.drop_expired(place);
@@ -134,14 +144,16 @@ impl Store for Partition {
 
     #[inline]
     fn peek(&self, key: &Key<'_>) -> Option<Item<'_>> {
-        let record = self.record(self.find(key)?);
+        let Some(place) = self.find(key) else { return self.tier.as_ref()?.find(key, self.clock.now) };
+        let record = self.record(place);
         (!record.fields.has_expired(self.clock.now)).then(|| record.item(&self.clock))
     }
 
     #[inline]
     fn put(&mut self, key: &Key<'_>, value: &[u8], put: Put) -> Result<Stored, Refused> {
         check_len(value.len(), self.value_bytes_max)?;
-        let found = self.find_live(key);
+        let is_plain = put.condition == Condition::Always;
+        let found = if is_plain { self.find_live(key) } else { self.find_or_recall(key) };
         match (put.condition, found) {
             (Condition::Absent, Some(_)) => return Err(Refused::Exists),
             (Condition::Present | Condition::Unchanged(_), None) => return Err(Refused::NotFound),
@@ -153,8 +165,9 @@ impl Store for Partition {
         self.changing(key.hash());
         let cas = put.cas.unwrap_or(self.cas + 1);
         if put.expires.is_some_and(|at| at <= self.clock.now) {
-            if let Some(place) = found {
-                self.drop_item(place);
+            match found {
+                Some(place) => self.drop_item(place),
+                None => _ = self.drop_behind(key, self.clock.now),
             }
         } else {
             let fields = Fields {
@@ -197,7 +210,7 @@ impl Store for Partition {
     }
 
     fn touch(&mut self, key: &Key<'_>, expires: Option<UnixSeconds>) -> Result<(), Refused> {
-        let place = self.find_live(key).ok_or(Refused::NotFound)?;
+        let place = self.find_or_recall(key).ok_or(Refused::NotFound)?;
         self.changing(key.hash());
         if expires.is_some_and(|at| at <= self.clock.now) {
             self.drop_item(place);
@@ -209,7 +222,7 @@ impl Store for Partition {
     }
 
     fn mark(&mut self, key: &Key<'_>, marks: Marks, token: Token) -> Result<(), Refused> {
-        let place = self.find_live(key).ok_or(Refused::NotFound)?;
+        let place = self.find_or_recall(key).ok_or(Refused::NotFound)?;
         self.changing(key.hash());
         let before = self.record(place).fields;
         let cas = match token {
@@ -223,6 +236,10 @@ impl Store for Partition {
     }
 
     fn delete(&mut self, key: &Key<'_>, unchanged: Option<u64>) -> Result<(), Refused> {
+        // Not worth a read of the device: the hash of the key says enough.
+        if self.tier.is_some() && unchanged.is_none() && self.find_live(key).is_none() {
+            return if self.drop_behind(key, self.clock.now) { Ok(()) } else { Err(Refused::NotFound) };
+        }
         let place = self.find_unchanged(key, unchanged)?;
         self.changing(key.hash());
         self.drop_item(place);
@@ -235,6 +252,9 @@ impl Store for Partition {
             self.watch = Some(watch);
         }
         self.reset();
+        if let Some(tier) = &mut self.tier {
+            tier.clear();
+        }
         // A visit or snapshot of this partition lists items in hash order. If they came back in that order, they would
         // crowd one range of an index that is small again.
         self.hasher = self.hasher.successor();
@@ -269,5 +289,23 @@ impl Store for Partition {
     fn loaded(&mut self) {
         self.is_loading = false;
         self.drop_plan();
+    }
+
+    fn attach_tier(&mut self, config: TierConfig) -> bool {
+        let is_cache = self.mode == Mode::Cache;
+        if is_cache {
+            self.tier = Some(Box::new(Tier::new(config)));
+        }
+        is_cache
+    }
+
+    #[inline]
+    fn tier(&self) -> Option<&Tier> {
+        self.tier.as_deref()
+    }
+
+    #[inline]
+    fn tier_mut(&mut self) -> Option<&mut Tier> {
+        self.tier.as_deref_mut()
     }
 }

@@ -12,6 +12,7 @@ pub mod serve;
 mod sets;
 mod snapshot;
 mod stats;
+mod tier;
 
 use std::process::ExitCode;
 

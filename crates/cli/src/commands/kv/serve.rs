@@ -20,6 +20,7 @@ use dunlin_store::{KeyFunction, Mode};
 
 use crate::arguments::size::{bytes, human_bytes};
 use crate::arguments::time::{Human, SPIN, human};
+use crate::commands::kv::tier::TierArguments;
 use crate::commands::warn_of_exposure;
 use crate::output;
 use crate::settings::Source;
@@ -44,7 +45,8 @@ Examples:
   dunlin kv serve                                   shm:kv, udp://127.0.0.1:7700 and tcp://127.0.0.1:11211
   dunlin kv serve --at shm:kv --memory 4GiB --cores 2 --pin 0,1
   dunlin kv serve --at udp://127.0.0.1:7700 --memcached unix:/run/user/1000/kv.sock
-  dunlin kv serve --mode store --snapshot kv.snapshot --metrics 127.0.0.1:9700")]
+  dunlin kv serve --mode store --snapshot kv.snapshot --metrics 127.0.0.1:9700
+  dunlin kv serve --memory 4GiB --tier /var/lib/dunlin/kv.tier --tier-size 64GiB")]
 pub struct Arguments {
     /// Address of core 0 for Dunlin clients: shm:NAME, udp://HOST:PORT, or one of each [default: shm:kv and
     /// udp://127.0.0.1:7700]
@@ -93,6 +95,9 @@ pub struct Arguments {
     metrics: Option<SocketAddr>,
     #[command(flatten)]
     _source: Source,
+    // Last: its heading is that of all options after it.
+    #[command(flatten)]
+    tier: TierArguments,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
@@ -145,6 +150,8 @@ impl Arguments {
             HashArgument::Siphash => KeyFunction::SipHash,
         };
         config.snapshot.clone_from(&self.snapshot);
+        config.tier = self.tier.settings(self.memory)?;
+        config.schedule = self.tier.schedule()?;
         Ok(config)
     }
 }
@@ -225,8 +232,13 @@ fn ready_line(server: &Server, arguments: &Arguments, metrics: Option<SocketAddr
         ModeArgument::Cache => "cache",
         ModeArgument::Store => "store",
     };
+    // It was read before the server started.
+    let tier = arguments.tier.settings(arguments.memory).ok().flatten();
+    let tier = tier.map_or(String::new(), |tier| {
+        format!(" with a tier of {} in {}", human_bytes(tier.bytes), tier.path.display())
+    });
     format!(
-        "serving keys at {}; {cores}, {}, {mode}; ctrl-C ends it",
+        "serving keys at {}; {cores}, {}, {mode}{tier}; ctrl-C ends it",
         places.join(", "),
         human_bytes(arguments.memory as u64)
     )

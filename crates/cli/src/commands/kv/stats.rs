@@ -67,6 +67,13 @@ fn text(stats: &ServerStats) -> String {
         format!("{held}, {} waits, {} closed for it", connections.memory_waits, connections.memory_kicks),
     );
     line("sessions", stats.sessions().to_string());
+    if let Some(tier) = stats.tier() {
+        let used = format!("{} of {}", bytes(tier.count("bytes")), bytes(tier.count("bytes_max")));
+        line("tier", format!("{} items, {used}, {} hits", tier.count("items"), tier.count("hits")));
+        let waiting: Vec<String> = tier.lengths.iter().map(ToString::to_string).collect();
+        let told = format!("{} served, {} refused, {} read now", tier.served, tier.refused, tier.reading);
+        line("waiting by level", format!("{}; {told}", waiting.join("/")));
+    }
     operations(stats, &mut text);
     endpoints(stats, &mut text);
     text

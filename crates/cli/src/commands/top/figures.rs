@@ -1,7 +1,7 @@
 //! The changes between two samples of a server.
 
 use dunlin_kv::metrics::{
-    ConnectionCounts, CoreStats, LatencyHistogram, Operation, OperationStats, ServerStats, StoreSnapshot,
+    ConnectionCounts, CoreStats, LatencyHistogram, Operation, OperationStats, ServerStats, StoreSnapshot, TierSnapshot,
 };
 
 /// Minimum time between two samples for computing rates, in microseconds: over less, rates would be meaningless.
@@ -22,6 +22,8 @@ pub struct Figures {
     pub connections: ConnectionCounts,
     /// Sessions of Dunlin clients now.
     pub sessions: u64,
+    /// The tier now, if there is one.
+    pub tier: Option<TierSnapshot>,
 }
 
 impl Figures {
@@ -36,6 +38,7 @@ impl Figures {
             evicted: now.store().evicted().saturating_sub(before.store().evicted()),
             connections: now.connections(),
             sessions: now.sessions(),
+            tier: now.tier(),
         })
     }
 
@@ -54,6 +57,7 @@ impl Figures {
             evicted: now.store.evicted().saturating_sub(before.store.evicted()),
             connections: now.connections,
             sessions: now.endpoint.sessions,
+            tier: now.tier.clone(),
         }
     }
 

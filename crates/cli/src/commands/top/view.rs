@@ -81,7 +81,7 @@ fn draw_totals(frame: &mut Frame<'_>, area: Rect, figures: &Figures) {
     frame.render_widget(line(times_line), times);
     let items = count(figures.store.items as f64);
     let evictions = format!("{}/s", count(figures.eviction_rate()));
-    let store_line = vec![
+    let mut store_line = vec![
         label("items "),
         items.bold(),
         label("  evictions "),
@@ -91,6 +91,16 @@ fn draw_totals(frame: &mut Frame<'_>, area: Rect, figures: &Figures) {
         label("  connections "),
         figures.connections.open.to_string().bold(),
     ];
+    if let Some(tier) = &figures.tier {
+        // By level, the fastest first.
+        let waiting: Vec<String> = tier.lengths.iter().map(ToString::to_string).collect();
+        store_line.extend([
+            label("  tier "),
+            count(tier.count("items") as f64).bold(),
+            label("  waiting "),
+            waiting.join("/").bold(),
+        ]);
+    }
     frame.render_widget(line(store_line), store);
     draw_memory(frame, memory, figures.store.memory_bytes, figures.store.memory_bytes_max);
 }

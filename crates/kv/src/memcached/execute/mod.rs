@@ -12,6 +12,7 @@ mod kind;
 mod meta;
 
 use arrayvec::ArrayVec;
+use dunlin_store::tier::Ticket;
 use dunlin_store::{Key, Store, UnixSeconds};
 
 use super::counters::Counters;
@@ -19,6 +20,7 @@ use super::limits::{BURST_UNITS_MAX, OUTPUT_BYTES_MAX, WORK_BYTES_MAX};
 use super::parse::{MetaVerb, Unit, Verb};
 use crate::memcached::parse::{DecodedKey, KeyText, decode_key};
 use crate::metrics::{CoreMetrics, Outcome};
+use crate::shard::on_device;
 pub use expiry::expiry;
 pub(super) use kind::{kind, may_change};
 
@@ -29,6 +31,8 @@ pub(super) struct Books<'a> {
     pub counters: &'a Counters,
     /// The metrics of operations of all protocols.
     pub metrics: &'a mut CoreMetrics,
+    /// Records that must be read before the burst can go on.
+    pub awaited: &'a mut Vec<Ticket>,
 }
 
 /// What an operation needs besides the store.
@@ -78,13 +82,20 @@ pub(super) struct Pause {
     pub answers_max: usize,
     /// Where values may exceed that length.
     pub long_values: LongValues,
+    /// Whether the burst pauses before a unit whose item is in the tier.
+    pub for_tier: bool,
     /// Before the first change, if changes wait.
     pub changes: Changes,
 }
 
 impl Default for Pause {
     fn default() -> Pause {
-        Pause { answers_max: OUTPUT_BYTES_MAX, long_values: LongValues::Anywhere, changes: Changes::Run }
+        Pause {
+            answers_max: OUTPUT_BYTES_MAX,
+            long_values: LongValues::Anywhere,
+            for_tier: false,
+            changes: Changes::Run,
+        }
     }
 }
 
@@ -98,9 +109,14 @@ pub(super) enum BurstEnd {
     /// The burst moved more than [`WORK_BYTES_MAX`], or a change waited for a snapshot's disk: other tasks of the core
     /// must get their turn.
     Work,
+    /// The next unit needs an item that is in the tier: see [`Books::awaited`].
+    Tier,
     /// The next unit is a change, and changes wait.
     Change,
 }
+
+/// Bytes of records that a burst waits for at a time, or one record.
+const AWAITED_BYTES_MAX: usize = 1 << 20;
 
 /// Runs a burst of at most [`BURST_UNITS_MAX`] units in order and appends their answers to `out`; calls `done` after
 /// each. Stops early when `pause` says so, after [`WORK_BYTES_MAX`], or after a change that waited for the disk.
@@ -116,7 +132,7 @@ pub(super) fn burst<'u, 'i: 'u, S: Store>(
     pause: Pause,
     mut done: impl FnMut(&Vec<u8>),
 ) -> (usize, BurstEnd) {
-    let Books { now, counters, metrics } = books;
+    let Books { now, counters, metrics, awaited } = books;
     store.set_now(now);
     let mut decoded = ArrayVec::<DecodedKey, BURST_UNITS_MAX>::new();
     for unit in units.clone() {
@@ -142,7 +158,11 @@ pub(super) fn burst<'u, 'i: 'u, S: Store>(
     let mut context = Context { now, counters, out };
     let (mut count, mut work) = (0, 0);
     let stalled = store.stalled();
-    for (unit, key) in units.zip(&keys) {
+    for (unit, key) in units.clone().zip(&keys) {
+        // Before it takes its turn: by the time that its record has come, the turn would be over.
+        if pause.for_tier && await_tier(units.clone().zip(&keys).skip(count), store, now, awaited) {
+            return (count, BurstEnd::Tier);
+        }
         if pause.changes == Changes::Wait && may_change(unit) {
             return (count, BurstEnd::Change);
         }
@@ -175,6 +195,38 @@ pub(super) fn burst<'u, 'i: 'u, S: Store>(
         }
     }
     (count, BurstEnd::Done)
+}
+
+/// Whether the first of these units needs an item that is in the tier. Then `awaited` gets its record, and those that the
+/// others need, so that they are read together.
+fn await_tier<'u, 'i: 'u, 'k, S: Store>(
+    units: impl Iterator<Item = (&'u Unit<'i>, &'k Option<Key<'k>>)>,
+    store: &S,
+    now: UnixSeconds,
+    awaited: &mut Vec<Ticket>,
+) -> bool {
+    let mut bytes = 0;
+    for (unit, key) in units {
+        // What stores or deletes an item whatever it is needs no record.
+        let needs = match unit {
+            Unit::Store(unit) => unit.verb != Verb::Set,
+            Unit::Delete { .. } => false,
+            _ => true,
+        };
+        let ticket = key.as_ref().filter(|_| needs).and_then(|key| on_device(store, key, now));
+        let Some(ticket) = ticket else {
+            if bytes == 0 {
+                return false;
+            }
+            continue;
+        };
+        bytes += ticket.bytes();
+        if bytes > AWAITED_BYTES_MAX && !awaited.is_empty() {
+            break;
+        }
+        awaited.push(ticket);
+    }
+    bytes > 0
 }
 
 /// Whether a retrieval would return a value that is too long for its position.

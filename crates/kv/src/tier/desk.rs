@@ -1,0 +1,457 @@
+//! The desk of a core: operations wait here until the device has read what they need.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use dunlin_net::Clock;
+use dunlin_schedule::{ConfigError, Full, RequestQueue, Tag};
+use dunlin_store::Store;
+use dunlin_store::tier::{Arrival, Located, Ticket, Tier};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::pool::{Done, DoneSender, Pool};
+use super::schedule::Schedule;
+use crate::metrics::LatencyHistogram;
+use crate::shard::Shard;
+use crate::wire::Waited;
+
+/// Bytes of records that operations of a core wait for, at most, plus those of one operation.
+const BYTES_MAX: usize = 64 << 20;
+/// Classes of ranks, for metrics: 0 and 1, 2 and 3, 4 to 7, and so on; the last has the rest.
+pub const RANK_CLASSES: usize = 12;
+/// How long a connection waits before it asks for a place again.
+const PLACE_WAIT: Duration = Duration::from_millis(1);
+/// How long a connection waits for its records, at most. Native callers have a timeout of their own.
+const FETCH_TIME_MAX: Duration = Duration::from_secs(10);
+/// Errors of the device are logged once in this many seconds.
+const LOG_SECONDS: u32 = 10;
+
+/// An operation that waits for a record.
+pub(crate) trait Waiter {
+    /// Whether nobody waits for its answer any more.
+    fn is_over(&self) -> bool;
+
+    /// Goes on: its item is found now, or lost. `hold` keeps the item staged; release it when it was used.
+    fn serve(self: Box<Self>, hold: Option<Hold>, waited: Waited);
+
+    /// There is no place for it: nothing was done.
+    fn refuse(self: Box<Self>);
+}
+
+/// An operation at the desk.
+struct Place {
+    ticket: Ticket,
+    tag: Tag,
+    /// When it came, and when its read began.
+    since: u64,
+    begun: u64,
+    waiter: Box<dyn Waiter>,
+    _reserved: Reserved,
+}
+
+/// What an operation waits for, and its claim.
+pub(crate) struct Parcel {
+    pub ticket: Ticket,
+    pub rank: u64,
+    pub cost: u32,
+    pub client: u32,
+    pub waiter: Box<dyn Waiter>,
+}
+
+/// Bytes that an operation counts as until it is served.
+struct Reserved {
+    of: Rc<Cell<usize>>,
+    bytes: usize,
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.of.set(self.of.get() - self.bytes);
+    }
+}
+
+/// Keeps a record staged, and its bytes counted, as long as it lives.
+pub struct Hold {
+    ticket: Ticket,
+    release: Rc<dyn Fn(&Ticket)>,
+    _reserved: Option<Reserved>,
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hold").field("ticket", &self.ticket).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        (self.release)(&self.ticket);
+    }
+}
+
+/// The desk of one core.
+pub(crate) struct Desk {
+    pool: Pool,
+    /// Where the core's part of the file begins.
+    part: u64,
+    schedule: Schedule,
+    queue: RefCell<RequestQueue<Place>>,
+    /// Operations by the place of the record that is being read for them.
+    reading: RefCell<HashMap<u64, Vec<Place>>>,
+    /// Reads at a time.
+    slots: usize,
+    /// Bytes that operations wait for.
+    bytes: Rc<Cell<usize>>,
+    done: DoneSender,
+    finished: Cell<Option<UnboundedReceiver<Done>>>,
+    /// Records to release that could not be at once, since the store was in use.
+    released: Rc<RefCell<Vec<Ticket>>>,
+    clock: Clock,
+    stats: RefCell<Stats>,
+    logged: Cell<Option<u32>>,
+}
+
+#[derive(Default)]
+struct Stats {
+    waits: Vec<Waits>,
+    served: u64,
+    refused: u64,
+    abandoned: u64,
+}
+
+/// How long operations of a class of ranks have waited.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Waits {
+    /// In the queue.
+    pub queued: LatencyHistogram,
+    /// For the device.
+    pub read: LatencyHistogram,
+}
+
+/// Counters of a desk, and what waits.
+#[derive(Debug, Clone, Default)]
+pub struct DeskStats {
+    /// Operations that waited and were served.
+    pub served: u64,
+    /// Operations that found no place.
+    pub refused: u64,
+    /// Operations for which nobody waited any longer.
+    pub abandoned: u64,
+    /// Waiting operations of each level, and above the share of their client.
+    pub lengths: Vec<usize>,
+    /// Reads in progress.
+    pub reading: usize,
+    /// Bytes that operations wait for.
+    pub bytes: usize,
+    /// Waiting times by class of rank ([`RANK_CLASSES`]).
+    pub waits: Vec<Waits>,
+}
+
+impl fmt::Debug for Desk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Desk").field("slots", &self.slots).finish_non_exhaustive()
+    }
+}
+
+impl Desk {
+    /// Creates the desk of a core whose part of the file begins at `part`, with some of the reads of the pool.
+    pub fn new(pool: Pool, part: u64, slots: usize, schedule: Schedule) -> Result<Desk, ConfigError> {
+        let (done, finished) = unbounded_channel();
+        Ok(Desk {
+            queue: RefCell::new(RequestQueue::new(&schedule.queue)?),
+            pool,
+            part,
+            schedule,
+            reading: RefCell::default(),
+            slots: slots.max(1),
+            bytes: Rc::default(),
+            done,
+            finished: Cell::new(Some(finished)),
+            released: Rc::default(),
+            clock: Clock::new(),
+            stats: RefCell::default(),
+            logged: Cell::new(None),
+        })
+    }
+
+    /// Returns the rank of a request for this many keys that carries none.
+    pub fn rank(&self, keys: usize) -> u64 {
+        self.schedule.rank(keys)
+    }
+
+    /// Whether operations that wait for this many bytes more may join.
+    pub fn has_room(&self, bytes: usize) -> bool {
+        self.bytes.get() == 0 || self.bytes.get() + bytes <= BYTES_MAX
+    }
+
+    /// Lets an operation wait. Call [`advance`] when the store is not in use.
+    pub fn push(&self, parcel: Parcel) {
+        let Parcel { ticket, rank, cost, client, waiter } = parcel;
+        let bytes = ticket.bytes();
+        self.bytes.set(self.bytes.get() + bytes);
+        let reserved = Reserved { of: self.bytes.clone(), bytes };
+        let now = self.clock.now();
+        let tag = Tag { rank, cost, client };
+        self.enqueue(Place { ticket, tag, since: now, begun: now, waiter, _reserved: reserved });
+    }
+
+    fn enqueue(&self, place: Place) {
+        let pushed = self.queue.borrow_mut().push(place.tag, place);
+        let refused = match pushed {
+            Ok(displaced) => displaced,
+            Err(Full { item, .. }) => Some(item),
+        };
+        if let Some(Place { waiter, .. }) = refused {
+            self.stats.borrow_mut().refused += 1;
+            waiter.refuse();
+        }
+    }
+
+    /// Hands blocks to the thread that writes.
+    pub fn write(&self, tier: &mut Tier) {
+        while let Some(block) = tier.take_write() {
+            let offset = self.part + block.offset;
+            self.pool.write(block, offset, self.done.clone());
+        }
+    }
+
+    /// Returns counters, and what waits.
+    pub fn stats(&self) -> DeskStats {
+        let stats = self.stats.borrow();
+        DeskStats {
+            served: stats.served,
+            refused: stats.refused,
+            abandoned: stats.abandoned,
+            lengths: self.queue.borrow().lengths(),
+            reading: self.reading.borrow().len(),
+            bytes: self.bytes.get(),
+            waits: stats.waits.clone(),
+        }
+    }
+
+    fn note(&self, place: &Place) -> Waited {
+        let now = self.clock.now();
+        let (queued, read) = (place.begun.saturating_sub(place.since), now.saturating_sub(place.begun));
+        let mut stats = self.stats.borrow_mut();
+        stats.served += 1;
+        let class = (place.tag.rank.max(1).ilog2() as usize).min(RANK_CLASSES - 1);
+        if stats.waits.len() <= class {
+            stats.waits.resize_with(class + 1, Waits::default);
+        }
+        stats.waits[class].queued.record(queued, 1);
+        stats.waits[class].read.record(read, 1);
+        let micros = |nanos: u64| u32::try_from(nanos / 1000).unwrap_or(u32::MAX);
+        Waited { queued_micros: micros(queued), read_micros: micros(read) }
+    }
+
+    /// Logs an error of the device, unless one was logged a moment ago.
+    fn log(&self, what: &'static str, error: &std::io::Error, now: u32) {
+        if self.logged.get().is_none_or(|logged| now.saturating_sub(logged) >= LOG_SECONDS) {
+            self.logged.set(Some(now));
+            tracing::error!(what, %error, "the tier's device fails; the items are lost");
+        }
+    }
+}
+
+/// What an operation does next.
+enum Next {
+    /// It runs; this record is held for it.
+    Serve(Option<Ticket>),
+    /// It waits for a read that has begun.
+    Wait,
+}
+
+/// Begins as many reads as the device may have, in the order of the queue, and serves operations whose records are in
+/// memory by now. The store must not be in use.
+pub(crate) fn advance<S: Store + 'static>(shard: &Rc<Shard<S>>) {
+    let Some(desk) = shard.desk() else { return };
+    let released = std::mem::take(&mut *desk.released.borrow_mut());
+    if let Some(tier) = shard.store.borrow_mut().tier_mut() {
+        released.iter().for_each(|ticket| tier.release(ticket));
+        desk.write(tier);
+    }
+    while desk.reading.borrow().len() < desk.slots {
+        let next = {
+            let mut abandoned = 0;
+            let mut queue = desk.queue.borrow_mut();
+            let next = queue.pop_unless(|place| {
+                let is_over = place.waiter.is_over();
+                abandoned += u64::from(is_over);
+                is_over
+            });
+            desk.stats.borrow_mut().abandoned += abandoned;
+            next
+        };
+        let Some(mut place) = next else { return };
+        place.begun = desk.clock.now();
+        begin(shard, desk, place);
+    }
+}
+
+/// Begins the read of an operation, joins one that is in progress, or serves the operation.
+fn begin<S: Store + 'static>(shard: &Rc<Shard<S>>, desk: &Desk, mut place: Place) {
+    let next = {
+        let mut store = shard.store.borrow_mut();
+        let Some(tier) = store.tier_mut() else { return };
+        match tier.locate(place.ticket.hash(), shard.now()) {
+            Located::Nowhere => Next::Serve(None),
+            Located::Here => Next::Serve(tier.hold(place.ticket.hash())),
+            Located::Device(ticket) => {
+                place.ticket = ticket;
+                let reading = desk.reading.borrow();
+                if !reading.contains_key(&ticket.place()) {
+                    desk.pool.read(ticket, desk.part + tier.offset(&ticket), desk.done.clone());
+                }
+                Next::Wait
+            }
+        }
+    };
+    match next {
+        Next::Wait => desk.reading.borrow_mut().entry(place.ticket.place()).or_default().push(place),
+        Next::Serve(ticket) => serve(shard, desk, place, ticket),
+    }
+}
+
+fn serve<S: Store + 'static>(shard: &Rc<Shard<S>>, desk: &Desk, place: Place, staged: Option<Ticket>) {
+    let waited = desk.note(&place);
+    let Place { waiter, _reserved, .. } = place;
+    let hold = staged.map(|ticket| Hold { ticket, release: release(shard, desk), _reserved: Some(_reserved) });
+    waiter.serve(hold, waited);
+}
+
+/// Returns what releases a record, at once if the store is not in use.
+fn release<S: Store + 'static>(shard: &Rc<Shard<S>>, desk: &Desk) -> Rc<dyn Fn(&Ticket)> {
+    let (weak, later): (Weak<Shard<S>>, _) = (Rc::downgrade(shard), desk.released.clone());
+    Rc::new(move |ticket| {
+        let Some(shard) = weak.upgrade() else { return };
+        match shard.store.try_borrow_mut() {
+            Ok(mut store) => store.tier_mut().into_iter().for_each(|tier| tier.release(ticket)),
+            Err(_) => later.borrow_mut().push(*ticket),
+        };
+    })
+}
+
+/// Serves operations as their records arrive, as long as the core lives. A task of its thread.
+pub(crate) async fn attend<S: Store + 'static>(shard: Rc<Shard<S>>) {
+    let Some(mut finished) = shard.desk().and_then(|desk| desk.finished.take()) else { return };
+    while let Some(done) = finished.recv().await {
+        let Some(desk) = shard.desk() else { return };
+        match done {
+            Done::Written(number, result) => {
+                if let Err(error) = &result {
+                    desk.log("write", error, shard.now());
+                }
+                if let Some(tier) = shard.store.borrow_mut().tier_mut() {
+                    tier.written(number, result.is_ok());
+                }
+            }
+            Done::Read(ticket, result) => arrive(&shard, desk, ticket, result),
+        }
+        advance(&shard);
+    }
+}
+
+fn arrive<S: Store + 'static>(shard: &Rc<Shard<S>>, desk: &Desk, ticket: Ticket, result: std::io::Result<Vec<u8>>) {
+    if let Err(error) = &result {
+        desk.log("read", error, shard.now());
+    }
+    let places = desk.reading.borrow_mut().remove(&ticket.place()).unwrap_or_default();
+    let arrival = match shard.store.borrow_mut().tier_mut() {
+        // One hold more, so that the record is released even if nobody waits for it.
+        Some(tier) => tier.arrived(&ticket, result.ok(), places.len() + 1),
+        None => return,
+    };
+    for place in places {
+        match arrival {
+            Arrival::Staged => serve(shard, desk, place, Some(ticket)),
+            Arrival::Lost => serve(shard, desk, place, None),
+            // The item may have another record by now.
+            Arrival::Outdated => begin(shard, desk, place),
+        }
+    }
+    if arrival == Arrival::Staged
+        && let Some(tier) = shard.store.borrow_mut().tier_mut()
+    {
+        tier.release(&ticket);
+    }
+}
+
+/// Returns the number by which a host has its share of the service.
+pub(crate) fn client_number(host: &impl Hash) -> u32 {
+    let mut hasher = DefaultHasher::new();
+    host.hash(&mut hasher);
+    hasher.finish() as u32
+}
+
+/// Tells a task that its record has arrived.
+struct Knock(oneshot::Sender<Option<Hold>>);
+
+impl Waiter for Knock {
+    fn is_over(&self) -> bool {
+        self.0.is_closed()
+    }
+
+    fn serve(self: Box<Self>, hold: Option<Hold>, _: Waited) {
+        // The task may be gone.
+        let _ = self.0.send(hold);
+    }
+
+    fn refuse(self: Box<Self>) {}
+}
+
+/// The device has not read a record for a long time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the device of the tier does not answer: a record was not read within {} seconds", FETCH_TIME_MAX.as_secs())]
+pub struct DeviceHangs;
+
+/// Waits until the records of these tickets have been read, and returns what keeps them staged. Waits for a place at the
+/// desk as long as there is none; [`FETCH_TIME_MAX`] in all.
+pub(crate) fn fetch<S: Store + 'static>(
+    shard: &Rc<Shard<S>>,
+    tickets: Vec<Ticket>,
+    client: u32,
+) -> impl Future<Output = Result<Vec<Hold>, DeviceHangs>> + use<S> {
+    fetch_within(shard.clone(), tickets, client, FETCH_TIME_MAX)
+}
+
+/// The same, for a time.
+pub(super) async fn fetch_within<S: Store + 'static>(
+    shard: Rc<Shard<S>>,
+    tickets: Vec<Ticket>,
+    client: u32,
+    time_max: Duration,
+) -> Result<Vec<Hold>, DeviceHangs> {
+    let fetch = async move {
+        let Some(desk) = shard.desk() else { return Vec::new() };
+        let (rank, bytes) = (desk.rank(tickets.len()), tickets.iter().map(Ticket::bytes).sum());
+        while !desk.has_room(bytes) {
+            tokio::time::sleep(PLACE_WAIT).await;
+        }
+        let mut waiting = Vec::with_capacity(tickets.len());
+        for ticket in tickets {
+            let (knock, knocked) = oneshot::channel();
+            desk.push(Parcel { ticket, rank, cost: 1, client, waiter: Box::new(Knock(knock)) });
+            waiting.push(knocked);
+        }
+        advance(&shard);
+        let (mut holds, mut is_refused) = (Vec::new(), false);
+        for knocked in waiting {
+            match knocked.await {
+                Ok(hold) => holds.extend(hold),
+                Err(_) => is_refused = true,
+            }
+        }
+        if is_refused {
+            tokio::time::sleep(PLACE_WAIT).await;
+        }
+        holds
+    };
+    timeout(time_max, fetch).await.map_err(|_| DeviceHangs)
+}

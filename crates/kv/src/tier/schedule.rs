@@ -1,0 +1,52 @@
+//! The order in which waiting operations are served.
+
+use dunlin_schedule::{Levels, Opset, Order, Policy, QueueConfig};
+
+/// The queue of a core, and the rank of requests that carry none.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Schedule {
+    /// The order, the damping of claims, and the limit.
+    pub queue: QueueConfig,
+    /// The levels of requests without a rank, if ranks are levels ([`Order::Weighted`]).
+    intervals: Option<Levels>,
+}
+
+impl Schedule {
+    /// Serves in this order, with the default damping and limit. For [`Schedule::levels`], use that.
+    pub fn new(order: Order) -> Schedule {
+        Schedule { queue: QueueConfig { order, ..QueueConfig::default() }, intervals: None }
+    }
+
+    /// Serves levels by deficit round robin with their weights. Requests without a rank get the level whose interval
+    /// contains their number of keys.
+    pub fn levels(levels: Levels) -> Schedule {
+        let order = Order::Weighted { weights: levels.weights().to_vec() };
+        Schedule { intervals: Some(levels), ..Schedule::new(order) }
+    }
+
+    /// Returns the rank of a request for this many keys that does not carry one.
+    pub(crate) fn rank(&self, keys: usize) -> u64 {
+        match (&self.queue.order, &self.intervals) {
+            (Order::Fifo, _) => 0,
+            (_, Some(levels)) => {
+                let mut opset = [Opset { partition: 0, ops: 1, cost: keys as u64, rank: 0 }];
+                Policy::MlqShortestBottleneck(levels.clone()).rank(&mut opset);
+                opset[0].rank
+            }
+            (_, None) => keys as u64,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_without_a_rank_have_one_by_their_keys() {
+        assert_eq!([1, 50].map(|keys| Schedule::new(Order::Fifo).rank(keys)), [0, 0]);
+        assert_eq!([1, 50].map(|keys| Schedule::default().rank(keys)), [1, 50]);
+        let levels = Schedule::levels(Levels::uniform(4, 3).unwrap());
+        assert_eq!([1, 2, 3, 9, 27, 1000].map(|keys| levels.rank(keys)), [0, 0, 1, 2, 3, 3]);
+    }
+}

@@ -1,0 +1,402 @@
+//! Desks in front of devices that answer when they are told to, or not at all.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use dunlin_schedule::{Ageing, Damping, Levels, Order};
+use dunlin_store::tier::{Located, Ticket, TierConfig};
+use dunlin_store::{Mode, Partition, PartitionConfig, Put, Store};
+use tokio::task::{LocalSet, spawn_local};
+
+use super::desk::{advance, attend, fetch_within};
+use super::*;
+use crate::routing::Routing;
+use crate::shard::Shard;
+use crate::wire::Waited;
+
+const MEMORY_BYTES: usize = 1 << 20;
+const TIER_BYTES: u64 = 8 << 20;
+const VALUE: [u8; 600] = [7; 600];
+/// Long enough for a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A device in memory. With a gate, each read waits until it is let through.
+struct Memory {
+    bytes: Mutex<Vec<u8>>,
+    gate: Option<Mutex<Receiver<()>>>,
+    fails_reads: AtomicBool,
+    fails_writes: AtomicBool,
+}
+
+impl Memory {
+    fn new(gate: Option<Receiver<()>>) -> Memory {
+        Memory {
+            bytes: Mutex::new(vec![0; TIER_BYTES as usize]),
+            gate: gate.map(Mutex::new),
+            fails_reads: AtomicBool::new(false),
+            fails_writes: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Device for Memory {
+    fn read(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+        if let Some(gate) = &self.gate {
+            // At the end of the test there are no more tickets.
+            let _ = gate.lock().unwrap().recv();
+        }
+        if self.fails_reads.load(Ordering::Relaxed) {
+            return Err(io::Error::other("a planted error"));
+        }
+        let at = offset as usize;
+        Ok(self.bytes.lock().unwrap()[at..at + len].to_vec())
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        if self.fails_writes.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let at = offset as usize;
+        self.bytes.lock().unwrap()[at..at + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+}
+
+type TestShard = Rc<Shard<Partition>>;
+
+/// A shard with a tier on this device, with so many reads at a time.
+fn shard(device: Arc<Memory>, reads: usize, schedule: Schedule) -> TestShard {
+    let mut store = Partition::with_secret(PartitionConfig::new(Mode::Cache, MEMORY_BYTES), [1, 2]).unwrap();
+    assert!(store.attach_tier(TierConfig::new(TIER_BYTES, 5)));
+    let pool = Pool::start(device, reads, Duration::ZERO).unwrap();
+    let desk = Desk::new(pool, 0, reads, schedule).unwrap();
+    Rc::new(Shard::new(store, Routing::new([3; 16], 1).unwrap(), 0).with_desk(desk))
+}
+
+/// Waits until something is so, while other tasks run.
+async fn until(what: &str, is_so: impl Fn() -> bool) {
+    let begun = std::time::Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < PATIENCE, "waited in vain: {what}");
+        tokio::task::yield_now().await;
+        std::thread::yield_now();
+    }
+}
+
+fn put(shard: &TestShard, number: usize) {
+    let mut store = shard.store.borrow_mut();
+    let name = format!("key {number}");
+    let key = store.key(name.as_bytes()).unwrap();
+    store.put(&key, &VALUE, Put::default()).unwrap();
+    shard.desk().unwrap().write(store.tier_mut().unwrap());
+}
+
+/// Stores more than memory holds, and returns the keys that must be read from the device.
+async fn fill(shard: &TestShard) -> Vec<(String, Ticket)> {
+    for number in 0..6_000 {
+        put(shard, number);
+        if number % 40 == 0 {
+            // A block has fewer than 200 of them, and four may wait.
+            let stats = || tier_stats(shard);
+            until("a write", || (stats().count("writes") + 3) * 200 >= stats().count("stored")).await;
+        }
+    }
+    until("writes", || located(shard).len() >= 1_000).await;
+    located(shard)
+}
+
+fn located(shard: &TestShard) -> Vec<(String, Ticket)> {
+    let store = shard.store.borrow();
+    let names = (0..6_000).map(|number| format!("key {number}"));
+    let located = names.filter_map(|name| {
+        let key = store.key(name.as_bytes()).unwrap();
+        match store.tier().unwrap().locate(key.hash(), 0) {
+            Located::Device(ticket) => Some((name, ticket)),
+            _ => None,
+        }
+    });
+    located.collect()
+}
+
+fn tier_stats(shard: &TestShard) -> crate::metrics::TierSnapshot {
+    shard.tier_stats().unwrap()
+}
+
+/// Notes that it was served, and whether its item was found.
+struct Noting {
+    name: String,
+    number: usize,
+    shard: TestShard,
+    served: Rc<RefCell<Vec<(usize, bool)>>>,
+}
+
+impl Waiter for Noting {
+    fn is_over(&self) -> bool {
+        false
+    }
+
+    fn serve(self: Box<Self>, hold: Option<Hold>, _: Waited) {
+        let store = self.shard.store.borrow();
+        let key = store.key(self.name.as_bytes()).unwrap();
+        let is_found = store.peek(&key).is_some_and(|item| item.value == VALUE);
+        drop(store);
+        self.served.borrow_mut().push((self.number, is_found));
+        drop(hold);
+    }
+
+    fn refuse(self: Box<Self>) {
+        self.served.borrow_mut().push((self.number, false));
+    }
+}
+
+fn run(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    LocalSet::new().block_on(&runtime, test);
+}
+
+fn orders() -> Vec<Schedule> {
+    let ageing = Some(Ageing { after: 64, one_in: 8 });
+    vec![
+        Schedule::new(Order::Fifo),
+        Schedule::new(Order::Exact { ageing }),
+        Schedule::levels(Levels::uniform(4, 3).unwrap()),
+        Schedule::new(Order::Learnt { levels: 8, ageing }),
+    ]
+}
+
+/// The victim is a connection of memcached; what overtakes it are native operations. Twice as many of them come as the
+/// device can serve.
+#[test]
+fn nobody_starves_under_overload_whatever_the_order() {
+    for schedule in orders() {
+        run(async move {
+            let (open, gate) = channel();
+            let order = schedule.queue.order.clone();
+            let shard = shard(Arc::new(Memory::new(Some(gate))), 1, schedule);
+            spawn_local(attend(shard.clone()));
+            let cold = fill(&shard).await;
+            let served = Rc::new(RefCell::new(Vec::new()));
+            let next = Cell::new(0);
+            let push = |count: usize| {
+                for _ in 0..count {
+                    let number = next.replace(next.get() + 1);
+                    let (name, ticket) = cold[100 + number % (cold.len() - 100)].clone();
+                    let served = served.clone();
+                    let waiter = Box::new(Noting { name, number, shard: shard.clone(), served });
+                    let parcel = Parcel { ticket, rank: 0, cost: 1, client: number as u32 % 8, waiter };
+                    shard.desk().unwrap().push(parcel);
+                }
+                advance(&shard);
+            };
+            push(20);
+            // A connection that asks for fifty keys at once.
+            let tickets: Vec<Ticket> = cold[..50].iter().map(|(_, ticket)| *ticket).collect();
+            let victim = spawn_local(fetch(&shard, tickets, 77));
+            tokio::task::yield_now().await;
+            let mut reads = 0;
+            while !victim.is_finished() {
+                assert!(reads < 3_000, "{order:?}: it starves behind {} others", next.get());
+                push(2);
+                let before = tier_stats(&shard).count("reads");
+                open.send(()).unwrap();
+                reads += 1;
+                until("a read", || tier_stats(&shard).count("reads") > before).await;
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(victim.await.unwrap().unwrap().len(), 50, "{order:?}");
+            assert!(served.borrow().iter().all(|(_, is_found)| *is_found), "{order:?}");
+            // What holds the values of the victim is gone.
+            advance(&shard);
+            drop(open);
+        });
+    }
+}
+
+#[test]
+fn ranks_decide_who_is_read_first_and_a_client_that_lies_has_its_share() {
+    run(async {
+        let (open, gate) = channel();
+        let mut schedule = Schedule::new(Order::Exact { ageing: None });
+        schedule.queue.damping = Some(Damping { burst: 8 });
+        let shard = shard(Arc::new(Memory::new(Some(gate))), 1, schedule);
+        spawn_local(attend(shard.clone()));
+        let cold = fill(&shard).await;
+        let served = Rc::new(RefCell::new(Vec::new()));
+        let push = |number: usize, rank: u64, client: u32| {
+            let (name, ticket) = cold[number].clone();
+            let waiter = Box::new(Noting { name, number, shard: shard.clone(), served: served.clone() });
+            shard.desk().unwrap().push(Parcel { ticket, rank, cost: 1, client, waiter });
+        };
+        // A liar asks for a hundred values, all of them most urgent. Then an honest client asks for eight.
+        (0..100).for_each(|number| push(number, 0, 1));
+        (100..108).for_each(|number| push(number, 9 + number as u64 % 2, 2));
+        advance(&shard);
+        assert_eq!(tier_stats(&shard).reading, 1);
+        assert_eq!(tier_stats(&shard).lengths.iter().sum::<u64>(), 107);
+        (0..108).for_each(|_| open.send(()).unwrap());
+        until("all", || served.borrow().len() == 108).await;
+        let place = |number| served.borrow().iter().position(|(served, _)| *served == number).unwrap();
+        let last = (100..108).map(place).max().unwrap();
+        assert!(last < 8 + 8 + 3, "the honest client's last value is number {last}");
+        assert!(place(100) < place(101), "the lower rank first");
+        assert!(served.borrow().iter().all(|(_, is_found)| *is_found));
+        let stats = tier_stats(&shard);
+        assert_eq!((stats.served, stats.refused, stats.reading), (108, 0, 0));
+        assert_eq!(stats.waits.iter().map(|waits| waits.queued.count()).sum::<u64>(), 108);
+    });
+}
+
+#[test]
+fn a_value_that_many_wait_for_is_read_once() {
+    run(async {
+        let (open, gate) = channel();
+        let shard = shard(Arc::new(Memory::new(Some(gate))), 4, Schedule::default());
+        spawn_local(attend(shard.clone()));
+        let (name, ticket) = fill(&shard).await[0].clone();
+        let served = Rc::new(RefCell::new(Vec::new()));
+        for number in 0..20 {
+            let waiter = Box::new(Noting { name: name.clone(), number, shard: shard.clone(), served: served.clone() });
+            shard.desk().unwrap().push(Parcel { ticket, rank: 1, cost: 1, client: 1, waiter });
+        }
+        advance(&shard);
+        open.send(()).unwrap();
+        until("all", || served.borrow().len() == 20).await;
+        assert_eq!(tier_stats(&shard).count("reads"), 1);
+        assert!(served.borrow().iter().all(|(_, is_found)| *is_found));
+    });
+}
+
+#[test]
+fn what_was_changed_while_it_was_read_is_not_what_was_read() {
+    run(async {
+        let (open, gate) = channel();
+        let shard = shard(Arc::new(Memory::new(Some(gate))), 4, Schedule::default());
+        spawn_local(attend(shard.clone()));
+        let cold = fill(&shard).await;
+        let served = Rc::new(RefCell::new(Vec::new()));
+        for (number, (name, ticket)) in cold[..2].iter().cloned().enumerate() {
+            let waiter = Box::new(Noting { name, number, shard: shard.clone(), served: served.clone() });
+            shard.desk().unwrap().push(Parcel { ticket, rank: 1, cost: 1, client: 1, waiter });
+        }
+        advance(&shard);
+        {
+            let mut store = shard.store.borrow_mut();
+            let (deleted, stored) = (cold[0].0.as_bytes(), cold[1].0.as_bytes());
+            let (deleted, stored) = (store.key(deleted).unwrap(), store.key(stored).unwrap());
+            store.delete(&deleted, None).unwrap();
+            store.put(&stored, b"new", Put::default()).unwrap();
+        }
+        (0..2).for_each(|_| open.send(()).unwrap());
+        until("both", || served.borrow().len() == 2).await;
+        assert!(served.borrow().iter().all(|(_, is_found)| !is_found), "neither is the old value");
+        let mut store = shard.store.borrow_mut();
+        let (deleted, stored) = (store.key(cold[0].0.as_bytes()).unwrap(), store.key(cold[1].0.as_bytes()).unwrap());
+        assert!(store.get(&deleted).is_none());
+        assert_eq!(store.get(&stored).unwrap().value, b"new");
+    });
+}
+
+#[test]
+fn errors_of_the_device_are_misses_and_counted() {
+    run(async {
+        let device = Arc::new(Memory::new(None));
+        let shard = shard(device.clone(), 2, Schedule::default());
+        spawn_local(attend(shard.clone()));
+        let cold = fill(&shard).await;
+        device.fails_reads.store(true, Ordering::Relaxed);
+        let holds = fetch(&shard, vec![cold[0].1, cold[1].1], 1).await.unwrap();
+        assert!(holds.is_empty());
+        let stats = tier_stats(&shard);
+        assert_eq!((stats.count("read_errors"), stats.count("lost")), (2, 2));
+        {
+            let mut store = shard.store.borrow_mut();
+            let key = store.key(cold[0].0.as_bytes()).unwrap();
+            assert!(store.get(&key).is_none());
+        }
+        device.fails_reads.store(false, Ordering::Relaxed);
+        assert_eq!(fetch(&shard, vec![cold[2].1], 1).await.unwrap().len(), 1, "others are still there");
+        // A full disk.
+        device.fails_writes.store(true, Ordering::Relaxed);
+        for number in 10_000..11_000 {
+            put(&shard, number);
+            tokio::task::yield_now().await;
+        }
+        until("a failed write", || tier_stats(&shard).count("write_errors") > 0).await;
+        assert!(tier_stats(&shard).count("lost") > 2);
+    });
+}
+
+/// Connections have no timeout of their own. What they gave up is not in the way of others.
+#[test]
+fn a_connection_waits_for_a_hung_device_for_a_time_only() {
+    run(async {
+        let (open, gate) = channel();
+        let shard = shard(Arc::new(Memory::new(Some(gate))), 1, Schedule::default());
+        spawn_local(attend(shard.clone()));
+        let cold = fill(&shard).await;
+        let wait = Duration::from_millis(50);
+        for number in 0..3 {
+            let tickets = vec![cold[2 * number].1, cold[2 * number + 1].1];
+            assert_eq!(fetch_within(shard.clone(), tickets, 1, wait).await.unwrap_err(), DeviceHangs);
+        }
+        let stats = tier_stats(&shard);
+        assert_eq!((stats.reading, stats.lengths.iter().sum::<u64>(), stats.count("reads")), (1, 5, 0));
+        // The device answers again: the read that had begun, and the one that is waited for now.
+        (0..2).for_each(|_| open.send(()).unwrap());
+        let holds = fetch(&shard, vec![cold[9].1], 1).await.unwrap();
+        assert_eq!(holds.len(), 1);
+        drop(holds);
+        let stats = tier_stats(&shard);
+        assert_eq!((stats.reading, stats.lengths.iter().sum::<u64>(), stats.count("reads")), (0, 0, 2));
+        assert_eq!((stats.abandoned, shard.desk().unwrap().stats().bytes), (5, 0));
+        drop(open);
+    });
+}
+
+fn settings(name: &str) -> TierSettings {
+    let path = std::env::temp_dir().join(format!("dunlin-kv-tier-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    TierSettings::new(path, 4 << 20, 1 << 20)
+}
+
+#[test]
+fn a_file_belongs_to_one_server_and_foreign_files_stay_as_they_are() {
+    let settings = settings("file");
+    let first = TierFile::open(&settings, 2).unwrap();
+    assert_eq!(std::fs::metadata(&settings.path).unwrap().len(), 4 << 20);
+    let error = TierFile::open(&settings, 2).unwrap_err();
+    assert!(matches!(error, TierError::InUse { .. }), "{error}");
+    first.write(first.part(1), b"left behind").unwrap();
+    drop(first);
+    // What an earlier tier left is gone.
+    let second = TierFile::open(&settings, 2).unwrap();
+    assert_eq!(second.read(second.part(1), 11).unwrap(), [0; 11]);
+    assert!(second.read(4 << 20, 1).is_err(), "beyond its end");
+    drop(second);
+    for (foreign, what) in [(&b"somebody's diary"[..], "another file"), (&b"dunlin kv tie"[..], "a damaged one")] {
+        std::fs::write(&settings.path, foreign).unwrap();
+        let error = TierFile::open(&settings, 2).unwrap_err();
+        assert!(matches!(error, TierError::Foreign { .. }), "{what}: {error}");
+        assert_eq!(std::fs::read(&settings.path).unwrap(), foreign, "{what} stays as it is");
+    }
+    std::fs::remove_file(&settings.path).unwrap();
+}
+
+#[test]
+fn settings_that_cannot_work_are_refused_with_what_to_do() {
+    let good = settings("settings");
+    let refusal = |settings: &TierSettings, cores| TierFile::open(settings, cores).unwrap_err().to_string();
+    assert!(refusal(&TierSettings { bytes: 100_000, ..good.clone() }, 1).contains("give it at least 528384"));
+    assert!(refusal(&TierSettings { reads: 0, ..good.clone() }, 1).contains("choose 1 to 256"));
+    assert!(
+        refusal(&TierSettings { path: "/no/such/directory/tier".into(), ..good.clone() }, 1).contains("cannot open")
+    );
+    let error = refusal(&TierSettings { bytes: 1 << 60, ..good.clone() }, 1);
+    assert!(error.contains("choose a smaller size"), "{error}");
+    let _ = std::fs::remove_file(&good.path);
+}
