@@ -86,7 +86,9 @@ impl std::error::Error for NotSafe {}
 impl Standing {
     /// The standing of a member that has just joined.
     pub fn new(membership: &Membership) -> Standing {
-        let (epoch, safe_until) = (AtomicU64::new(membership.epoch), AtomicU64::new(membership.safe_until));
+        // Not 0, which says that it is over: a clock may begin at 0, and perhaps no timeout was told.
+        let safe_until = AtomicU64::new(membership.safe_until.max(1));
+        let epoch = AtomicU64::new(membership.epoch);
         let (settled, named, attending) = (AtomicU64::new(0), AtomicU64::new(0), Mutex::default());
         Standing { shared: Arc::new(Shared { membership: *membership, epoch, settled, safe_until, named, attending }) }
     }
@@ -215,6 +217,7 @@ impl Standing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::Joined;
 
     #[test]
     fn time_is_extended_by_answers_and_ended_for_good() {
@@ -233,5 +236,15 @@ mod tests {
         let over = standing.check(1).unwrap_err();
         assert_eq!(over, NotSafe::Over { member: 7 }, "an answer that comes after the end changes nothing");
         assert_eq!(over.to_string(), "member 7 has left, or is not live any more: ask another");
+    }
+
+    /// A clock may begin at 0, as that of a simulated host does, and nobody may have told the failure timeout yet.
+    #[test]
+    fn a_member_that_joined_at_time_0_without_a_timeout_is_safe_once_it_is_heard() {
+        let joined = Joined { incarnation: 3, epoch: 2, failure_timeout_ms: 0 };
+        let standing = Standing::new(&Membership::joined(7, joined, 0));
+        assert!(matches!(standing.check(5), Err(NotSafe::Unheard { .. })), "it is not over: {:?}", standing.check(5));
+        standing.heard(&Heartbeat::heard(2, true, 200, 10));
+        assert_eq!(standing.check(5_000_000), Ok(2));
     }
 }
