@@ -1,8 +1,12 @@
 //! Bursts: look-ups that descend the tree together, so that their cache misses overlap.
 //!
-//! A probe is one look-up. In each round, every probe reads the line that it prefetched in the previous round, and
-//! prefetches the line it needs next. The upper levels are in the cache anyway: a probe passes them in one round. From
-//! the last interior level on it reads one line per round.
+//! A burst goes through the tree in passes. In each pass, every look-up reads the line that it prefetched in the pass
+//! before, and prefetches the line it needs next: the header of a node at level 1, a group of its keys and children,
+//! the header of a leaf, a pair of it, and a block if there is one. If the key continues in another layer, the passes
+//! begin anew. Nodes at level 2 and above, one per two thousand items, are in the cache: one pass goes through them all.
+//!
+//! What a look-up knows is in arrays by its number, and each pass is a loop of its own: a state machine for each
+//! look-up takes twice as many instructions.
 
 use arrayvec::ArrayVec;
 
@@ -10,8 +14,7 @@ use crate::block::Block;
 use crate::error::Refused;
 use crate::guard::Guard;
 use crate::index::{Index, retry};
-use crate::node::{Conflict, Control, Entry, Link, Node, Shape};
-use crate::range::Order;
+use crate::node::{Conflict, Control, Entry, Link, Node};
 use crate::scan::{Scan, prefetch_from};
 use crate::slice::Slice;
 use crate::value::{Repr, Value};
@@ -26,42 +29,32 @@ impl Index {
     /// # Panics
     /// If there are fewer values than keys.
     pub fn get_burst<'a>(&'a self, keys: &[&[u8]], guard: &'a Guard, values: &mut [Option<Value<'a>>]) {
-        self.burst(keys, &[], guard, values, |_, _, _| {});
+        assert!(values.len() >= keys.len(), "a value for each key");
+        for (keys, values) in keys.chunks(PROBES_MAX).zip(values.chunks_mut(PROBES_MAX)) {
+            self.run(keys, guard, |_, _| {}, |at, value| values[at] = value);
+        }
     }
 
-    /// Looks up a burst of keys as [`Index::get_burst`] does, then runs a burst of short scans, one after the other.
-    /// While the look-ups run, the first leaves of all scans are prefetched. `visit` gets the index of the scan, the
-    /// key and the value.
+    /// Looks up a burst of keys as [`Index::get_burst`] does, then runs a burst of short scans, one after the other,
+    /// whose first leaves were prefetched together. `visit` gets the index of the scan, the key and the value.
     ///
     /// # Panics
     /// If there are fewer values than keys.
     pub fn burst<'a>(
         &'a self,
-        mut keys: &[&[u8]],
+        keys: &[&[u8]],
         scans: &[Scan<'_>],
         guard: &'a Guard,
-        mut values: &mut [Option<Value<'a>>],
+        values: &mut [Option<Value<'a>>],
         mut visit: impl FnMut(usize, &[u8], &[u8]),
     ) {
-        assert_eq!(keys.len(), values.len(), "a value for each key");
-        let mut scanned = 0;
-        while !keys.is_empty() || scanned < scans.len() {
-            let (part, later) = keys.split_at(keys.len().min(PROBES_MAX));
-            let (found, values_later) = values.split_at_mut(part.len());
-            let scans_end = scans.len().min(scanned + PROBES_MAX - part.len());
-            let (link, root) = self.root(guard);
-            let look_ups = part.iter().map(|key| Probe::new(link, root, key, Purpose::LookUp));
-            let starts = scans[scanned..scans_end].iter();
-            let starts = starts.map(|scan| Probe::new(link, root, scan.start(), Purpose::Scan(scan.order)));
-            self.run(&mut look_ups.chain(starts).collect(), guard, |at, value| {
-                if let Some(found) = found.get_mut(at) {
-                    *found = value;
-                }
-            });
-            for (at, &Scan { range, order, limit }) in scans.iter().enumerate().take(scans_end).skip(scanned) {
-                self.scan(range, order, limit, guard, |key, value| visit(at, key, value));
+        self.get_burst(keys, guard, values);
+        for (part, scans) in scans.chunks(PROBES_MAX).enumerate() {
+            let starts: ArrayVec<&[u8], PROBES_MAX> = scans.iter().map(Scan::start).collect();
+            self.run(&starts, guard, |at, link| prefetch_from(link, scans[at].order), |_, _| {});
+            for (at, &Scan { range, order, limit }) in scans.iter().enumerate() {
+                self.scan(range, order, limit, guard, |key, value| visit(PROBES_MAX * part + at, key, value));
             }
-            (keys, values, scanned) = (later, values_later, scans_end);
         }
     }
 
@@ -102,9 +95,10 @@ impl Index {
 
     /// Brings what writes of up to [`PROBES_MAX`] keys need into the cache.
     fn fetch<'k>(&self, keys: impl Iterator<Item = &'k [u8]>, guard: &Guard) {
-        let (link, root) = self.root(guard);
-        let mut probes = keys.map(|key| Probe::new(link, root, key, Purpose::Write)).collect();
-        self.run(&mut probes, guard, |_, _| {});
+        let keys: ArrayVec<&[u8], PROBES_MAX> = keys.collect();
+        // The rank of a new key may be anywhere in its leaf.
+        let whole = |_, link: Link<'_>| link.holder.prefetch_child(link.control, link.at);
+        self.run(&keys, guard, whole, |_, _| {});
     }
 
     fn root<'a>(&'a self, guard: &'a Guard) -> (Link<'a>, Node<'a>) {
@@ -114,179 +108,237 @@ impl Index {
         })
     }
 
-    /// Runs probes until all have ended.
+    /// Looks up at most [`PROBES_MAX`] keys. `approaches` gets the number of a look-up and the link to the leaf that it
+    /// comes to, `ended` its number and its result.
     #[inline(always)]
     fn run<'a>(
         &'a self,
-        probes: &mut ArrayVec<Probe<'a, '_>, PROBES_MAX>,
+        keys: &[&[u8]],
         guard: &'a Guard,
+        approaches: impl Fn(usize, Link<'a>),
         mut ended: impl FnMut(usize, Option<Value<'a>>),
     ) {
-        let mut running = u32::MAX.checked_shr((PROBES_MAX - probes.len()) as u32).unwrap_or(0);
-        while running != 0 {
-            let mut round = running;
-            while round != 0 {
-                let at = round.trailing_zeros() as usize;
-                round &= round - 1;
-                let value = match probes[at].step() {
-                    Ok(Step::Again) => continue,
-                    Ok(Step::Ended(value)) => value,
-                    // The changed lines are in the cache now: there is nothing to overlap with.
-                    Err(Conflict) => self.get(probes[at].key, guard),
-                };
-                running &= !(1 << at);
-                ended(at, value);
-            }
+        let count = keys.len().min(PROBES_MAX);
+        let (link, root) = self.root(guard);
+        let mut probes = Probes {
+            slices: [Slice::of(&[]); PROBES_MAX],
+            links: [link; PROBES_MAX],
+            nodes: [root; PROBES_MAX],
+            controls: [link.control; PROBES_MAX],
+            places: [0; PROBES_MAX],
+        };
+        for (slice, key) in probes.slices.iter_mut().zip(keys) {
+            *slice = Slice::of(key);
         }
+        let mut running = Set(u32::MAX.checked_shr((PROBES_MAX - count) as u32).unwrap_or(0));
+        let mut failed = Set(0);
+        // Bytes of the keys in the layers above.
+        let mut above = 0;
+        while running.0 != 0 {
+            let mut leaves = Set(0);
+            failed.add(running.each(|at| probes.pass_upper_levels(at)));
+            failed.add(running.each(|at| probes.choose_group(at, &mut leaves)));
+            failed.add(running.without(leaves).each(|at| probes.go_to_leaf(at, &approaches)));
+            running.remove(failed);
+            failed.add(running.each(|at| probes.find_candidates(at)));
+            above += 8;
+            let (mut over, mut blocks) = (Set(0), Blocks { are: Set(0), of: [None; PROBES_MAX] });
+            failed.add(running.each(|at| {
+                match probes.find_entry(at)? {
+                    Some(Entry::Layer) => return probes.go_to_layer(at, &keys[at][above..]),
+                    Some(Entry::Long(block)) => blocks.add(at, block),
+                    Some(Entry::Value(value)) => {
+                        if let Repr::Block(block) = value.0 {
+                            block.prefetch();
+                        }
+                        ended(at, Some(value));
+                    }
+                    None => ended(at, None),
+                }
+                over.add(Set::one(at));
+                Ok(())
+            }));
+            running.remove(over);
+            blocks.read(|at, block| ended(at, (block.suffix() == &keys[at][above..]).then_some(Value(Repr::Block(block)))));
+        }
+        // The changed lines are in the cache now: there is nothing to overlap with.
+        failed.numbers().for_each(|at| ended(at, self.get(keys[at], guard)));
     }
 }
 
-/// One look-up.
-#[derive(Debug)]
-struct Probe<'a, 'k> {
-    key: &'k [u8],
+/// Numbers of look-ups, as bits.
+#[derive(Clone, Copy)]
+struct Set(u32);
+
+impl Set {
+    #[inline(always)]
+    fn one(at: usize) -> Set {
+        Set(1 << (at % PROBES_MAX))
+    }
+
+    #[inline(always)]
+    fn add(&mut self, others: Set) {
+        self.0 |= others.0;
+    }
+
+    #[inline(always)]
+    fn remove(&mut self, others: Set) {
+        self.0 &= !others.0;
+    }
+
+    #[inline(always)]
+    fn without(mut self, others: Set) -> Set {
+        self.remove(others);
+        self
+    }
+
+    #[inline(always)]
+    fn numbers(mut self) -> impl Iterator<Item = usize> {
+        std::iter::from_fn(move || {
+            let at = self.0.trailing_zeros() as usize;
+            self.0 &= self.0.wrapping_sub(1);
+            (at < PROBES_MAX).then_some(at)
+        })
+    }
+
+    /// One pass: a step of each. Those that met a change are removed, and returned.
+    #[inline(always)]
+    fn each(&mut self, mut step: impl FnMut(usize) -> Result<(), Conflict>) -> Set {
+        let mut failed = Set(0);
+        for at in self.numbers() {
+            if step(at).is_err() {
+                failed.add(Set::one(at));
+            }
+        }
+        self.remove(failed);
+        failed
+    }
+}
+
+/// What each look-up knows, by its number.
+struct Probes<'a> {
     /// The part of the key that belongs to this layer.
-    rest: &'k [u8],
-    slice: Slice,
+    slices: [Slice; PROBES_MAX],
     /// The place that refers to the node.
-    link: Link<'a>,
-    node: Node<'a>,
-    control: Control,
-    stage: Stage<'a>,
-    purpose: Purpose,
+    links: [Link<'a>; PROBES_MAX],
+    nodes: [Node<'a>; PROBES_MAX],
+    /// The control word of the node.
+    controls: [Control; PROBES_MAX],
+    /// In an interior node, the group; in a leaf, the candidates.
+    places: [u32; PROBES_MAX],
 }
 
-/// The operation after a probe, which decides how much of a leaf the probe prefetches.
-#[derive(Debug, Clone, Copy)]
-enum Purpose {
-    LookUp,
-    Write,
-    Scan(Order),
-}
-
-/// The line that was prefetched.
-#[derive(Debug, Clone, Copy)]
-enum Stage<'a> {
-    /// The header of the node.
-    Header,
-    /// A group of keys and children.
-    Group(usize),
-    /// The pair of the first of these entries.
-    Pair(u32),
-    /// The key's suffix, and the value.
-    Block(Block<'a>),
-}
-
-/// The next step of a probe.
-enum Step<'a> {
-    Again,
-    Ended(Option<Value<'a>>),
-}
-
-impl<'a, 'k> Probe<'a, 'k> {
-    fn new(link: Link<'a>, root: Node<'a>, key: &'k [u8], purpose: Purpose) -> Probe<'a, 'k> {
-        let slice = Slice::of(key);
-        Probe { key, rest: key, slice, link, node: root, control: link.control, stage: Stage::Header, purpose }
-    }
-
+impl<'a> Probes<'a> {
+    /// Goes to level 1 and prefetches the header there, or stays where it is if that is not above it.
     #[inline(always)]
-    fn step(&mut self) -> Result<Step<'a>, Conflict> {
-        match self.stage {
-            Stage::Header => self.read_header(),
-            Stage::Group(group) => self.read_group(group),
-            Stage::Pair(candidates) => self.read_pair(candidates),
-            Stage::Block(block) => {
-                let is_equal = block.suffix() == &self.rest[8..];
-                Ok(Step::Ended(is_equal.then_some(Value(Repr::Block(block)))))
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn read_header(&mut self) -> Result<Step<'a>, Conflict> {
+    fn pass_upper_levels(&mut self, at: usize) -> Result<(), Conflict> {
         loop {
-            let control = self.node.stable()?;
-            self.link.check()?;
-            self.control = control;
-            if control.is_leaf() {
-                return self.read_tags();
+            let control = self.read_header(at)?;
+            if control.level() < 2 {
+                return Ok(());
             }
-            let group = self.node.route_group(control, self.slice.bits);
-            if control.level() == 1 {
-                self.node.prefetch_group(group);
-                self.stage = Stage::Group(group);
-                return Ok(Step::Again);
-            }
-            let at = self.node.route_in(control, group, self.slice.bits);
-            self.go(Link { holder: self.node, control, at })?;
-            // Nodes at level 2 and above, one per two thousand items, are in the cache.
+            let place = self.nodes[at].route(control, self.slices[at].bits);
+            self.go(at, place)?;
             if control.level() == 2 {
-                return Ok(Step::Again);
+                return Ok(());
             }
         }
     }
 
+    /// Reads the header of a node at level 1 and prefetches the group of keys and children that it says.
     #[inline(always)]
-    fn read_tags(&mut self) -> Result<Step<'a>, Conflict> {
-        let candidates = self.node.candidates(self.control, Slice::fingerprint(self.slice.bits));
-        if candidates == 0 {
-            return self.node.check(self.control).map(|()| Step::Ended(None));
+    fn choose_group(&mut self, at: usize, leaves: &mut Set) -> Result<(), Conflict> {
+        let control = self.read_header(at)?;
+        if control.is_leaf() {
+            leaves.add(Set::one(at));
+            return Ok(());
         }
-        if self.control.has_shape(Shape::Leaf4) {
-            // Its pairs are in one line, which was prefetched with the header.
-            return self.read_pair(candidates);
-        }
-        self.node.prefetch_pair(candidates.trailing_zeros() as usize);
-        self.stage = Stage::Pair(candidates);
-        Ok(Step::Again)
+        let group = self.nodes[at].route_group(control, self.slices[at].bits);
+        self.nodes[at].prefetch_group(group);
+        self.places[at] = group as u32;
+        Ok(())
     }
 
+    /// Reads the group and prefetches the header of the leaf.
     #[inline(always)]
-    fn read_group(&mut self, group: usize) -> Result<Step<'a>, Conflict> {
-        let at = self.node.route_in(self.control, group, self.slice.bits);
-        self.go(Link { holder: self.node, control: self.control, at })?;
-        match self.purpose {
-            Purpose::LookUp => {}
-            // The rank of a new key may be anywhere.
-            Purpose::Write => self.link.holder.prefetch_child(self.link.control, at),
-            Purpose::Scan(order) => prefetch_from(self.link, order),
-        }
-        Ok(Step::Again)
+    fn go_to_leaf(&mut self, at: usize, approaches: &impl Fn(usize, Link<'a>)) -> Result<(), Conflict> {
+        let place = self.nodes[at].route_in(self.controls[at], self.places[at] as usize, self.slices[at].bits);
+        self.go(at, place)?;
+        approaches(at, self.links[at]);
+        Ok(())
     }
 
+    /// Reads the header of the leaf and prefetches the first pair with the slice's fingerprint.
     #[inline(always)]
-    fn go(&mut self, link: Link<'a>) -> Result<(), Conflict> {
-        self.node = link.child()?;
-        self.node.prefetch();
-        (self.link, self.stage) = (link, Stage::Header);
+    fn find_candidates(&mut self, at: usize) -> Result<(), Conflict> {
+        let control = self.read_header(at)?;
+        if !control.is_leaf() {
+            // The tree has grown below this look-up.
+            return Err(Conflict);
+        }
+        let candidates = self.nodes[at].candidates(control, Slice::fingerprint(self.slices[at].bits));
+        if candidates != 0 {
+            self.nodes[at].prefetch_pair(candidates.trailing_zeros() as usize);
+        }
+        self.places[at] = candidates;
+        Ok(())
+    }
+
+    /// Reads the pairs of the candidates.
+    #[inline(always)]
+    fn find_entry(&mut self, at: usize) -> Result<Option<Entry<'a>>, Conflict> {
+        let (node, control) = (self.nodes[at], self.controls[at]);
+        let Some(place) = node.find_among(self.places[at], self.slices[at]) else {
+            return node.check(control).map(|()| None);
+        };
+        self.places[at] = place as u32;
+        node.entry(control, place).map(Some)
+    }
+
+    /// Goes to the root of the layer with the rests of the keys, and prefetches its header and its first pairs.
+    #[inline(always)]
+    fn go_to_layer(&mut self, at: usize, rest: &[u8]) -> Result<(), Conflict> {
+        self.slices[at] = Slice::of(rest);
+        self.go(at, self.places[at] as usize)?;
+        self.nodes[at].prefetch_pair(0);
         Ok(())
     }
 
     #[inline(always)]
-    fn read_pair(&mut self, candidates: u32) -> Result<Step<'a>, Conflict> {
-        let (node, control) = (self.node, self.control);
-        let Some(at) = node.find_among(candidates, self.slice) else {
-            return node.check(control).map(|()| Step::Ended(None));
-        };
-        match node.entry(control, at)? {
-            Entry::Value(value) => {
-                if let Repr::Block(block) = value.0 {
-                    block.prefetch();
-                }
-                Ok(Step::Ended(Some(value)))
-            }
-            Entry::Long(block) => {
-                block.prefetch();
-                self.stage = Stage::Block(block);
-                Ok(Step::Again)
-            }
-            Entry::Layer => {
-                self.rest = &self.rest[8..];
-                self.slice = Slice::of(self.rest);
-                self.go(Link { holder: node, control, at })?;
-                self.node.prefetch_pair(0);
-                Ok(Step::Again)
-            }
-        }
+    fn read_header(&mut self, at: usize) -> Result<Control, Conflict> {
+        let control = self.nodes[at].stable()?;
+        self.links[at].check()?;
+        self.controls[at] = control;
+        Ok(control)
+    }
+
+    /// Goes to the node that a place of this one refers to, and prefetches its header.
+    #[inline(always)]
+    fn go(&mut self, at: usize, place: usize) -> Result<(), Conflict> {
+        let link = Link { holder: self.nodes[at], control: self.controls[at], at: place };
+        let node = link.child()?;
+        node.prefetch();
+        (self.links[at], self.nodes[at]) = (link, node);
+        Ok(())
+    }
+}
+
+/// Blocks to compare with the rest of the key, by the number of the look-up.
+struct Blocks<'a> {
+    are: Set,
+    of: [Option<Block<'a>>; PROBES_MAX],
+}
+
+impl<'a> Blocks<'a> {
+    #[inline(always)]
+    fn add(&mut self, at: usize, block: Block<'a>) {
+        block.prefetch();
+        self.are.add(Set::one(at));
+        self.of[at] = Some(block);
+    }
+
+    #[inline(always)]
+    fn read(&self, mut compare: impl FnMut(usize, Block<'a>)) {
+        self.are.numbers().filter_map(|at| Some((at, self.of[at]?))).for_each(|(at, block)| compare(at, block));
     }
 }

@@ -15,9 +15,15 @@ pub struct Value<'a>(pub(crate) Repr<'a>);
 
 #[derive(Clone, Copy)]
 pub(crate) enum Repr<'a> {
-    Inline { bytes: [u8; INLINE_BYTES_MAX], len: u8 },
+    Inline { bytes: Word, len: u8 },
     Block(Block<'a>),
 }
+
+/// The bytes of an entry's word, where a register can be stored and loaded as a whole: beside the length they would be
+/// moved piece by piece.
+#[derive(Clone, Copy)]
+#[repr(align(8))]
+pub(crate) struct Word(pub(crate) [u8; INLINE_BYTES_MAX]);
 
 impl Deref for Value<'_> {
     type Target = [u8];
@@ -25,7 +31,7 @@ impl Deref for Value<'_> {
     #[inline(always)]
     fn deref(&self) -> &[u8] {
         match &self.0 {
-            Repr::Inline { bytes, len } => &bytes[..usize::from(*len).min(INLINE_BYTES_MAX)],
+            Repr::Inline { bytes, len } => &bytes.0[..usize::from(*len).min(INLINE_BYTES_MAX)],
             Repr::Block(block) => block.value(),
         }
     }

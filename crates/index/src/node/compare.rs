@@ -56,8 +56,8 @@ pub(super) fn detect() {
     let _ = USED.compare_exchange(0, 1 + Vectors::best() as u8, Ordering::Relaxed, Ordering::Relaxed);
 }
 
-/// How many of the words are at most `bits`. The words ascend, except for the first `skipped` (0 or 1), which are not
-/// counted.
+/// How many of the words are at most `bits`, as signed numbers. The words ascend, except for the first `skipped` (0 or
+/// 1), which are not counted.
 #[inline(always)]
 pub(super) fn at_most(line: &Line, skipped: usize, bits: u64) -> usize {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -81,7 +81,7 @@ const SSE42: u8 = 1 + Vectors::Sse42 as u8;
 /// A binary search without data-dependent branches.
 #[inline(always)]
 fn one_by_one(line: &Line, skipped: usize, bits: u64) -> usize {
-    let is_at_most = |at: usize| usize::from(line[at & 7].load(Ordering::Relaxed) <= bits);
+    let is_at_most = |at: usize| usize::from(line[at & 7].load(Ordering::Relaxed) as i64 <= bits as i64);
     let mut found = 4 * is_at_most(skipped + 3);
     found += 2 * is_at_most(skipped + found + 1);
     found += is_at_most(skipped + found);
@@ -103,7 +103,7 @@ mod vector {
         unsafe {
             std::arch::asm!(
                 "vpbroadcastq zmm16, {bits}",
-                "vpcmpuq k1, zmm16, zmmword ptr [{line}], 5",
+                "vpcmpq k1, zmm16, zmmword ptr [{line}], 5",
                 "kmovw {mask:e}, k1",
                 bits = in(reg) bits,
                 line = in(reg) line.as_ptr(),
@@ -124,20 +124,12 @@ mod vector {
         // is aligned to 64 bytes. The caller has checked that the processor has the instructions.
         unsafe {
             std::arch::asm!(
-                // With its highest bit changed, an unsigned number compares as a signed one.
-                "pcmpeqd {signs}, {signs}",
-                "psllq {signs}, 63",
                 "movq {key}, {bits}",
+                "punpcklqdq {key}, {key}",
                 "movdqa {a}, xmmword ptr [{line}]",
                 "movdqa {b}, xmmword ptr [{line} + 16]",
                 "movdqa {c}, xmmword ptr [{line} + 32]",
                 "movdqa {d}, xmmword ptr [{line} + 48]",
-                "punpcklqdq {key}, {key}",
-                "pxor {a}, {signs}",
-                "pxor {b}, {signs}",
-                "pxor {c}, {signs}",
-                "pxor {d}, {signs}",
-                "pxor {key}, {signs}",
                 "pcmpgtq {a}, {key}",
                 "pcmpgtq {b}, {key}",
                 "pcmpgtq {c}, {key}",
@@ -150,7 +142,6 @@ mod vector {
                 bits = in(reg) bits,
                 line = in(reg) line.as_ptr(),
                 mask = lateout(reg) mask,
-                signs = out(xmm_reg) _,
                 key = out(xmm_reg) _,
                 a = out(xmm_reg) _,
                 b = out(xmm_reg) _,
@@ -171,15 +162,17 @@ mod tests {
     #[repr(align(64))]
     struct Aligned(Line);
 
+    const MAX: u64 = i64::MAX as u64;
+
     #[test]
     fn all_ways_count_the_same() {
         for words in
-            [[0, 1, 2, 3, 4, 5, 6, 7], [5, 6, 7, 8, 1 << 63, u64::MAX - 1, u64::MAX, u64::MAX], [u64::MAX; 8], [0; 8]]
+            [[0, 1, 2, 3, 4, 5, 6, 7], [1 << 63, u64::MAX, 0, 5, 6, 7, MAX - 1, MAX], [u64::MAX; 8], [MAX; 8], [0; 8]]
         {
             let Aligned(line) = &Aligned(words.map(AtomicU64::new));
             for bits in words.into_iter().flat_map(|word: u64| [word.wrapping_sub(1), word, word.wrapping_add(1)]) {
                 for skipped in [0, 1] {
-                    let expected = words[skipped..].iter().filter(|&&word| word <= bits).count();
+                    let expected = words[skipped..].iter().filter(|&&word| word as i64 <= bits as i64).count();
                     assert_eq!(one_by_one(line, skipped, bits), expected, "{words:x?} {bits:x}");
                     // Tests of this program run at the same time, with whatever is selected: each gives the same.
                     for vectors in [Vectors::Scalar, Vectors::Sse42, Vectors::Avx512] {

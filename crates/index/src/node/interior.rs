@@ -2,7 +2,10 @@
 //!
 //! Word 0: control. 1 to 7: pilots, the first keys of groups 1 to 7. 8 to 71: keys. 72 to 135: children. Key `i` is the
 //! smallest slice that may be below child `i`; the first key of the leftmost node of a layer is 0. Keys and pilots that
-//! are not used are all ones. A look-up reads three lines: pilots, one group of keys, one of children.
+//! are not used are the greatest. A look-up reads three lines: pilots, one group of keys, one of children.
+//!
+//! Keys and pilots stand with their highest bit inverted: the vector instructions of most processors compare signed
+//! numbers only.
 
 use arrayvec::ArrayVec;
 
@@ -26,6 +29,12 @@ impl Child {
     }
 }
 
+/// A slice as a key, and a key as a slice.
+#[inline(always)]
+fn signed(word: u64) -> u64 {
+    word ^ 1 << 63
+}
+
 pub(super) fn child_word(at: usize) -> usize {
     CHILDREN + at % CAPACITY
 }
@@ -34,14 +43,14 @@ impl<'g> Node<'g> {
     /// The group of keys that `bits` belongs to. Reads only the header's line.
     #[inline(always)]
     pub(crate) fn route_group(self, control: Control, bits: u64) -> usize {
-        let group = at_most(self.line(0), 1, bits);
+        let group = at_most(self.line(0), 1, signed(bits));
         group.min(control.count().saturating_sub(1) / 8)
     }
 
     /// The child of a group that `bits` belongs to.
     #[inline(always)]
     pub(crate) fn route_in(self, control: Control, group: usize, bits: u64) -> usize {
-        let below = at_most(self.line(KEYS + 8 * group), 0, bits);
+        let below = at_most(self.line(KEYS + 8 * group), 0, signed(bits));
         (8 * group + below.saturating_sub(1)).min(control.count().saturating_sub(1))
     }
 
@@ -53,7 +62,7 @@ impl<'g> Node<'g> {
 
     /// The smallest slice that may be below child `at`, and that below the next child, if they are in this node.
     pub(crate) fn fences(self, control: Control, at: usize) -> (Option<u64>, Option<u64>) {
-        let key = |at: usize| (0 < at && at < control.count()).then(|| self.read(KEYS + at));
+        let key = |at: usize| (0 < at && at < control.count()).then(|| signed(self.read(KEYS + at)));
         (key(at), key(at + 1))
     }
 
@@ -76,7 +85,7 @@ impl<'g> Node<'g> {
 
     /// All children, if the node still matches `control`.
     pub(crate) fn children(self, control: Control) -> Result<ArrayVec<Child, CAPACITY>, Conflict> {
-        let child = |at| Child { least: self.read(KEYS + at), word: self.read(child_word(at)) };
+        let child = |at| Child { least: signed(self.read(KEYS + at)), word: self.read(child_word(at)) };
         let children = (0..control.count()).map(child).collect();
         self.check(control).map(|()| children)
     }
@@ -86,10 +95,10 @@ impl Locked<'_> {
     pub(crate) fn set_children(&mut self, children: &[Child]) {
         for at in 0..CAPACITY {
             let Child { least, word } = children.get(at).copied().unwrap_or(Child { least: u64::MAX, word: 0 });
-            self.store(KEYS + at, least);
+            self.store(KEYS + at, signed(least));
             self.store(child_word(at), word);
             if at % 8 == 0 && at > 0 {
-                self.store(at / 8, least);
+                self.store(at / 8, signed(least));
             }
         }
         self.changed(children.len());
@@ -110,6 +119,6 @@ impl Locked<'_> {
 
     pub(crate) fn own_children(&self) -> ArrayVec<Child, CAPACITY> {
         let node = self.node;
-        (0..self.count()).map(|at| Child { least: node.read(KEYS + at), word: node.read(child_word(at)) }).collect()
+        (0..self.count()).map(|at| Child { least: signed(node.read(KEYS + at)), word: node.read(child_word(at)) }).collect()
     }
 }

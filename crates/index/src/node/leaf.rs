@@ -9,7 +9,7 @@ use arrayvec::ArrayVec;
 use super::{Conflict, Control, Locked, Node, Shape};
 use crate::block::Block;
 use crate::slice::{LONG, Slice};
-use crate::value::{INLINE_BYTES_MAX, Repr, Value};
+use crate::value::{INLINE_BYTES_MAX, Repr, Value, Word};
 
 const TAG_WORDS: usize = 7;
 const CAPACITY: usize = Shape::Leaf28.capacity();
@@ -57,7 +57,7 @@ impl<'g> Entry<'g> {
                 // SAFETY: as above.
                 Entry::Value(Value(Repr::Block(unsafe { Block::from_word(word) })))
             }
-            Kind(short) => Entry::Value(Value(Repr::Inline { bytes: word.to_le_bytes(), len: short & 15 })),
+            Kind(short) => Entry::Value(Value(Repr::Inline { bytes: Word(word.to_le_bytes()), len: short & 15 })),
         }
     }
 
