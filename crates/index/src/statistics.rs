@@ -162,7 +162,15 @@ mod tests {
         /// Nodes on the way down the first layer.
         fn levels_by_walk(&self, guard: &Guard) -> usize {
             let mut levels = 0;
-            self.walk(guard, |stop| if stop.layer == 0 { levels = levels.max(stop.depth + 1) }, || {});
+            self.walk(
+                guard,
+                |stop| {
+                    if stop.layer == 0 {
+                        levels = levels.max(stop.depth + 1)
+                    }
+                },
+                || {},
+            );
             levels
         }
     }

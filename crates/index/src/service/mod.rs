@@ -111,13 +111,7 @@ impl SharedIndex {
     }
 
     /// Makes a page that enters at most this many layers. Returns its number of items.
-    fn make_page(
-        &self,
-        scan: &ScanRequest<'_>,
-        layers: usize,
-        guard: &Guard,
-        page: &mut Vec<u8>,
-    ) -> Result<u32, Code> {
+    fn make_page(&self, scan: &ScanRequest<'_>, layers: usize, guard: &Guard, page: &mut Vec<u8>) -> Result<u32, Code> {
         let mut writer = PageWriter::new(page, scan.limits, self.incarnation);
         let mut cursor = self.index.cursor_within(scan.rest(), scan.order, guard, layers);
         while let Some((key, value)) = cursor.advance() {

@@ -81,7 +81,8 @@ impl IndexFigures {
     /// freed have places, too. 0 without leaves.
     pub fn fill(&self) -> f64 {
         let capacities = [Shape::Leaf4, Shape::Leaf12, Shape::Leaf28].map(Shape::capacity);
-        let places: f64 = self.leaves.iter().zip(capacities).map(|(leaves, places)| *leaves as f64 * places as f64).sum();
+        let places: f64 =
+            self.leaves.iter().zip(capacities).map(|(leaves, places)| *leaves as f64 * places as f64).sum();
         let entries = self.items as f64 + self.layers.saturating_sub(1) as f64;
         if places == 0.0 { 0.0 } else { entries / places }
     }
@@ -333,7 +334,11 @@ pub(super) fn families(cores: &[Counts], index: IndexFigures, snapshots: Snapsho
         gauge("memory_bytes", "Bytes of nodes, keys and values, and of what waits to be freed.", index.memory_bytes),
         gauge("memory_bytes_max", "The memory budget.", index.memory_bytes_max),
         gauge("memory_idle_bytes", "Bytes of free nodes, which count against the budget, too.", index.idle_bytes),
-        gauge("layers", "Trees of nodes: the first, and one for each slice that several long keys share.", index.layers),
+        gauge(
+            "layers",
+            "Trees of nodes: the first, and one for each slice that several long keys share.",
+            index.layers,
+        ),
         gauge("levels", "Levels of nodes of the first layer.", index.levels),
         Family {
             name: "nodes",

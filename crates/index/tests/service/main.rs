@@ -176,7 +176,8 @@ fn short_scans_that_arrive_together_are_one_burst() {
         let pages = join_all(calls.collect::<Vec<_>>()).await;
         for (number, page) in (0u64..).zip(pages) {
             let page = Page::parse(page.unwrap().response).unwrap();
-            let found: Vec<u64> = page.items().map(|(_, value)| u64::from_le_bytes(value.try_into().unwrap())).collect();
+            let found: Vec<u64> =
+                page.items().map(|(_, value)| u64::from_le_bytes(value.try_into().unwrap())).collect();
             let expected: Vec<u64> = match number % 2 {
                 0 => (number * 100..number * 100 + 5).collect(),
                 _ => (number * 100 - 5..number * 100).rev().collect(),

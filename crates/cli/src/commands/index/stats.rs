@@ -54,7 +54,10 @@ fn text(stats: &ServerStats) -> String {
     line("sessions", stats.cores.iter().map(|core| core.sessions).sum::<u64>().to_string());
     line("items", index.items.to_string());
     let held = format!("{} of {} held", bytes(index.held_bytes()), bytes(index.memory_bytes_max));
-    line("memory", format!("{} used, {} idle in free nodes: {held}", bytes(index.memory_bytes), bytes(index.idle_bytes)));
+    line(
+        "memory",
+        format!("{} used, {} idle in free nodes: {held}", bytes(index.memory_bytes), bytes(index.idle_bytes)),
+    );
     let [an_item, fill] = [format!("{:.1} B", index.bytes_per_item()), format!("{:.0} %", 100.0 * index.fill())];
     line("an item", format!("{an_item} on average; leaves are {fill} full"));
     line("levels", format!("{} in the first of {} layers", index.levels, index.layers));
