@@ -467,12 +467,14 @@ impl IndexService {
         };
         self.count(|stats| {
             let gets = operations.len() - writes;
-            let is_delete = |operation: &&Operation<'_>| matches!(operation, Operation::Delete(_));
             stats.gets += gets as u64;
-            stats.deletes += operations.iter().filter(is_delete).count() as u64;
             stats.get_bursts += u64::from(gets > 0);
             stats.write_bursts += u64::from(writes > 0);
         });
+        if writes > 0 {
+            let is_delete = |operation: &&Operation<'_>| matches!(operation, Operation::Delete(_));
+            self.count(|stats| stats.deletes += operations.iter().filter(is_delete).count() as u64);
+        }
         if !full.is_empty() {
             let _watch = Watch(&self.shared);
             self.put_again(burst, &full);
