@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::rc::Rc;
 
-use dunlin_index::wire::{After, Code, LONG_PAGE, LONG_SCAN, PUT, ScanRequest, encode_put};
+use dunlin_index::wire::{After, Code, LONG_PAGE, LONG_SCAN, OPERATE, Operation, ScanRequest};
 use dunlin_index::{Client, ClientConfig, IndexError, Order, Range, VALUE_BYTES_MAX};
 use dunlin_net::{Addr, AnyTransport};
 use dunlin_rpc::{CallError, Endpoint, EndpointConfig};
@@ -109,6 +109,13 @@ fn items_are_stored_found_scanned_and_deleted_over_both_transports() {
     };
     assert_eq!(keys(&[]).len(), 21);
     assert_eq!(keys(&["--prefix", "key/", "--count", "3"]), ["key/00", "key/01", "key/02"]);
+    let pages = |stats: &Value, name: &str| -> u64 {
+        let cores = stats["cores"].as_array().unwrap();
+        cores.iter().map(|core| core["service"][name].as_u64().unwrap()).sum()
+    };
+    // The three need no worker; all of them did.
+    let stats = json(&out(&["stats", "--at", far, "--json"]));
+    assert_eq!((pages(&stats, "short_pages"), pages(&stats, "long_pages")), (1, 1), "{stats}");
     assert_eq!(keys(&["--prefix", "key/", "--past", "key/17"]), ["key/18", "key/19"]);
     assert_eq!(keys(&["--from", "key/03", "--to", "key/05"]), ["key/03", "key/04"]);
     assert_eq!(keys(&["--from", "key/03", "--to", "key/05", "--backwards"]), ["key/04", "key/03"]);
@@ -130,7 +137,9 @@ fn items_are_stored_found_scanned_and_deleted_over_both_transports() {
     assert_eq!((&stats["index"]["items"], &stats["workers"]), (&json("18"), &json("2")));
     assert_eq!(stats["cores"].as_array().unwrap().len(), 2);
     let text = out(&["stats", "--at", near]);
-    assert!(text.contains("items  18\n") && text.contains("long-scan") && text.contains("count"), "{text}");
+    for part in ["items  18\n", "idle in free nodes", "levels  1 in the first of ", "long-scan", "count"] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
     refused(&["snapshot", "--at", near], "saved no snapshot: the server has no file for snapshots");
     assert_eq!(out(&["delete", "--at", far, "--from", "key/03", "--to", "key/05"]), "2 items deleted\n");
     let deleted = out(&["delete", "--at", near, "--prefix", "key/", "--json"]);
@@ -272,6 +281,7 @@ fn wrong_use_is_refused_with_a_reason_and_silence_is_said() {
     refused(&["serve", "--at", &name], "in use");
     refused(&["serve", "--at", &shm("other"), "--workers", "0"], "0 is not in 1..=256");
     refused(&["serve", "--at", &shm("other"), "--memory", "100"], "too small for an index");
+    refused(&["serve", "--at", &shm("other"), "--held", "1MiB"], "choose at least five times message_bytes_max");
     refused(
         &["serve", "--at", &shm("other"), "--snapshot", "/nowhere/file"],
         "there is no directory for /nowhere/file",
@@ -304,9 +314,9 @@ fn a_cursor_of_another_server_and_an_oversized_request_are_refused() {
         let cursor = ScanRequest { range: Range::ALL, order: Order::Ascending, limits: LONG_PAGE, after };
         for (req_type, request, code) in [
             (LONG_SCAN, cursor.encode(), Code::OtherServer),
-            (PUT, encode_put(b"k", &vec![0; VALUE_BYTES_MAX + 1]), Code::ValueTooLong),
-            (PUT, encode_put(&[0; (64 << 10) + 1], b""), Code::KeyTooLong),
-            (PUT, Vec::new(), Code::Malformed),
+            (OPERATE, Operation::Put(b"k", &vec![0; VALUE_BYTES_MAX + 1]).encode(), Code::ValueTooLong),
+            (OPERATE, Operation::Put(&[0; (64 << 10) + 1], b"").encode(), Code::KeyTooLong),
+            (OPERATE, Vec::new(), Code::Malformed),
         ] {
             match session.call(req_type, request).await.unwrap_err().error {
                 CallError::Application(error) => assert_eq!(Code::of(error.code()), Some(code)),
@@ -356,7 +366,10 @@ fn top_and_metrics_show_an_index() {
         "dunlin_index_operations_total{core=\"0\",event=\"put\"} 3000",
         "dunlin_index_scans_total{core=\"0\"} 1",
         "dunlin_index_pages_in_progress{core=\"0\"} 0",
-        "dunlin_index_handler_requests_total{core=\"0\",type=\"113\"} 3000",
+        "dunlin_index_handler_requests_total{core=\"0\",type=\"121\"} 3000",
+        "dunlin_index_memory_idle_bytes ",
+        "dunlin_index_layers 1",
+        "dunlin_index_levels 3",
         "dunlin_index_handler_duration_seconds_count{core=\"0\",type=\"116\"} ",
     ] {
         assert!(metrics.lines().any(|found| found.starts_with(line)), "{line} is not in\n{metrics}");

@@ -20,7 +20,7 @@ use crate::slice::Slice;
 use crate::value::{Repr, Value};
 
 /// Look-ups that run together. Longer bursts are split into parts of this size.
-const PROBES_MAX: usize = 32;
+pub(crate) const PROBES_MAX: usize = 32;
 
 impl Index {
     /// Looks up a burst of keys: `values[i]` becomes the value of `keys[i]`. Each look-up is linearizable by itself;
@@ -99,6 +99,27 @@ impl Index {
         // The rank of a new key may be anywhere in its leaf.
         let whole = |_, link: Link<'_>| link.holder.prefetch_child(link.control, link.at);
         self.run(&keys, guard, whole, |_, _| {});
+    }
+
+    /// Looks up some keys of a burst of up to [`PROBES_MAX`], and brings what writes of the others need into the cache.
+    /// Each operation is a key, and whether it is written.
+    pub(crate) fn look_up_or_fetch<'a, 'k>(
+        &'a self,
+        operations: impl Iterator<Item = (&'k [u8], bool)>,
+        guard: &'a Guard,
+        values: &mut [Option<Value<'a>>],
+    ) {
+        let (link, root) = self.root(guard);
+        let purpose = |is_write| if is_write { Purpose::Write } else { Purpose::LookUp };
+        let probes = operations.map(|(key, is_write)| Probe::new(link, root, key, purpose(is_write)));
+        self.run(&mut probes.collect(), guard, |at, value| values[at] = value);
+    }
+
+    /// Brings the first leaves of a burst of up to [`PROBES_MAX`] short scans into the cache, together.
+    pub(crate) fn fetch_scans<'k>(&self, scans: impl Iterator<Item = Scan<'k>>, guard: &Guard) {
+        let (link, root) = self.root(guard);
+        let probes = scans.map(|scan| Probe::new(link, root, scan.start(), Purpose::Scan(scan.order)));
+        self.run(&mut probes.collect(), guard, |_, _| {});
     }
 
     fn root<'a>(&'a self, guard: &'a Guard) -> (Link<'a>, Node<'a>) {

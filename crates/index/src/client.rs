@@ -15,8 +15,8 @@ use crate::range::{Gap, Order, Range};
 use crate::service::ServerStats;
 use crate::snapshot::Saved;
 use crate::wire::{
-    After, COUNT, COUNT_PAGE, Code, Counted, DELETE, DELETE_PAGE, DELETE_RANGE, GET, LONG_PAGE, LONG_SCAN, PUT, Page,
-    PageLimits, SAVE, SCAN, SHORT_PAGE, STATS, ScanRequest, encode_key, encode_plain, encode_put, parse_saved,
+    After, COUNT, COUNT_PAGE, Code, Counted, DELETE_PAGE, DELETE_RANGE, LONG_PAGE, LONG_SCAN, OPERATE, Operation, Page,
+    PageLimits, SAVE, SCAN, SHORT_PAGE, STATS, ScanRequest, encode_plain, parse_saved,
 };
 
 /// Settings of a client.
@@ -33,7 +33,8 @@ pub struct ClientConfig {
     /// Look-ups of one [`Client::get_many`] in flight at a time. Default 32.
     pub gets_max: usize,
     /// The limits of each page of [`Client::scan`]. Default 4,096 items and 64 KiB. Pages within
-    /// [`SHORT_PAGE`] are made in the server's event loop, others by a worker thread.
+    /// [`SHORT_PAGE`] are made in the server's event loop, others by a worker thread; so are those of keys that have
+    /// more than 4 KiB in common.
     pub page: PageLimits,
     /// When the endpoint's event loop runs. Default [`Turning::DuringCalls`].
     pub turning: Turning,
@@ -103,7 +104,7 @@ impl<T: Transport + 'static> Client<T> {
     /// [`IndexError`].
     pub async fn get(&self, key: &[u8]) -> Result<Option<Found>, IndexError> {
         check_lengths(key, &[]).map_err(IndexError::TooLong)?;
-        let call = self.0.channel.call_with(GET, encode_key(key), CallPolicy::repeatable());
+        let call = self.0.channel.call_with(OPERATE, Operation::Get(key).encode(), CallPolicy::repeatable());
         let answer = call.await.map_err(|why| self.0.judge(why))?;
         match answer[..] {
             [0] => Ok(None),
@@ -132,7 +133,7 @@ impl<T: Transport + 'static> Client<T> {
     /// stored nevertheless.
     pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<bool, IndexError> {
         check_lengths(key, value).map_err(IndexError::TooLong)?;
-        self.0.write(PUT, encode_put(key, value)).await
+        self.0.write(Operation::Put(key, value)).await
     }
 
     /// Removes a key; returns whether it had a value.
@@ -141,7 +142,7 @@ impl<T: Transport + 'static> Client<T> {
     /// [`IndexError::Call`] says whether the key may be removed nevertheless.
     pub async fn delete(&self, key: &[u8]) -> Result<bool, IndexError> {
         check_lengths(key, &[]).map_err(IndexError::TooLong)?;
-        self.0.write(DELETE, encode_key(key)).await
+        self.0.write(Operation::Delete(key)).await
     }
 
     /// Begins a scan of a range, page by page, with [`ClientConfig::page`]. It sends nothing before the first
@@ -163,7 +164,7 @@ impl<T: Transport + 'static> Client<T> {
             return Err(IndexError::PageLimits { items: limits.items, bytes: limits.bytes });
         }
         let bounds = [range.low, range.high].map(OwnedGap::new);
-        Ok(Pages { client: self.clone(), bounds, order, limits, after: None, is_over: false })
+        Ok(Pages { client: self.clone(), bounds, order, limits, is_deep: false, after: None, is_over: false })
     }
 }
 
@@ -254,8 +255,8 @@ fn check_range(range: Range<'_>) -> Result<(), IndexError> {
 }
 
 impl<T: Transport + 'static> Inner<T> {
-    async fn write(&self, req_type: u8, request: Vec<u8>) -> Result<bool, IndexError> {
-        match self.channel.call(req_type, request).await.map_err(|why| self.judge(why))?[..] {
+    async fn write(&self, operation: Operation<'_>) -> Result<bool, IndexError> {
+        match self.channel.call(OPERATE, operation.encode()).await.map_err(|why| self.judge(why))?[..] {
             [existed @ (0 | 1)] => Ok(existed == 1),
             _ => Err(self.protocol("the answer to a write is neither 0 nor 1")),
         }
@@ -272,6 +273,7 @@ impl<T: Transport + 'static> Inner<T> {
             CallError::Application(error) => match Code::of(error.code()) {
                 Some(Code::Full) => IndexError::Full { server },
                 Some(Code::OtherServer) => IndexError::Restarted { server },
+                Some(Code::Ending) => IndexError::Ending { server },
                 Some(Code::NoSnapshot | Code::Saving | Code::NotSaved) => {
                     IndexError::Snapshot { server, why: error.message().into() }
                 }
@@ -281,6 +283,11 @@ impl<T: Transport + 'static> Inner<T> {
             _ => IndexError::Call { server, why },
         }
     }
+}
+
+/// Whether a short page was refused because it is too much work for the event loop.
+fn is_too_deep(why: &ChannelError) -> bool {
+    matches!(&why.why, Why::Call(CallError::Application(error)) if Code::of(error.code()) == Some(Code::TooDeep))
 }
 
 /// A [`Gap`] that owns its key.
@@ -308,6 +315,8 @@ pub struct Pages<T: Transport> {
     bounds: [OwnedGap; 2],
     order: Order,
     limits: PageLimits,
+    /// Whether the keys have so much in common that also short pages are made by a worker.
+    is_deep: bool,
     /// The last key, and the server's incarnation.
     after: Option<(Vec<u8>, u64)>,
     is_over: bool,
@@ -340,14 +349,19 @@ impl<T: Transport + 'static> Pages<T> {
         self.after.as_ref().map(|(key, _)| &key[..])
     }
 
-    async fn fetch(&self) -> Result<Page, IndexError> {
+    async fn fetch(&mut self) -> Result<Page, IndexError> {
         let inner = &self.client.0;
         let range = Range { low: self.bounds[0].gap(), high: self.bounds[1].gap() };
         let after = self.after.as_ref().map(|(key, incarnation)| After { key, incarnation: *incarnation });
         let request = ScanRequest { range, order: self.order, limits: self.limits, after };
-        let req_type = if self.limits.are_within(SHORT_PAGE) { SCAN } else { LONG_SCAN };
-        let call = inner.scans.call_with(req_type, request.encode(), CallPolicy::repeatable());
-        let answer = call.await.map_err(|why| inner.judge(why))?;
+        let call = |req_type| inner.scans.call_with(req_type, request.encode(), CallPolicy::repeatable());
+        let is_short = self.limits.are_within(SHORT_PAGE) && !self.is_deep;
+        let mut answer = call(if is_short { SCAN } else { LONG_SCAN }).await;
+        if answer.as_ref().err().is_some_and(is_too_deep) {
+            self.is_deep = true;
+            answer = call(LONG_SCAN).await;
+        }
+        let answer = answer.map_err(|why| inner.judge(why))?;
         let page = Page::parse(answer).ok_or_else(|| inner.protocol("a page is malformed"))?;
         match after {
             Some(After { incarnation, .. }) if incarnation != page.incarnation() => {

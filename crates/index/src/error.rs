@@ -55,7 +55,10 @@ pub enum IndexError {
         bytes: u32,
     },
     /// The memory budget of the index is used up. The item was not stored; a value that the key had is still there.
-    #[error("{server} did not store the item, its memory budget is used up: delete items, or give it more memory")]
+    #[error(
+        "{server} did not store the item, its memory budget is used up: delete items, or give it more memory; \
+         `dunlin index stats` shows how much of it free nodes have"
+    )]
     Full {
         /// The server.
         server: Addr,
@@ -73,6 +76,12 @@ pub enum IndexError {
         server: Addr,
         /// What the server said.
         why: Arc<str>,
+    },
+    /// The server is shutting down. It removed no more items.
+    #[error("{server} is shutting down and removes no more items: ask again when it is back")]
+    Ending {
+        /// The server.
+        server: Addr,
     },
     /// The call failed.
     #[error("{server}: {why}")]

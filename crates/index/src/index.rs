@@ -16,6 +16,8 @@ use crate::value::{Repr, Value};
 pub struct Index {
     pub(crate) anchor: Anchor,
     pub(crate) items: Counter,
+    /// Layers below the first.
+    pub(crate) layers: Counter,
 }
 
 impl Index {
@@ -27,7 +29,7 @@ impl Index {
     /// [`Refused::Full`] if the budget has no room for the first nodes, 256 bytes.
     pub fn new(budget: usize) -> Result<Index, Refused> {
         let anchor = Anchor::new(Memory::new(budget)).map_err(|_| Refused::Full { budget })?;
-        Ok(Index { anchor, items: Counter::default() })
+        Ok(Index { anchor, items: Counter::default(), layers: Counter::default() })
     }
 
     /// Number of items. It may miss concurrent writes.
@@ -65,6 +67,12 @@ impl Index {
     /// Freed nodes are not included, but those on a page with nodes in use count against the budget.
     pub fn memory_bytes(&self) -> usize {
         self.anchor.memory.used()
+    }
+
+    /// Bytes of free nodes, which also count against the budget: nodes of their size use them first. Those on pages
+    /// without a node in use return to the system when the budget has no room for something else.
+    pub fn idle_bytes(&self) -> usize {
+        self.anchor.memory.idle()
     }
 
     /// The memory budget in bytes.

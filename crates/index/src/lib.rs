@@ -52,6 +52,8 @@ mod counter;
 mod error;
 mod guard;
 mod index;
+#[cfg(test)]
+mod interleave;
 mod memory;
 mod node;
 mod range;

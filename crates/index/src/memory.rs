@@ -18,6 +18,8 @@ use crate::node::Shape;
 
 const CHUNK_BYTES_MIN: usize = 64 << 10;
 const CHUNK_BYTES_MAX: usize = 64 << 20;
+/// Slabs that are returned to the system at a time: the shelf is locked meanwhile.
+const RETURNED_AT_ONCE: usize = 16;
 /// Assumed overhead of the global allocator for a block.
 const BLOCK_OVERHEAD_BYTES: usize = 16;
 
@@ -55,12 +57,15 @@ struct Shelf {
     unused: Vec<usize>,
     /// The slab from whose unused end the next node is cut if no slab has a free one.
     cut: Option<usize>,
-    /// Slabs with free nodes.
+    /// Slabs with nodes in use and free ones. A slab knows its place in the list.
     open: Vec<usize>,
-    /// How many of these have no node in use.
-    empty: usize,
+    /// Slabs whose nodes are all free, likewise: those that can return to the system.
+    empty: Vec<usize>,
     /// Nodes in use, including those that wait to be freed.
     taken: usize,
+    /// Slabs that were looked at in order to return them to the system.
+    #[cfg(test)]
+    looked_at: usize,
 }
 
 #[derive(Debug)]
@@ -76,6 +81,26 @@ struct Slab {
     taken: u16,
     /// One more than the index of the first free node, whose second word names the next one; 0 if there is none.
     free: u16,
+    /// Its place in the list of open or of empty slabs, if it has free nodes.
+    place: u32,
+}
+
+impl Slab {
+    fn list(&self) -> List {
+        match (self.free, self.taken) {
+            (0, _) => List::None,
+            (_, 0) => List::Empty,
+            _ => List::Open,
+        }
+    }
+}
+
+/// The list that a slab is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum List {
+    None,
+    Open,
+    Empty,
 }
 
 /// In debug builds, the first word of a free node, so that writes to free nodes are detected.
@@ -101,7 +126,13 @@ impl Memory {
     /// Bytes of all blocks, and of all nodes in use or retired. Free nodes, which also count against the budget, are
     /// not included.
     pub(crate) fn used(&self) -> usize {
-        self.held.load(Ordering::Relaxed).saturating_sub(self.idle.load(Ordering::Relaxed))
+        self.held.load(Ordering::Relaxed).saturating_sub(self.idle())
+    }
+
+    /// Bytes of free nodes. They count against the budget until a node of their shape or, once all nodes of their slab
+    /// are free, anything else needs them.
+    pub(crate) fn idle(&self) -> usize {
+        self.idle.load(Ordering::Relaxed)
     }
 
     /// Nodes of a shape that are in use or retired.
@@ -122,22 +153,39 @@ impl Memory {
         self.held.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Returns slabs without nodes to the system, so that their budget can be used elsewhere.
+    /// Returns slabs without nodes to the system until `bytes` of the budget are free for something else, and not
+    /// more: a dispatch thread waits for it. Returns how many bytes they had.
     #[cold]
-    fn release(&self) {
+    fn release(&self, bytes: usize) -> usize {
+        let mut released = 0;
         for shape in Shape::ALL {
-            let nodes = self.shelf(shape).release(shape);
-            self.idle.fetch_sub(nodes * shape.bytes(), Ordering::Relaxed);
-            self.discharge(nodes * shape.bytes());
+            while released < bytes {
+                let wanted = (bytes - released).div_ceil(slab_bytes(shape)).min(RETURNED_AT_ONCE);
+                let returned = self.shelf(shape).release(shape, wanted) * shape.bytes();
+                if returned == 0 {
+                    break;
+                }
+                self.idle.fetch_sub(returned, Ordering::Relaxed);
+                self.discharge(returned);
+                released += returned;
+            }
+        }
+        released
+    }
+
+    /// Tries again as long as slabs return to the system: other threads may take what one has released.
+    fn with_release<R>(&self, bytes: usize, mut attempt: impl FnMut() -> Result<R, Full>) -> Result<R, Full> {
+        loop {
+            match attempt() {
+                Err(Full) if self.release(bytes) > 0 => {}
+                result => return result,
+            }
         }
     }
 
     /// Allocates a node. Its contents are left over from earlier use.
     pub(crate) fn take_node(&self, shape: Shape) -> Result<Slot, Full> {
-        self.try_take_node(shape).or_else(|_| {
-            self.release();
-            self.try_take_node(shape)
-        })
+        self.with_release(shape.bytes(), || self.try_take_node(shape))
     }
 
     fn try_take_node(&self, shape: Shape) -> Result<Slot, Full> {
@@ -179,10 +227,10 @@ impl Memory {
     pub(crate) fn take_block(&self, bytes: usize) -> Result<NonNull<u8>, Full> {
         let layout = block_layout(bytes);
         let charged = layout.size() + BLOCK_OVERHEAD_BYTES;
-        self.charge(charged).or_else(|_| {
-            self.release();
-            self.charge(charged)
-        })?;
+        if charged > self.budget {
+            return Err(Full);
+        }
+        self.with_release(charged, || self.charge(charged))?;
         // SAFETY: the layout has a size above zero.
         NonNull::new(unsafe { alloc(layout) }).ok_or(Full).inspect_err(|_| self.discharge(charged))
     }
@@ -238,8 +286,40 @@ impl Shelf {
         Slot(unsafe { NonNull::new_unchecked(chunk.map.as_mut_ptr().add(offset).cast()) })
     }
 
+    fn list(&mut self, list: List) -> Option<&mut Vec<usize>> {
+        match list {
+            List::None => None,
+            List::Open => Some(&mut self.open),
+            List::Empty => Some(&mut self.empty),
+        }
+    }
+
+    /// Moves a slab from the list that it was in to the one that it belongs to now.
+    fn relist(&mut self, start: usize, before: List, shape: Shape) {
+        let (after, place) = {
+            let slab = self.slab(start, shape);
+            (slab.list(), slab.place as usize)
+        };
+        if before == after {
+            return;
+        }
+        if let Some(list) = self.list(before) {
+            list.swap_remove(place);
+            if let Some(&moved) = list.get(place) {
+                self.slab(moved, shape).place = place as u32;
+            }
+        }
+        if let Some(list) = self.list(after) {
+            list.push(start);
+            let place = list.len() - 1;
+            self.slab(start, shape).place = place as u32;
+        }
+    }
+
+    /// Takes a free node: one beside others in use, if there is one, so that empty slabs stay so.
     fn take_free(&mut self, shape: Shape) -> Option<Slot> {
-        let start = *self.open.last()?;
+        let start = *self.open.last().or(self.empty.last())?;
+        let before = self.slab(start, shape).list();
         let at = self.slab(start, shape).free - 1;
         let slot = self.slot(start, at, shape);
         debug_assert_eq!(slot.word(0).load(Ordering::Relaxed), FREED, "a free node was written to");
@@ -247,11 +327,8 @@ impl Shelf {
         let slab = self.slab(start, shape);
         slab.free = next;
         slab.taken += 1;
-        self.empty -= usize::from(slab.taken == 1);
         self.taken += 1;
-        if next == 0 {
-            self.open.pop();
-        }
+        self.relist(start, before, shape);
         Some(slot)
     }
 
@@ -261,13 +338,11 @@ impl Shelf {
         let in_slab = offset % slab_bytes(shape);
         let start = address - in_slab;
         let slab = self.slab(start, shape);
+        let before = slab.list();
         let next = std::mem::replace(&mut slab.free, (in_slab / shape.bytes()) as u16 + 1);
         slab.taken -= 1;
-        self.empty += usize::from(slab.taken == 0);
         self.taken -= 1;
-        if next == 0 {
-            self.open.push(start);
-        }
+        self.relist(start, before, shape);
         slot.word(1).store(next.into(), Ordering::Relaxed);
         if cfg!(debug_assertions) {
             slot.word(0).store(FREED, Ordering::Relaxed);
@@ -308,26 +383,26 @@ impl Shelf {
         self.unused.pop().ok_or(Full)
     }
 
-    /// Returns slabs without nodes to the system, and returns how many nodes had been cut from them.
-    fn release(&mut self, shape: Shape) -> usize {
-        if self.empty == 0 {
-            return 0;
-        }
-        let (mut open, mut released) = (std::mem::take(&mut self.open), 0);
-        open.retain(|&start| {
-            let (chunk, offset) = self.place(start);
-            let slab = &mut chunk.slabs[offset / slab_bytes(shape)];
-            if slab.taken > 0 || !give_back(&chunk.map, offset, slab_bytes(shape)) {
-                return true;
+    /// Returns up to `most` slabs without nodes to the system, and returns how many nodes had been cut from them.
+    fn release(&mut self, shape: Shape, most: usize) -> usize {
+        let mut released = 0;
+        for _ in 0..most {
+            let Some(&start) = self.empty.last() else { break };
+            #[cfg(test)]
+            {
+                self.looked_at += 1;
             }
-            released += usize::from(std::mem::take(slab).cut);
-            self.empty -= 1;
+            let (chunk, offset) = self.place(start);
+            if !give_back(&chunk.map, offset, slab_bytes(shape)) {
+                break;
+            }
+            released += usize::from(std::mem::take(&mut chunk.slabs[offset / slab_bytes(shape)]).cut);
+            // The last one, so no other changes its place.
+            self.empty.pop();
             if self.cut != Some(start) {
                 self.unused.push(start);
             }
-            false
-        });
-        self.open = open;
+        }
         released
     }
 }
@@ -385,6 +460,50 @@ mod tests {
     use dunlin_net::random::Random;
 
     use super::*;
+
+    fn looked_at(memory: &Memory) -> usize {
+        Shape::ALL.iter().map(|&shape| memory.shelf(shape).looked_at).sum()
+    }
+
+    /// A PUT that needs the memory of free nodes returns as many slabs as it needs, however many there are.
+    #[test]
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn giving_slabs_back_is_bounded_by_what_is_needed() {
+        let memory = Memory::new(64 << 20);
+        let nodes: Vec<Slot> = std::iter::from_fn(|| memory.take_node(Shape::Leaf28).ok()).collect();
+        let slabs = nodes.len() * Shape::Leaf28.bytes() / slab_bytes(Shape::Leaf28);
+        assert!(slabs >= 16_000, "{slabs} slabs");
+        // One node stays in each slab; nothing can be returned, and that is known without a look.
+        let (kept, rest): (Vec<_>, Vec<_>) =
+            nodes.into_iter().partition(|slot| slot.0.addr().get().is_multiple_of(slab_bytes(Shape::Leaf28)));
+        for slot in rest {
+            // SAFETY: it was allocated, and has no readers.
+            unsafe { memory.free_node(slot, Shape::Leaf28) };
+        }
+        assert!(memory.take_block(64).is_err());
+        assert_eq!(looked_at(&memory), 0);
+        // One slab becomes empty: only that one is looked at.
+        let mut kept = kept.into_iter();
+        // SAFETY: as above.
+        unsafe { memory.free_node(kept.next().expect("one of many"), Shape::Leaf28) };
+        let mut blocks = vec![(memory.take_block(64).expect("a slab has room"), 64)];
+        assert_eq!(looked_at(&memory), 1);
+        for slot in kept {
+            // SAFETY: as above.
+            unsafe { memory.free_node(slot, Shape::Leaf28) };
+        }
+        while looked_at(&memory) == 1 {
+            blocks.push((memory.take_block(64).expect("a slab has room"), 64));
+        }
+        assert_eq!(looked_at(&memory), 2);
+        blocks.push((memory.take_block(1 << 20).expect("many slabs have room"), 1 << 20));
+        assert!(looked_at(&memory) <= 2 + (1 << 20) / slab_bytes(Shape::Leaf28) + 1, "{}", looked_at(&memory));
+        for (block, bytes) in blocks {
+            // SAFETY: it was allocated with this size, and has no readers.
+            unsafe { memory.free_block(block, bytes) };
+        }
+        assert_eq!(memory.used(), 0);
+    }
 
     /// Allocated nodes do not overlap, all memory is charged, and slabs without nodes can be used for anything.
     #[test]

@@ -34,8 +34,9 @@ impl<'k> Gap<'k> {
         }
     }
 
-    /// The smallest possible key behind the gap, in two parts.
-    fn first_behind(self) -> Option<(&'k [u8], Option<u8>)> {
+    /// The smallest possible key behind the gap, in two parts: some bytes, and perhaps one more. `None` if no key is
+    /// behind it.
+    pub fn first_behind(self) -> Option<(&'k [u8], Option<u8>)> {
         match self {
             Gap::Before(key) => Some((key, None)),
             Gap::After(key) => Some((key, Some(0))),

@@ -1,8 +1,8 @@
 //! The structure of an index in numbers.
 
 use crate::guard::Guard;
-use crate::index::Index;
-use crate::node::Entry;
+use crate::index::{Index, retry};
+use crate::node::{Entry, Shape};
 use crate::walk::Stop;
 
 /// The structure of an index in numbers. With concurrent writes, the numbers are of different moments.
@@ -33,7 +33,34 @@ impl Statistics {
     }
 }
 
+/// What is known of the structure without reading it. With concurrent writes, the numbers are of different moments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Outline {
+    /// Trees: the first layer, and one for each slice of eight bytes that several long keys share.
+    pub(crate) layers: usize,
+    /// Levels of the first layer: 1 if its root is a leaf. Removals may leave fewer below some nodes.
+    pub(crate) levels: usize,
+    /// Leaves of 4, 12 and 28 entries in the tree, and those that wait to be freed.
+    pub(crate) leaves: [usize; 3],
+    /// Interior nodes, likewise.
+    pub(crate) interior_nodes: usize,
+}
+
 impl Index {
+    /// A few counters, however many items there are.
+    pub(crate) fn outline(&self, guard: &Guard) -> Outline {
+        let levels = retry(|| {
+            let link = self.anchor.link(guard);
+            let root = link.child()?.stable()?;
+            link.check().map(|()| root.level() + 1)
+        });
+        let nodes = |shape| self.anchor.memory.nodes(shape);
+        let [small, middle, large] = [Shape::Leaf4, Shape::Leaf12, Shape::Leaf28].map(nodes);
+        // The anchor is none of the tree's.
+        let leaves = [small.saturating_sub(1), middle, large];
+        Outline { layers: 1 + self.layers.sum(), levels, leaves, interior_nodes: nodes(Shape::Interior) }
+    }
+
     /// Computes all numbers by reading all nodes: about a second for 10 million items.
     pub fn statistics(&self, guard: &Guard) -> Statistics {
         let mut all = Statistics { memory_bytes: self.memory_bytes(), ..Statistics::default() };
@@ -78,5 +105,73 @@ impl Index {
             }
         };
         self.walk(guard, visit, || {});
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dunlin_net::random::Random;
+
+    use super::*;
+    use crate::range::{Order, Range};
+    use crate::snapshot::Builder;
+
+    /// What is counted as it changes is what a walk finds: after insertions and removals, and after a build.
+    #[test]
+    fn the_outline_is_that_of_the_nodes() {
+        fn agrees(index: &Index, what: &str) {
+            let guard = crate::pin();
+            let (outline, all) = (index.outline(&guard), index.statistics(&guard));
+            assert_eq!(outline.layers, all.layers, "{what}");
+            assert!(outline.levels >= index.levels_by_walk(&guard), "{what}");
+            // Retired nodes may still count: threads of other tests may hold guards.
+            assert!(outline.interior_nodes >= all.interior_nodes, "{what}");
+            assert!(outline.leaves.iter().zip(all.leaves).all(|(counted, found)| *counted >= found), "{what}");
+        }
+        let (index, mut random) = (Index::new(16 << 20).expect("room"), Random::new(7));
+        agrees(&index, "empty");
+        let mut keys = Vec::new();
+        for number in 0..3000u64 {
+            let mut key = vec![b'k'; 8 * random.below(6) as usize];
+            key.extend_from_slice(&random.below(1 << 20).to_be_bytes()[4..]);
+            index.insert(&key, b"value", &crate::pin()).expect("room");
+            keys.push(key);
+            if number % 500 == 0 {
+                agrees(&index, "growing");
+            }
+        }
+        let built = Index::new(16 << 20).expect("room");
+        let mut builder = Builder::new(&built);
+        index.scan(Range::ALL, Order::Ascending, usize::MAX, &crate::pin(), |key, value| {
+            builder.push(key, value).expect("ascending, and room");
+        });
+        builder.finish().expect("room");
+        assert!(built.outline(&crate::pin()).layers > 1);
+        agrees(&built, "built");
+        for (at, key) in keys.iter().enumerate() {
+            index.remove(key, &crate::pin());
+            if at % 500 == 0 {
+                agrees(&index, "shrinking");
+            }
+        }
+        agrees(&index, "emptied");
+        assert_eq!(index.outline(&crate::pin()).layers, 1);
+    }
+
+    impl Index {
+        /// Nodes on the way down the first layer.
+        fn levels_by_walk(&self, guard: &Guard) -> usize {
+            let mut levels = 0;
+            self.walk(
+                guard,
+                |stop| {
+                    if stop.layer == 0 {
+                        levels = levels.max(stop.depth + 1)
+                    }
+                },
+                || {},
+            );
+            levels
+        }
     }
 }

@@ -94,6 +94,7 @@ impl Index {
         let mut holder = above.node.lock(above.control)?;
         let root = step.node.lock(step.control)?;
         holder.remove(above.at);
+        self.layers.add(-1);
         Ok(self.retire(holder, root, guard))
     }
 

@@ -2,10 +2,9 @@
 //!
 //! | Message | Bytes |
 //! |---|---|
-//! | request of [`GET`], [`DELETE`] | version (1), key |
-//! | answer of [`GET`] | 0; or 1 and the value |
-//! | request of [`PUT`] | version (1), three zeros, length of the key (4), key, value |
-//! | answer of [`PUT`], [`DELETE`] | 1 if the key had a value, otherwise 0 |
+//! | request of [`OPERATE`] | [`Operation`] |
+//! | its answer, of a GET | 0; or 1 and the value |
+//! | its answer, of a PUT or DELETE | 1 if the key had a value, otherwise 0 |
 //! | request of [`SCAN`], [`LONG_SCAN`] | [`ScanRequest`] |
 //! | their answer | [`Page`] |
 //! | request of [`COUNT`] | [`ScanRequest`] |
@@ -23,12 +22,10 @@ use dunlin_rpc::MsgBuf;
 use crate::error::{KEY_BYTES_MAX, Refused, VALUE_BYTES_MAX};
 use crate::range::{Gap, Order, Range};
 
-/// Request type: the value of a key.
-pub const GET: u8 = 0x70;
-/// Request type: a value for a key.
-pub const PUT: u8 = 0x71;
-/// Request type: the removal of a key.
-pub const DELETE: u8 = 0x72;
+/// Request type: an operation on one key. All operations have one type, because an endpoint hands over consecutive
+/// requests of a type together: so they make bursts however they are mixed. 0x70 to 0x72 are not used again: they were
+/// types of single operations.
+pub const OPERATE: u8 = 0x79;
 /// Request type: a short page of a scan, made in the event loop.
 pub const SCAN: u8 = 0x73;
 /// Request type: a page of a scan, made on a worker thread.
@@ -44,22 +41,31 @@ pub const DELETE_RANGE: u8 = 0x78;
 /// Version of these layouts.
 pub const VERSION: u8 = 1;
 
-/// Maximum limits of a page of [`SCAN`]: what the event loop does in a few microseconds.
+/// Maximum limits of a page of [`SCAN`]: what the event loop does in a few microseconds, unless the keys are long. It
+/// also enters at most [`SHORT_LAYERS_MAX`] layers.
 pub const SHORT_PAGE: PageLimits = PageLimits { items: 64, bytes: 16 << 10 };
+/// Layers, one for each eight bytes that long keys have in common, that the event loop enters for a page of [`SCAN`].
+/// The page ends before the next one; if it has no item then, the request is refused with [`Code::TooDeep`].
+pub const SHORT_LAYERS_MAX: usize = 512;
 /// Maximum limits of a page of [`LONG_SCAN`].
 pub const LONG_PAGE: PageLimits = PageLimits { items: 16 << 10, bytes: 256 << 10 };
 
-/// Maximum limits of one request of [`COUNT`].
+/// Maximum limits of one request of [`COUNT`]. It ends after [`COUNT_BYTES_MAX`] at the latest.
 pub const COUNT_PAGE: PageLimits = PageLimits { items: 64 << 10, bytes: u32::MAX };
+/// Bytes of keys, and 8 more for each, after which a count ends: about a millisecond of a worker.
+pub const COUNT_BYTES_MAX: usize = 4 << 20;
 
-/// Maximum limits of one request of [`DELETE_RANGE`]: about a millisecond of a worker. The limit of bytes has no effect.
+/// Maximum limits of one request of [`DELETE_RANGE`]. It ends after [`DELETE_BYTES_MAX`] at the latest.
 pub const DELETE_PAGE: PageLimits = PageLimits { items: 4 << 10, bytes: u32::MAX };
+/// The same of the removal of a range.
+pub const DELETE_BYTES_MAX: usize = 256 << 10;
 
 /// Bytes of a page before its items.
 const PAGE_HEADER_BYTES: usize = 16;
 /// Bytes of a scan request before its keys.
 const SCAN_HEADER_BYTES: usize = 32;
-/// Bytes of a put before its key.
+/// Bytes of an operation before the key of a GET or a DELETE, and of a PUT.
+const OPERATION_HEADER_BYTES: usize = 2;
 const PUT_HEADER_BYTES: usize = 8;
 /// Bytes of an item in a page, beside its key and its value.
 const ITEM_HEADER_BYTES: usize = 8;
@@ -120,11 +126,15 @@ pub enum Code {
     Saving = 11,
     /// The snapshot could not be saved: the message says why.
     NotSaved = 12,
+    /// A short page would enter more than [`SHORT_LAYERS_MAX`] layers before its first item.
+    TooDeep = 13,
+    /// The server is shutting down, and removes no more.
+    Ending = 14,
 }
 
 impl Code {
     /// All of them.
-    pub const ALL: [Code; 12] = [
+    pub const ALL: [Code; 14] = [
         Code::Malformed,
         Code::Unknown,
         Code::KeyTooLong,
@@ -137,6 +147,8 @@ impl Code {
         Code::NoSnapshot,
         Code::Saving,
         Code::NotSaved,
+        Code::TooDeep,
+        Code::Ending,
     ];
 
     /// The code with this number.
@@ -153,7 +165,7 @@ impl Code {
             Code::ValueTooLong => "the value is too long: a value has at most 1048576 bytes",
             Code::Full => {
                 "the memory budget of the index is used up, the item was not stored: delete items, or give the server \
-                 more memory"
+                 more memory; `dunlin index stats` shows how much of it free nodes have, which other sizes cannot use"
             }
             Code::Reversed => "the lower bound of the scan is above its upper bound: swap them",
             Code::PageLimits => {
@@ -171,6 +183,11 @@ impl Code {
             Code::NoSnapshot => "the server has no file for snapshots: start it with --snapshot FILE",
             Code::Saving => "a snapshot is being saved already: try again when it is done",
             Code::NotSaved => "the snapshot was not saved: the log of the server says why",
+            Code::TooDeep => {
+                "the keys have so much in common that the page is too much work for the event loop: ask for it from a \
+                 worker (type 0x74)"
+            }
+            Code::Ending => "the server is shutting down, and removed nothing: ask again when it is back",
         }
     }
 }
@@ -193,49 +210,86 @@ fn check_version(version: u8) -> Result<(), Code> {
     if version == VERSION { Ok(()) } else { Err(Code::Unknown) }
 }
 
-/// A request for [`GET`] or [`DELETE`].
-pub fn encode_key(key: &[u8]) -> Vec<u8> {
-    let mut request = Vec::with_capacity(1 + key.len());
-    request.push(VERSION);
-    request.extend_from_slice(key);
-    request
-}
-
-/// Parses a request for [`GET`] or [`DELETE`]; returns the key.
+/// A request of [`OPERATE`].
 ///
-/// # Errors
-/// What is wrong with the request.
-#[inline]
-pub fn parse_key(request: &[u8]) -> Result<&[u8], Code> {
-    let (&version, key) = request.split_first().ok_or(Code::Malformed)?;
-    check_version(version)?;
-    check_key(key)
+/// | Bytes | Field |
+/// |---|---|
+/// | 1 | version |
+/// | 1 | 0 GET, 1 PUT, 2 DELETE |
+/// | 2, 4 | of a PUT: zeros; length of the key |
+/// | | the key, and the value of a PUT |
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation<'a> {
+    /// Asks for the value of a key.
+    Get(&'a [u8]),
+    /// Stores a value for a key.
+    Put(&'a [u8], &'a [u8]),
+    /// Removes a key.
+    Delete(&'a [u8]),
 }
 
-/// A request for [`PUT`].
-pub fn encode_put(key: &[u8], value: &[u8]) -> Vec<u8> {
-    let mut request = Vec::with_capacity(PUT_HEADER_BYTES + key.len() + value.len());
-    request.extend_from_slice(&[VERSION, 0, 0, 0]);
-    request.extend_from_slice(&(key.len() as u32).to_le_bytes());
-    request.extend_from_slice(key);
-    request.extend_from_slice(value);
-    request
+const GET: u8 = 0;
+const PUT: u8 = 1;
+const DELETE: u8 = 2;
+
+impl<'a> Operation<'a> {
+    /// Encodes it.
+    pub fn encode(self) -> Vec<u8> {
+        let (operation, key, value) = match self {
+            Operation::Get(key) => (GET, key, &[][..]),
+            Operation::Put(key, value) => (PUT, key, value),
+            Operation::Delete(key) => (DELETE, key, &[][..]),
+        };
+        let mut request = Vec::with_capacity(PUT_HEADER_BYTES + key.len() + value.len());
+        request.extend_from_slice(&[VERSION, operation]);
+        if operation == PUT {
+            request.extend_from_slice(&[0; 2]);
+            request.extend_from_slice(&(key.len() as u32).to_le_bytes());
+        }
+        request.extend_from_slice(key);
+        request.extend_from_slice(value);
+        request
+    }
+
+    /// Parses a request.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    #[inline]
+    pub fn parse(request: &'a [u8]) -> Result<Operation<'a>, Code> {
+        let (header, rest) = request.split_at_checked(OPERATION_HEADER_BYTES).ok_or(Code::Malformed)?;
+        check_version(header[0])?;
+        match header[1] {
+            GET => check_key(rest).map(Operation::Get),
+            PUT => parse_put(rest),
+            DELETE => check_key(rest).map(Operation::Delete),
+            _ => Err(Code::Unknown),
+        }
+    }
+
+    /// The key.
+    #[inline]
+    pub fn key(self) -> &'a [u8] {
+        let (Operation::Get(key) | Operation::Put(key, _) | Operation::Delete(key)) = self;
+        key
+    }
+
+    /// Whether it changes anything.
+    #[inline]
+    pub(crate) fn is_write(self) -> bool {
+        !matches!(self, Operation::Get(_))
+    }
 }
 
-/// Parses a request for [`PUT`]; returns the key and the value.
-///
-/// # Errors
-/// What is wrong with the request.
-#[inline]
-pub fn parse_put(request: &[u8]) -> Result<(&[u8], &[u8]), Code> {
-    let (header, rest) = request.split_at_checked(PUT_HEADER_BYTES).ok_or(Code::Malformed)?;
-    check_version(header[0])?;
-    if header[1..4] != [0; 3] {
+fn parse_put(rest: &[u8]) -> Result<Operation<'_>, Code> {
+    let header_bytes = PUT_HEADER_BYTES - OPERATION_HEADER_BYTES;
+    let (header, rest) = rest.split_at_checked(header_bytes).ok_or(Code::Malformed)?;
+    if header[..2] != [0; 2] {
         return Err(Code::Unknown);
     }
-    let (key, value) = rest.split_at_checked(number(&header[4..]) as usize).ok_or(Code::Malformed)?;
+    let (key, value) = rest.split_at_checked(number(&header[2..]) as usize).ok_or(Code::Malformed)?;
     check_key(key)?;
-    if value.len() > VALUE_BYTES_MAX { Err(Code::ValueTooLong) } else { Ok((key, value)) }
+    if value.len() > VALUE_BYTES_MAX { Err(Code::ValueTooLong) } else { Ok(Operation::Put(key, value)) }
 }
 
 /// The last key of the page before, and the [incarnation](Page::incarnation) of the server that made it.
@@ -427,40 +481,6 @@ impl<'a> Counted<'a> {
     }
 }
 
-/// Counts items within limits.
-#[derive(Debug)]
-pub(crate) struct Counting {
-    limits: PageLimits,
-    items: u32,
-    bytes: usize,
-    last: Vec<u8>,
-}
-
-impl Counting {
-    pub fn new(limits: PageLimits) -> Counting {
-        Counting { limits, items: 0, bytes: 0, last: Vec::new() }
-    }
-
-    /// Counts an item; returns false if it belongs to the next part.
-    #[inline]
-    pub fn push(&mut self, key: &[u8], value: &[u8]) -> bool {
-        let bytes = self.bytes + item_bytes(key, value);
-        if !self.limits.have_room(self.items, bytes) {
-            return false;
-        }
-        (self.items, self.bytes) = (self.items + 1, bytes);
-        self.last.clear();
-        self.last.extend_from_slice(key);
-        true
-    }
-
-    /// The answer, and its number of items.
-    pub fn end(self, has_more: bool, incarnation: u64) -> (Vec<u8>, u32) {
-        let Counting { items, last, .. } = self;
-        (Counted { incarnation, items, has_more, last: &last }.encode(), items)
-    }
-}
-
 /// The four bytes at the start of `bytes`.
 ///
 /// # Panics
@@ -499,6 +519,11 @@ impl<'v> PageWriter<'v> {
         self.page.extend_from_slice(value);
         self.items += 1;
         true
+    }
+
+    /// Number of items so far.
+    pub fn items(&self) -> u32 {
+        self.items
     }
 
     /// Ends the page; returns its number of items.
@@ -600,10 +625,11 @@ mod tests {
 
     #[test]
     fn requests_are_read_back() {
-        assert_eq!(parse_key(&encode_key(b"key")), Ok(&b"key"[..]));
-        assert_eq!(parse_key(&encode_key(b"")), Ok(&b""[..]));
-        assert_eq!(parse_put(&encode_put(b"key", b"value")), Ok((&b"key"[..], &b"value"[..])));
-        assert_eq!(parse_put(&encode_put(b"", b"")), Ok((&b""[..], &b""[..])));
+        for (key, value) in [(&b"key"[..], &b"value"[..]), (b"", b"")] {
+            for operation in [Operation::Get(key), Operation::Put(key, value), Operation::Delete(key)] {
+                assert_eq!(Operation::parse(&operation.encode()), Ok(operation));
+            }
+        }
         for gap in [Gap::Before(b"a"), Gap::After(b"a"), Gap::AfterPrefix(b"a")] {
             for order in [Order::Ascending, Order::Descending] {
                 let range = Range { low: gap, high: Gap::AfterPrefix(b"") };
@@ -631,9 +657,9 @@ mod tests {
                 }
             }
         }
-        let put = encode_put(b"key", b"");
+        let put = Operation::Put(b"key", b"").encode();
         for len in 0..put.len() {
-            assert_eq!(parse_put(&put[..len]), Err(Code::Malformed));
+            assert_eq!(Operation::parse(&put[..len]), Err(Code::Malformed));
         }
     }
 
@@ -666,15 +692,9 @@ mod tests {
 
     #[test]
     fn counts_are_read_back_and_nothing_else_is() {
-        let mut counting = Counting::new(LIMITS);
-        assert!(counting.push(b"a", &[1; 200]), "the first item may exceed the limit");
-        assert!(!counting.push(b"b", b""));
-        let mut counting = Counting::new(LIMITS);
-        assert!(counting.push(b"", b"") && counting.push(b"b", b"1") && counting.push(b"c", b"1"));
-        assert!(!counting.push(b"d", b""));
-        let (answer, items) = counting.end(true, 7 << 40);
         let counted = Counted { incarnation: 7 << 40, items: 3, has_more: true, last: b"c" };
-        assert_eq!((Counted::parse(&answer), items), (Some(counted), 3));
+        let answer = counted.encode();
+        assert_eq!(Counted::parse(&answer), Some(counted));
         let none = Counted { incarnation: 1, items: 0, has_more: false, last: b"" };
         assert_eq!(Counted::parse(&none.encode()), Some(none));
         for wrong in [
@@ -699,6 +719,6 @@ mod tests {
         for (at, code) in Code::ALL.into_iter().enumerate() {
             assert_eq!((code as usize, Code::of(code as u32)), (at + 1, Some(code)));
         }
-        assert_eq!(Code::of(0).or(Code::of(13)), None);
+        assert_eq!(Code::of(0).or(Code::of(15)), None);
     }
 }

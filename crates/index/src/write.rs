@@ -236,6 +236,7 @@ impl Index {
         let chain = ready.keep_chain();
         leaf.set(at, Fixed::layer(slice.bits, chain.root()));
         drop(leaf);
+        self.layers.add(chain.nodes.len() as isize);
         chain.keep();
         self.items.add(1);
         // SAFETY: its only reference was overwritten under the lock of the leaf, in the version in which it was read.

@@ -1,6 +1,6 @@
-//! `index-ops`: operations on an ordered index in memory, beside `BTreeMap` and the ordered maps of other crates, each
-//! in a process of its own. Targets are multiples of `BTreeMap`, one operation at a time, in the same run: it has no
-//! bursts.
+//! `index-ops`: operations on an ordered index in memory, beside `BTreeMap` and the ordered maps of other crates.
+//! Targets are multiples of `BTreeMap`, one operation at a time, because it has no bursts. It is in the same process as
+//! the index, and the rounds of the two alternate. All others have a process of their own.
 //!
 //! The paper measures its Masstree behind a network only, so none of its figures is shown.
 
@@ -11,7 +11,7 @@ use dunlin_lab::measure::{Spread, available_bytes};
 use dunlin_lab::report::{Metric, RowBuilder, Target};
 use dunlin_lab::{LabError, spread};
 
-use super::roles::{Beside, IndexOps, Limit, OpsCase, OpsFigures, Shape, System, Work};
+use super::roles::{Beside, IndexOps, Limit, MapFigures, OpsCase, Shape, System, Work};
 use crate::{BenchError, Lab};
 
 /// Items and their keys, in the order in which they are measured.
@@ -53,7 +53,8 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     for (items, shape) in sizes {
         let rivals = System::RIVALS.iter().copied().filter(|system| system.takes(shape));
         let limited = limits().into_iter().map(System::IndexWith).filter(|_| items <= ITEMS_THRICE_MAX);
-        let systems: Vec<System> = [System::BTreeMap, System::Index].into_iter().chain(limited).chain(rivals).collect();
+        let first = [System::Index, System::IndexWith(Limit::SmallPages), System::BTreeMapHuge];
+        let systems: Vec<System> = first.into_iter().chain(limited).chain(rivals).collect();
         lab.expect_steps(systems.len());
         for system in systems {
             lab.step(format!("{}, {items} items", system.name()));
@@ -69,6 +70,10 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
             "This processor has neither AVX-512 nor SSE4.2: interior nodes are searched without vectors."
         }
     });
+    lab.note(
+        "Dunlin asks for huge pages for its nodes, and glibc asks for none for the nodes of BTreeMap: one row each is the \
+         other way round.",
+    );
     if System::RIVALS.len() == 1 {
         lab.note(
             "This build has no crossbeam-skiplist, masstree and congee: they need the cargo feature `rivals` or `peers`.",
@@ -91,7 +96,12 @@ fn cases(system: System, items: u64, shape: Shape) -> Vec<OpsCase> {
     let case = |work, burst| OpsCase { work, burst, beside: Beside::Nothing };
     if !system.is_ours() {
         let works = [Work::Gets, Work::Half, Work::Sums].into_iter().filter(|work| system.does(*work, shape));
-        return works.map(|work| case(work, 1)).collect();
+        let mut cases: Vec<OpsCase> = works.map(|work| case(work, 1)).collect();
+        if system.is_concurrent() {
+            let works = [Work::Gets, Work::Half];
+            cases.extend(works.map(|work| OpsCase { work, burst: 1, beside: Beside::Same }));
+        }
+        return cases;
     }
     if system != System::Index {
         return vec![case(Work::Gets, 1), GETS, case(Work::Sums, BURST)];
@@ -102,6 +112,7 @@ fn cases(system: System, items: u64, shape: Shape) -> Vec<OpsCase> {
     }
     cases.extend(OTHER_BURSTS.map(|burst| case(Work::Gets, burst)));
     let two = |work, beside| OpsCase { work, burst: BURST, beside };
+    cases.extend([Work::Gets, Work::Half].map(|work| OpsCase { work, burst: 1, beside: Beside::Same }));
     cases.extend([two(Work::Gets, Beside::Same), two(Work::Half, Beside::Same), two(Work::Gets, Beside::Writer)]);
     if items <= ITEMS_THRICE_MAX {
         cases.extend([
@@ -116,6 +127,8 @@ fn cases(system: System, items: u64, shape: Shape) -> Vec<OpsCase> {
 fn measure(lab: &mut Lab, system: System, items: u64, shape: Shape) -> Result<(), BenchError> {
     let name = size_name(system, items, shape);
     let maps = if system == System::Index && items <= ITEMS_THRICE_MAX { 3 } else { 1 };
+    let reference = if system == System::Index { cases(System::BTreeMap, items, shape) } else { Vec::new() };
+    let maps = maps + u64::from(!reference.is_empty());
     let needed = maps * items * (system.bytes_per_item(shape) + SPARE_BYTES);
     let available = available_bytes()?;
     if needed > available {
@@ -123,8 +136,9 @@ fn measure(lab: &mut Lab, system: System, items: u64, shape: Shape) -> Result<()
         return Ok(());
     }
     let (runs, run, cores) = (lab.runs(), lab.run_length(), lab.cores()?);
-    let ops = IndexOps { system, shape, items, cases: cases(system, items, shape), runs, run, cores };
-    let measured = run * (2 * ops.cases.len() * runs) as u32 + LOAD_MAX * (maps * items) as u32;
+    let ops = IndexOps { system, shape, items, cases: cases(system, items, shape), reference, runs, run, cores };
+    let cases = ops.cases.len() + ops.reference.len();
+    let measured = run * (2 * cases * runs) as u32 + LOAD_MAX * (maps * items) as u32;
     // It pins its threads itself: there may be two.
     match lab.anywhere(ops, measured)?.result() {
         // If one is too slow for this machine, the figures of the others are kept.
@@ -132,11 +146,17 @@ fn measure(lab: &mut Lab, system: System, items: u64, shape: Shape) -> Result<()
             lab.note(format!("{name} was given up: it was not done within {limit:?}."));
             Ok(())
         }
-        figures => push(lab, system, items, shape, figures?),
+        figures => {
+            let figures = figures?;
+            if let Some(reference) = &figures.reference {
+                push(lab, System::BTreeMap, items, shape, reference)?;
+            }
+            push(lab, system, items, shape, &figures.own)
+        }
     }
 }
 
-fn push(lab: &mut Lab, system: System, items: u64, shape: Shape, figures: OpsFigures) -> Result<(), BenchError> {
+fn push(lab: &mut Lab, system: System, items: u64, shape: Shape, figures: &MapFigures) -> Result<(), BenchError> {
     for (case, rates) in cases(system, items, shape).iter().zip(&figures.rates) {
         let row =
             RowBuilder::new(case_name(system, items, shape, case), Metric::Operations, spread(rates, |rate| *rate)?);

@@ -16,7 +16,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use dunlin_index::wire::{Code, GET, LONG_SCAN, encode_key, parse_key};
+use dunlin_index::wire::{Code, LONG_SCAN, OPERATE, Operation};
 use dunlin_index::{Index, Order, Range, pin};
 use dunlin_lab::measure::{Latencies, Percentiles};
 use dunlin_lab::report::Metric;
@@ -262,11 +262,12 @@ fn measure(
 /// Registers the handlers of a dispatch thread. Without workers it adds up values itself.
 fn serve(server: &Member, index: &Rc<Index>, costs: &Rc<Costs>, workers: Option<&Rc<Jobs>>) -> Result<(), BenchError> {
     let (clock, index_of_gets, costs_of_gets) = (server.clock(), index.clone(), costs.clone());
-    server.endpoint().register_burst(GET, move |burst: &mut RequestBurst<'_>| {
+    server.endpoint().register_burst(OPERATE, move |burst: &mut RequestBurst<'_>| {
         clock.charge(costs_of_gets.of_burst(burst.len()));
         let guard = pin();
         for i in 0..burst.len() {
-            let value = parse_key(burst.payload(i)).ok().and_then(|key| index_of_gets.get(key, &guard));
+            let value = Operation::parse(burst.payload(i)).ok();
+            let value = value.and_then(|operation| index_of_gets.get(operation.key(), &guard));
             match value {
                 Some(value) => burst.respond(i, &value),
                 None => burst.fail(i, Code::Malformed as u32, Code::Malformed.message()),
@@ -277,13 +278,13 @@ fn serve(server: &Member, index: &Rc<Index>, costs: &Rc<Costs>, workers: Option<
     match workers {
         None => server.endpoint().register(LONG_SCAN, move |request| {
             clock.charge(sum);
-            let answer = parse_key(request.payload()).map_or(0, |key| sum_from(&index, key));
+            let answer = Operation::parse(request.payload()).map_or(0, |from| sum_from(&index, from.key()));
             request.respond(&answer.to_le_bytes());
         })?,
         Some(jobs) => {
             let jobs = jobs.clone();
             server.endpoint().register_async(LONG_SCAN, move |request| {
-                let answer = parse_key(request.payload()).map(|key| jobs.push(key));
+                let answer = Operation::parse(request.payload()).map(|from| jobs.push(from.key()));
                 async move {
                     match answer {
                         Ok(answer) => Ok(answer.await.to_le_bytes().to_vec()),
@@ -371,8 +372,9 @@ fn ask(member: &Member, sessions: Vec<Session>, mut random: Random, items: u64, 
             let session = &sessions[random.below(sessions.len() as u64) as usize];
             let number = random.below(items);
             let is_sum = has_sums && random.below(SUM_EVERY) == 0;
-            let (begun, req_type) = (clock.now(), if is_sum { LONG_SCAN } else { GET });
-            let reply = session.call(req_type, encode_key(&item_key(number))).await.map_err(|failure| failure.error)?;
+            let (begun, req_type) = (clock.now(), if is_sum { LONG_SCAN } else { OPERATE });
+            let request = Operation::Get(&item_key(number)).encode();
+            let reply = session.call(req_type, request).await.map_err(|failure| failure.error)?;
             if !is_sum && reply.response[..] != number.to_le_bytes() {
                 return Err(BenchError::WrongAnswers { wrong: 1, missing: 0, refused: 0 });
             }

@@ -64,6 +64,8 @@ impl<'g> Node<'g> {
     /// control word of this node.
     #[inline(always)]
     fn word(self, at: usize) -> &'g AtomicU64 {
+        #[cfg(test)]
+        crate::interleave::point();
         debug_assert!(at < 16 || at < Control(self.word(0).load(Ordering::Relaxed)).shape().words());
         // SAFETY: a node has the words of its shape, which does not change while it stays, and it stays for `'g`. Its
         // words are accessed only as atomics.
@@ -73,6 +75,8 @@ impl<'g> Node<'g> {
     /// The line that begins with word `at`. Lines other than the first must be of an interior node.
     #[inline(always)]
     fn line(self, at: usize) -> &'g compare::Line {
+        #[cfg(test)]
+        crate::interleave::point();
         debug_assert!(at.is_multiple_of(8) && at < Shape::Interior.words());
         // SAFETY: as for `word`; nodes consist of whole lines.
         unsafe { self.slot.0.add(at).cast().as_ref() }

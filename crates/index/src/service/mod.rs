@@ -2,8 +2,9 @@
 //! threads.
 //!
 //! The event loop never does more for one request than a look-up, a write, or a page of [`SHORT_PAGE`]. So a GET waits
-//! for at most the requests of one receive burst, whatever others scan. Between pages the server keeps nothing of a
-//! scan: the client sends back where it was.
+//! for at most the requests of one receive burst, whatever others scan. All operations on one key have one request
+//! type, and so make one burst, however they are mixed. Between pages the server keeps nothing of a scan: the client
+//! sends back where it was.
 //!
 //! | File | What it holds |
 //! |---|---|
@@ -20,21 +21,23 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use arrayvec::ArrayVec;
 use dunlin_net::Transport;
 use dunlin_rpc::{ApplicationError, Endpoint, RegisterError, RequestBurst, WorkerPool};
 use serde::{Deserialize, Serialize};
 
+use crate::burst::PROBES_MAX;
 use crate::error::Refused;
-use crate::guard::pin;
+use crate::guard::{Guard, pin};
 use crate::index::Index;
-use crate::range::Order;
+use crate::range::{Order, Range};
+use crate::scan::{Part, Scan};
 use crate::wire::{
-    COUNT, COUNT_PAGE, Code, Counted, Counting, DELETE, DELETE_PAGE, DELETE_RANGE, GET, LONG_PAGE, LONG_SCAN, PUT,
-    PageLimits, PageWriter, SCAN, SHORT_PAGE, ScanRequest, is_first, parse_key, parse_put,
+    After, COUNT, COUNT_BYTES_MAX, COUNT_PAGE, Code, Counted, DELETE_BYTES_MAX, DELETE_PAGE, DELETE_RANGE, LONG_PAGE,
+    LONG_SCAN, OPERATE, Operation, PageLimits, PageWriter, SCAN, SHORT_LAYERS_MAX, SHORT_PAGE, ScanRequest, is_first,
 };
 
 pub use saver::Saving;
@@ -52,8 +55,10 @@ const COLLECTIONS: usize = 3;
 pub struct SharedIndex {
     index: Index,
     incarnation: u64,
-    /// Whether a worker panicked while it wrote: it may have left a node half changed.
+    /// Whether a thread panicked while it wrote: it may have left a node half changed.
     is_damaged: AtomicBool,
+    /// Locked for reading while a worker removes items. Whether no more may be removed.
+    removals_ended: RwLock<bool>,
 }
 
 impl SharedIndex {
@@ -69,7 +74,8 @@ impl SharedIndex {
     /// Shares an index under a given number, so that tests and simulations can be repeated. Two runs of a server must
     /// not have the same number. 0 means 1.
     pub fn with_incarnation(index: Index, incarnation: u64) -> Arc<SharedIndex> {
-        Arc::new(SharedIndex { index, incarnation: incarnation.max(1), is_damaged: AtomicBool::new(false) })
+        let (is_damaged, removals_ended) = (AtomicBool::new(false), RwLock::default());
+        Arc::new(SharedIndex { index, incarnation: incarnation.max(1), is_damaged, removals_ended })
     }
 
     /// The index.
@@ -86,39 +92,84 @@ impl SharedIndex {
         self.is_damaged.load(Ordering::Relaxed)
     }
 
-    /// Panics if a worker panicked in the middle of a write. A server ends then, rather than serve what may be wrong.
-    #[inline]
-    fn assert_sound(&self) {
-        assert!(!self.is_damaged(), "a worker panicked while it removed a range: the index may be damaged");
+    /// Ends removals of ranges, which may outlive the cores that began them: waits for those that are removing, and
+    /// lets no other begin.
+    fn end_removals(&self) {
+        *self.removals_ended.write().unwrap_or_else(PoisonError::into_inner) = true;
     }
 
-    /// Makes a page. Returns its number of items.
-    fn make_page(&self, request: &[u8], most: PageLimits, page: &mut Vec<u8>) -> Result<u32, Code> {
-        let scan = self.parse(request, most)?;
+    /// Panics if a thread panicked in the middle of a write. A server ends then, rather than serve what may be wrong.
+    #[inline]
+    fn assert_sound(&self) {
+        assert!(!self.is_damaged(), "a thread panicked while it changed the index, which may be damaged");
+    }
+
+    /// Makes a page on a worker. Returns its number of items.
+    fn make_long_page(&self, request: &[u8], page: &mut Vec<u8>) -> Result<u32, Code> {
+        let scan = self.parse(request, LONG_PAGE)?;
+        self.make_page(&scan, usize::MAX, &pin(), page)
+    }
+
+    /// Makes a page that enters at most this many layers. Returns its number of items.
+    fn make_page(&self, scan: &ScanRequest<'_>, layers: usize, guard: &Guard, page: &mut Vec<u8>) -> Result<u32, Code> {
         let mut writer = PageWriter::new(page, scan.limits, self.incarnation);
-        let has_more = self.visit(&scan, |key, value| writer.push(key, value));
-        Ok(writer.end(has_more))
+        let mut cursor = self.index.cursor_within(scan.rest(), scan.order, guard, layers);
+        while let Some((key, value)) = cursor.advance() {
+            if !writer.push(key, &value) {
+                return Ok(writer.end(true));
+            }
+        }
+        match (cursor.is_spent(), writer.items()) {
+            (true, 0) => Err(Code::TooDeep),
+            (has_more, _) => Ok(writer.end(has_more)),
+        }
     }
 
     /// Counts items. Returns the answer, and their number.
     fn count(&self, request: &[u8]) -> Result<(Vec<u8>, u32), Code> {
         let scan = self.parse(request, COUNT_PAGE)?;
-        let mut counting = Counting::new(scan.limits);
-        let has_more = self.visit(&scan, |key, value| counting.push(key, value));
-        Ok(counting.end(has_more, self.incarnation))
+        self.part_by_part(&scan, COUNT_BYTES_MAX, |range, limit| Ok(self.index.count_page(range, scan.order, limit)))
     }
 
     /// Removes items. Returns the answer, and their number.
     fn remove_part(&self, request: &[u8]) -> Result<(Vec<u8>, u32), Code> {
         let _watch = Watch(self);
-        let part = self.parse(request, DELETE_PAGE)?;
-        if part.order != Order::Ascending {
+        let scan = self.parse(request, DELETE_PAGE)?;
+        if scan.order != Order::Ascending {
             return Err(Code::Unknown);
         }
-        let (removed, last) = self.index.remove_part(part.rest(), part.limits.items as usize);
-        let (items, has_more) = (removed as u32, last.is_some());
-        let last = &last.unwrap_or_default()[..];
-        Ok((Counted { incarnation: self.incarnation, items, has_more, last }.encode(), items))
+        self.part_by_part(&scan, DELETE_BYTES_MAX, |range, limit| {
+            let ended = self.removals_ended.read().unwrap_or_else(PoisonError::into_inner);
+            if *ended { Err(Code::Ending) } else { Ok(self.index.remove_page(range, limit)) }
+        })
+    }
+
+    /// Works on the items of a request page by page, each under its own guard. If a page fails, the part ends before
+    /// it.
+    fn part_by_part(
+        &self,
+        scan: &ScanRequest<'_>,
+        bytes_max: usize,
+        work: impl Fn(Range<'_>, usize) -> Result<Part, Code>,
+    ) -> Result<(Vec<u8>, u32), Code> {
+        let (items_max, bytes_max) = (scan.limits.items as usize, bytes_max.min(scan.limits.bytes as usize));
+        let (mut items, mut bytes, mut last) = (0, 0, None::<Vec<u8>>);
+        loop {
+            let after = last.as_ref().map(|key| After { key, incarnation: self.incarnation });
+            let rest = ScanRequest { after: after.or(scan.after), ..*scan }.rest();
+            let part = match work(rest, items_max - items) {
+                // What was done before is told.
+                Err(_) if items > 0 => break,
+                part => part?,
+            };
+            (items, bytes, last) = (items + part.items, bytes + part.bytes, part.last);
+            // A part without items would not be progress, if others removed them meanwhile.
+            if last.is_none() || items == items_max || (bytes >= bytes_max && items > 0) {
+                break;
+            }
+        }
+        let (has_more, last, items) = (last.is_some(), last.unwrap_or_default(), items as u32);
+        Ok((Counted { incarnation: self.incarnation, items, has_more, last: &last }.encode(), items))
     }
 
     fn parse<'r>(&self, request: &'r [u8], most: PageLimits) -> Result<ScanRequest<'r>, Code> {
@@ -127,21 +178,10 @@ impl SharedIndex {
         let is_of_another = scan.after.is_some_and(|after| after.incarnation != self.incarnation);
         if is_of_another { Err(Code::OtherServer) } else { Ok(scan) }
     }
-
-    /// Visits the items that are still to come until `visit` returns false. Returns whether that was so.
-    fn visit(&self, scan: &ScanRequest<'_>, mut visit: impl FnMut(&[u8], &[u8]) -> bool) -> bool {
-        let guard = pin();
-        let mut cursor = self.index.cursor(scan.rest(), scan.order, &guard);
-        while let Some((key, value)) = cursor.advance() {
-            if !visit(key, &value) {
-                return true;
-            }
-        }
-        false
-    }
 }
 
-/// Notices a panic of a worker that writes: the endpoint only fails its request.
+/// Notices a panic of a thread that writes: the endpoint of a worker only fails its request, and a snapshot that is
+/// being saved must not replace the one before.
 struct Watch<'a>(&'a SharedIndex);
 
 impl Drop for Watch<'_> {
@@ -177,6 +217,8 @@ pub struct ServiceStats {
     pub scans: u64,
     /// Pages made in the event loop.
     pub short_pages: u64,
+    /// Bursts of such pages, whose scans began together.
+    pub scan_bursts: u64,
     /// Pages made on worker threads.
     pub long_pages: u64,
     /// Parts of ranges counted on worker threads.
@@ -207,6 +249,7 @@ impl ServiceStats {
             write_bursts: self.write_bursts.saturating_add(other.write_bursts),
             scans: self.scans.saturating_add(other.scans),
             short_pages: self.short_pages.saturating_add(other.short_pages),
+            scan_bursts: self.scan_bursts.saturating_add(other.scan_bursts),
             long_pages: self.long_pages.saturating_add(other.long_pages),
             counts: self.counts.saturating_add(other.counts),
             items: self.items.saturating_add(other.items),
@@ -299,7 +342,7 @@ impl IndexService {
     /// All callers of the endpoint are trusted: there is no authentication.
     ///
     /// # Errors
-    /// [`RegisterError`] if one of the request types 0x70 to 0x75, or 0x78, has a handler already.
+    /// [`RegisterError`] if one of the request types 0x73 to 0x75, 0x78 or 0x79 has a handler already.
     ///
     /// ```
     /// use std::rc::Rc;
@@ -341,34 +384,13 @@ impl IndexService {
     ) -> Result<IndexService, RegisterError> {
         let service = IndexService { shared, stats: Rc::default(), of_workers: Arc::default() };
         let serving = service.clone();
-        endpoint.register_burst(GET, move |burst| serving.get(burst))?;
-        let serving = service.clone();
-        endpoint.register_burst(PUT, move |burst| serving.put(burst))?;
-        let serving = service.clone();
-        endpoint.register_burst(DELETE, move |burst| serving.delete(burst))?;
+        endpoint.register_burst(OPERATE, move |burst| serving.operate(burst))?;
         let (serving, scratch) = (service.clone(), RefCell::new(Vec::new()));
-        endpoint.register(SCAN, move |request| {
-            let mut page = scratch.borrow_mut();
-            match serving.shared.make_page(request.payload(), SHORT_PAGE, &mut page) {
-                Ok(items) => {
-                    serving.count(|stats| {
-                        stats.scans += u64::from(is_first(request.payload()));
-                        stats.short_pages += 1;
-                        stats.items += u64::from(items);
-                    });
-                    request.respond(&page);
-                    page.shrink_to(SCRATCH_BYTES);
-                }
-                Err(code) => {
-                    serving.count(|stats| stats.bad += 1);
-                    request.fail(code as u32, code.message());
-                }
-            }
-        })?;
+        endpoint.register_burst(SCAN, move |burst| serving.scan(burst, &mut scratch.borrow_mut()))?;
         let (shared, stats) = (service.shared.clone(), service.of_workers.clone());
         endpoint.register_worker(LONG_SCAN, pool, move |request| {
             let (working, mut page) = (stats.begin(), Vec::new());
-            let items = shared.make_page(request.payload(), LONG_PAGE, &mut page);
+            let items = shared.make_long_page(request.payload(), &mut page);
             working.end(request.payload(), &stats.pages, items.map(|items| (page, items)))
         })?;
         let (shared, stats) = (service.shared.clone(), service.of_workers.clone());
@@ -432,44 +454,84 @@ impl IndexService {
         (places, requests)
     }
 
-    fn get(&self, burst: &mut RequestBurst<'_>) {
-        let (places, keys) = self.sort(burst, parse_key);
+    /// Serves operations on single keys in order. All look-ups, and the descents of all writes, run together first.
+    fn operate(&self, burst: &mut RequestBurst<'_>) {
+        let (places, operations) = self.sort(burst, Operation::parse);
+        let writes = operations.iter().filter(|operation| operation.is_write()).count();
+        let full = if writes == 0 {
+            self.get(burst, &places, &operations);
+            ArrayVec::new()
+        } else {
+            let _watch = Watch(&self.shared);
+            self.operate_in_order(burst, &places, &operations)
+        };
+        self.count(|stats| {
+            let gets = operations.len() - writes;
+            stats.gets += gets as u64;
+            stats.get_bursts += u64::from(gets > 0);
+            stats.write_bursts += u64::from(writes > 0);
+        });
+        if writes > 0 {
+            let is_delete = |operation: &&Operation<'_>| matches!(operation, Operation::Delete(_));
+            self.count(|stats| stats.deletes += operations.iter().filter(is_delete).count() as u64);
+        }
+        if !full.is_empty() {
+            let _watch = Watch(&self.shared);
+            self.put_again(burst, &full);
+        }
+    }
+
+    fn get(&self, burst: &mut RequestBurst<'_>, places: &[usize], operations: &[Operation<'_>]) {
+        let keys: ArrayVec<&[u8], BURST_MAX> = operations.iter().map(|operation| operation.key()).collect();
         let (guard, mut values) = (pin(), [None; BURST_MAX]);
         let values = &mut values[..keys.len()];
         self.shared.index.get_burst(&keys, &guard, values);
         for (i, value) in places.iter().zip(values) {
-            match value {
-                Some(value) => burst.respond_written(*i, 1 + value.len(), |answer| {
-                    answer[0] = 1;
-                    answer[1..=value.len()].copy_from_slice(value);
-                    1 + value.len()
-                }),
-                None => burst.respond(*i, &[0]),
-            }
+            answer_get(burst, *i, value.as_deref());
         }
-        self.count(|stats| {
-            stats.gets += keys.len() as u64;
-            stats.get_bursts += u64::from(!keys.is_empty());
-        });
     }
 
-    fn put(&self, burst: &mut RequestBurst<'_>) {
-        let (places, items) = self.sort(burst, parse_put);
-        let mut full = ArrayVec::<usize, BURST_MAX>::new();
-        self.shared.index.insert_burst(&items, &pin(), |at, result| match result {
-            Err(Refused::Full { .. }) => full.push(at),
-            result => self.stored(burst, places[at], result.map(|old| old.is_some())),
-        });
-        self.count(|stats| stats.write_bursts += u64::from(!items.is_empty()));
-        if full.is_empty() {
-            return;
+    /// Returns the PUTs for which the memory budget has no room.
+    fn operate_in_order<'a>(
+        &self,
+        burst: &mut RequestBurst<'_>,
+        places: &[usize],
+        operations: &[Operation<'a>],
+    ) -> ArrayVec<Put<'a>, BURST_MAX> {
+        let (index, guard, mut full) = (&self.shared.index, pin(), ArrayVec::new());
+        for (places, operations) in places.chunks(PROBES_MAX).zip(operations.chunks(PROBES_MAX)) {
+            let mut values = [None; PROBES_MAX];
+            let probes = operations.iter().map(|operation| (operation.key(), operation.is_write()));
+            index.look_up_or_fetch(probes, &guard, &mut values);
+            for (at, (&i, &operation)) in places.iter().zip(operations).enumerate() {
+                match operation {
+                    Operation::Get(key) => {
+                        // A look-up finds what was written before it in the burst.
+                        let is_written = |before: &Operation<'_>| before.is_write() && before.key() == key;
+                        let is_old = operations[..at].iter().any(is_written);
+                        let value = if is_old { index.get(key, &guard) } else { values[at] };
+                        answer_get(burst, i, value.as_deref());
+                    }
+                    Operation::Put(key, value) => match index.insert(key, value, &guard) {
+                        Err(Refused::Full { .. }) => full.push(Put { i, key, value }),
+                        result => self.stored(burst, i, result.map(|old| old.is_some())),
+                    },
+                    Operation::Delete(key) => {
+                        burst.respond(i, &[u8::from(index.remove(key, &guard).is_some())]);
+                    }
+                }
+            }
         }
-        // Removed items may still have their memory.
+        full
+    }
+
+    /// Tries once more to store what had no room: removed items may still have had their memory.
+    fn put_again(&self, burst: &mut RequestBurst<'_>, puts: &[Put<'_>]) {
         (0..COLLECTIONS).for_each(|_| pin().flush());
-        for at in full {
-            let (guard, (key, value)) = (pin(), items[at]);
+        for &Put { i, key, value } in puts {
+            let guard = pin();
             let result = self.shared.index.insert(key, value, &guard).map(|old| old.is_some());
-            self.stored(burst, places[at], result);
+            self.stored(burst, i, result);
         }
     }
 
@@ -487,13 +549,55 @@ impl IndexService {
         }
     }
 
-    fn delete(&self, burst: &mut RequestBurst<'_>) {
-        let (places, keys) = self.sort(burst, parse_key);
-        self.shared.index.remove_burst(&keys, &pin(), |at, old| burst.respond(places[at], &[u8::from(old.is_some())]));
-        self.count(|stats| {
-            stats.deletes += keys.len() as u64;
-            stats.write_bursts += u64::from(!keys.is_empty());
-        });
+    /// Makes short pages. The first leaves of all of them are fetched together.
+    fn scan(&self, burst: &mut RequestBurst<'_>, page: &mut Vec<u8>) {
+        let (places, scans) = self.sort(burst, |request| self.shared.parse(request, SHORT_PAGE));
+        let guard = pin();
+        for (places, scans) in places.chunks(PROBES_MAX).zip(scans.chunks(PROBES_MAX)) {
+            if scans.len() > 1 {
+                let starts = scans.iter().map(|scan| Scan { range: scan.rest(), order: scan.order, limit: 1 });
+                self.shared.index.fetch_scans(starts, &guard);
+            }
+            for (&i, scan) in places.iter().zip(scans) {
+                match self.shared.make_page(scan, SHORT_LAYERS_MAX, &guard, page) {
+                    Ok(items) => {
+                        self.count(|stats| {
+                            stats.scans += u64::from(scan.after.is_none());
+                            stats.short_pages += 1;
+                            stats.items += u64::from(items);
+                        });
+                        burst.respond(i, page);
+                        page.shrink_to(SCRATCH_BYTES);
+                    }
+                    Err(code) => {
+                        // The client asks a worker instead: nothing is wrong with the request.
+                        self.count(|stats| stats.bad += u64::from(code != Code::TooDeep));
+                        burst.fail(i, code as u32, code.message());
+                    }
+                }
+            }
+        }
+        self.count(|stats| stats.scan_bursts += u64::from(!scans.is_empty()));
+    }
+}
+
+/// A PUT, and its place in the burst.
+#[derive(Debug, Clone, Copy)]
+struct Put<'a> {
+    i: usize,
+    key: &'a [u8],
+    value: &'a [u8],
+}
+
+#[inline]
+fn answer_get(burst: &mut RequestBurst<'_>, i: usize, value: Option<&[u8]>) {
+    match value {
+        Some(value) => burst.respond_written(i, 1 + value.len(), |answer| {
+            answer[0] = 1;
+            answer[1..=value.len()].copy_from_slice(value);
+            1 + value.len()
+        }),
+        None => burst.respond(i, &[0]),
     }
 }
 
@@ -504,8 +608,6 @@ mod tests {
     use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
 
     use super::*;
-    use crate::range::Range;
-    use crate::wire::encode_key;
 
     /// What a worker left half changed is neither served nor saved in place of a snapshot.
     #[test]
@@ -531,7 +633,7 @@ mod tests {
         let client = Endpoint::new(network.endpoint(2).unwrap(), Default::default()).unwrap();
         let call = async {
             let session = client.connect(&dunlin_net::Addr::Node(1)).await.unwrap();
-            session.call(GET, encode_key(b"key")).await.map(|reply| reply.response.len())
+            session.call(OPERATE, Operation::Get(b"key").encode()).await.map(|reply| reply.response.len())
         };
         let mut call = std::pin::pin!(call);
         let failed = loop {

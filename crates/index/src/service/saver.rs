@@ -1,10 +1,10 @@
 //! Snapshots of a running server: one at a time, on a thread of their own.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use dunlin_serve::side;
+use dunlin_serve::{Failure, side};
 use dunlin_store::snapshot::{SnapshotLock, beside};
 use tokio::sync::{Mutex, oneshot};
 
@@ -36,6 +36,8 @@ struct Progress {
     turn: Arc<Mutex<()>>,
     /// Whether the server ends, so that a snapshot in progress is not worth completing.
     is_ending: AtomicBool,
+    /// Whether a core has failed; known once the server runs.
+    failure: OnceLock<Failure>,
     saved: AtomicU64,
     failed: AtomicU64,
 }
@@ -66,6 +68,12 @@ impl Saver {
         Ok(Saver { shared: shared.clone(), target: target.map(Arc::new), progress: Arc::default() })
     }
 
+    /// Replaces no snapshot any more once a core has failed.
+    pub fn watch(&self, failure: &Failure) {
+        // A server is started once.
+        let _ = self.progress.failure.set(failure.clone());
+    }
+
     /// Whether there is a file to save to.
     pub fn has_file(&self) -> bool {
         self.target.is_some()
@@ -86,7 +94,7 @@ impl Saver {
         let saver = self.clone();
         let (done, end) = oneshot::channel();
         let work = move || {
-            let result = saver.save_to(&target.path, |_| !saver.progress.is_ending.load(Ordering::Relaxed));
+            let result = saver.save_while_sound(&target.path, |_| !saver.progress.is_ending.load(Ordering::Relaxed));
             if let Err(error) = &result {
                 tracing::error!(path = %target.path.display(), %error, "a snapshot was not saved");
             }
@@ -99,7 +107,8 @@ impl Saver {
         Ok(end)
     }
 
-    /// Saves a last snapshot. One that is being saved is given up: it misses what was stored since it began.
+    /// Saves a last snapshot, when the cores serve no more. One that is being saved is given up: it misses what was
+    /// stored since it began. Workers may still remove a range for a caller that has waited too long: that ends first.
     pub async fn save_last(&self) -> Result<Saved, ServerError> {
         let target = self.target.as_ref().ok_or(ServerError::NoSnapshot)?;
         if self.shared.is_damaged() {
@@ -107,7 +116,8 @@ impl Saver {
         }
         self.progress.is_ending.store(true, Ordering::Relaxed);
         let _turn = self.progress.turn.lock().await;
-        self.save_to(&target.path, |_| true)
+        self.shared.end_removals();
+        self.save_while_sound(&target.path, |_| true)
     }
 
     /// Saves what there is after a core has failed, beside the snapshot and never in its place: the core may have left
@@ -138,6 +148,12 @@ impl Saver {
         }
     }
 
+    /// Saves a snapshot, and gives it up if a core fails or a write panics before it replaces the file.
+    fn save_while_sound(&self, path: &Path, mut goes_on: impl FnMut(u64) -> bool) -> Result<Saved, ServerError> {
+        let has_failed = || self.progress.failure.get().is_some_and(|failure| failure.get().is_some());
+        self.save_to(path, |items| goes_on(items) && !self.shared.is_damaged() && !has_failed())
+    }
+
     fn save_to(&self, path: &Path, goes_on: impl FnMut(u64) -> bool) -> Result<Saved, ServerError> {
         let result = snapshot::save(self.shared.index(), path, goes_on);
         let count = if result.is_ok() { &self.progress.saved } else { &self.progress.failed };
@@ -153,6 +169,7 @@ mod tests {
     use futures::executor::block_on;
 
     use super::*;
+    use crate::wire::Code;
     use crate::{Index, pin};
 
     fn saver(test: &str, items: u64) -> (Saver, PathBuf) {
@@ -201,6 +218,54 @@ mod tests {
         let told = block_on(saver.save_last()).unwrap_err().to_string();
         assert!(told.contains("101 items were saved to ") && told.contains(".rescue"), "{told}");
         assert_eq!(items(&path), 100);
+        drop(saver);
+        fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    }
+
+    /// A panic that comes while a snapshot is saved, even just before its end, keeps it from replacing the file.
+    #[test]
+    fn a_snapshot_in_progress_does_not_replace_the_file_after_a_failure() {
+        for items_before in [10, 100_000] {
+            let (saver, path) = saver("failing", items_before);
+            block_on(saver.save_last()).unwrap();
+            saver.shared.index().insert(b"later", b"", &pin()).unwrap();
+            let mut calls = 0;
+            let refused = saver.save_while_sound(&path, |_| {
+                calls += 1;
+                saver.shared.is_damaged.store(true, Ordering::Relaxed);
+                true
+            });
+            assert!(matches!(refused, Err(ServerError::Save { source: NotSaved::GivenUp, .. })), "{refused:?}");
+            assert_eq!((calls, items(&path)), (1, items_before as usize));
+            drop(saver);
+            fs::remove_dir_all(path.parent().unwrap()).unwrap();
+        }
+    }
+
+    /// A worker may still remove a range when the cores have ended.
+    #[test]
+    fn the_last_snapshot_has_exactly_what_is_left_after_a_removal_was_ended() {
+        let (saver, path) = saver("removal", 50_000);
+        let shared = saver.shared.clone();
+        let (began, begun) = std::sync::mpsc::channel();
+        let removal = std::thread::spawn(move || {
+            let limits = crate::wire::DELETE_PAGE;
+            let (range, order) = (crate::Range::ALL, crate::Order::Ascending);
+            let request = crate::wire::ScanRequest { range, order, limits, after: None }.encode();
+            let mut removed = 0;
+            loop {
+                match shared.remove_part(&request) {
+                    Ok((_, items)) => removed += items as usize,
+                    Err(code) => return (removed, code),
+                }
+                let _ = began.send(());
+            }
+        });
+        begun.recv().unwrap();
+        let saved = block_on(saver.save_last()).unwrap();
+        let (removed, code) = removal.join().unwrap();
+        assert_eq!((saved.items as usize, items(&path), code), (50_000 - removed, 50_000 - removed, Code::Ending));
+        assert_eq!(saver.shared.index().len(), 50_000 - removed);
         drop(saver);
         fs::remove_dir_all(path.parent().unwrap()).unwrap();
     }

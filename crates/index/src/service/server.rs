@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use dunlin_net::{Addr, Transport};
-use dunlin_rpc::{ApplicationError, RegisterError, WorkerPool};
+use dunlin_rpc::{ApplicationError, EndpointConfig, RegisterError, WorkerPool};
 use dunlin_serve::metrics::exposition;
 use dunlin_serve::port::{Pages, Port};
 use dunlin_serve::{Core, Failed, Interrupt, Mailboxes, Pace, ServeConfig, ServeError, Service, Site, StartError};
@@ -44,6 +44,10 @@ pub struct ServerConfig {
     pub workers: u16,
     /// The memory budget of the index in bytes. Default 1 GiB.
     pub memory_bytes: usize,
+    /// Bytes that peers together may make each core hold beside the index: requests that are arriving or that workers
+    /// have, and answers that are not acknowledged. One host gets at most half of it. At the limit, requests are pushed
+    /// back. Default 256 MiB; [`EndpointConfig::held_bytes_max`] has the minimum.
+    pub held_bytes_max: u64,
     /// A file from which the items are loaded if it exists, and to which they are saved. Default none.
     pub snapshot: Option<PathBuf>,
     /// Ends loading when it is set, and is rung when a core fails.
@@ -58,6 +62,7 @@ impl Default for ServerConfig {
             pin: Vec::new(),
             workers: 1,
             memory_bytes: 1 << 30,
+            held_bytes_max: 256 << 20,
             snapshot: None,
             interrupt: Interrupt::default(),
         }
@@ -121,8 +126,8 @@ pub enum ServerError {
     /// The server was started without a snapshot file.
     #[error("the server has no file for snapshots: start it with one")]
     NoSnapshot,
-    /// A worker panicked while it removed a range. The previous snapshot is still there.
-    #[error("a worker panicked while it removed a range, so the index may be damaged: {what}")]
+    /// A thread panicked while it changed the index. The previous snapshot is still there.
+    #[error("a thread panicked while it changed the index, which may be damaged: {what}")]
     Damaged {
         /// What was saved, or what to do.
         what: String,
@@ -178,7 +183,7 @@ impl Server {
     /// [`ServerError`]: a setting is wrong, an address is in use, memory is not available, or the snapshot cannot be
     /// loaded or belongs to another server.
     pub fn start(config: ServerConfig, mut loading: impl FnMut(Progress)) -> Result<Server, ServerError> {
-        let ServerConfig { listen, cores, pin, workers, memory_bytes, snapshot, interrupt } = config;
+        let ServerConfig { listen, cores, pin, workers, memory_bytes, held_bytes_max, snapshot, interrupt } = config;
         if !(1..=WORKERS_MAX).contains(&workers) {
             return Err(ServerError::Workers { workers });
         }
@@ -205,8 +210,10 @@ impl Server {
         let pool = pool.map_err(|why| ServerError::System { what: "cannot start the workers", why })?;
         let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let common = Arc::new(Common { shared, saver, workers, started, begun: Instant::now() });
-        let config = ServeConfig { listen, cores, pin, interrupt, ..ServeConfig::named("index") };
+        let endpoint = EndpointConfig { held_bytes_max, ..EndpointConfig::default() };
+        let config = ServeConfig { listen, cores, pin, endpoint, interrupt, ..ServeConfig::named("index") };
         let cores = dunlin_serve::Server::start(Arc::new(Cores { common, pool }), config)?;
+        cores.service().common.saver.watch(cores.failure());
         Ok(Server { cores, metrics: None, loaded })
     }
 

@@ -9,8 +9,9 @@ use dunlin_serve::metrics::{Family, Kind, of_cores, of_endpoint};
 use serde::{Deserialize, Serialize};
 
 use super::{ServiceStats, SharedIndex};
+use crate::guard::pin;
 use crate::node::Shape;
-use crate::wire::{COUNT, DELETE, DELETE_RANGE, GET, LONG_SCAN, PUT, SAVE, SCAN, STATS};
+use crate::wire::{COUNT, DELETE_RANGE, LONG_SCAN, OPERATE, SAVE, SCAN, STATS};
 
 /// Version of the JSON.
 const VERSION: u32 = 1;
@@ -52,10 +53,17 @@ pub struct IndexFigures {
     pub memory_bytes: u64,
     /// The memory budget in bytes.
     pub memory_bytes_max: u64,
+    /// Bytes of free nodes. They count against the budget, too, but only nodes of the same size can use them, unless all
+    /// nodes of their page are free.
+    pub idle_bytes: u64,
     /// Interior nodes, and those that wait to be freed.
     pub interior_nodes: u64,
     /// Leaves of 4, 12 and 28 entries, and those that wait to be freed.
     pub leaves: [u64; 3],
+    /// Trees: the first layer, and one for each slice of eight bytes that several long keys share.
+    pub layers: u64,
+    /// Levels of nodes of the first layer.
+    pub levels: u64,
 }
 
 impl IndexFigures {
@@ -64,15 +72,49 @@ impl IndexFigures {
         self.leaves.iter().fold(self.interior_nodes, |sum, leaves| sum.saturating_add(*leaves))
     }
 
+    /// Bytes that count against the memory budget.
+    pub fn held_bytes(&self) -> u64 {
+        self.memory_bytes.saturating_add(self.idle_bytes)
+    }
+
+    /// The share of the places in leaves that have an entry: an item, or the layer of several. Leaves that wait to be
+    /// freed have places, too. 0 without leaves.
+    pub fn fill(&self) -> f64 {
+        let capacities = [Shape::Leaf4, Shape::Leaf12, Shape::Leaf28].map(Shape::capacity);
+        let places: f64 =
+            self.leaves.iter().zip(capacities).map(|(leaves, places)| *leaves as f64 * places as f64).sum();
+        let entries = self.items as f64 + self.layers.saturating_sub(1) as f64;
+        if places == 0.0 { 0.0 } else { entries / places }
+    }
+
+    /// Bytes of nodes, keys and values for each item; 0 without items.
+    pub fn bytes_per_item(&self) -> f64 {
+        if self.items == 0 { 0.0 } else { self.memory_bytes as f64 / self.items as f64 }
+    }
+
+    /// Bytes of keys and values that do not fit into a leaf.
+    pub fn block_bytes(&self) -> u64 {
+        let [small, middle, large] = self.leaves;
+        let shapes = [Shape::Leaf4, Shape::Leaf12, Shape::Leaf28, Shape::Interior];
+        // One more: the anchor stands above the tree.
+        let nodes = [small.saturating_add(1), middle, large, self.interior_nodes].into_iter().zip(shapes);
+        let in_nodes = nodes.map(|(nodes, shape)| nodes.saturating_mul(shape.bytes() as u64));
+        in_nodes.fold(self.memory_bytes, u64::saturating_sub)
+    }
+
+    /// Reads counters, and a node for the levels: however many items there are, it takes the same time.
     pub(super) fn of(shared: &SharedIndex) -> IndexFigures {
         let index = shared.index();
-        let nodes = |shape| index.anchor.memory.nodes(shape) as u64;
+        let outline = index.outline(&pin());
         IndexFigures {
             items: index.len() as u64,
             memory_bytes: index.memory_bytes() as u64,
             memory_bytes_max: index.budget() as u64,
-            interior_nodes: nodes(Shape::Interior),
-            leaves: [Shape::Leaf4, Shape::Leaf12, Shape::Leaf28].map(nodes),
+            idle_bytes: index.idle_bytes() as u64,
+            interior_nodes: outline.interior_nodes as u64,
+            leaves: outline.leaves.map(|leaves| leaves as u64),
+            layers: outline.layers as u64,
+            levels: outline.levels as u64,
         }
     }
 }
@@ -105,7 +147,7 @@ pub struct CoreStats {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HandlerFigures {
-    /// `get`, `put`, `delete`, `scan`, `long-scan`, `count`, `delete-range`, `stats`, `save`, or the number of the type.
+    /// `operate`, `scan`, `long-scan`, `count`, `delete-range`, `stats`, `save`, or the number of the type.
     pub name: String,
     /// Requests.
     pub requests: u64,
@@ -178,9 +220,7 @@ impl Latency {
 
 fn name_of(req_type: u8) -> String {
     match req_type {
-        GET => "get",
-        PUT => "put",
-        DELETE => "delete",
+        OPERATE => "operate",
         SCAN => "scan",
         LONG_SCAN => "long-scan",
         COUNT => "count",
@@ -293,6 +333,13 @@ pub(super) fn families(cores: &[Counts], index: IndexFigures, snapshots: Snapsho
         gauge("items", "Items in the index.", index.items),
         gauge("memory_bytes", "Bytes of nodes, keys and values, and of what waits to be freed.", index.memory_bytes),
         gauge("memory_bytes_max", "The memory budget.", index.memory_bytes_max),
+        gauge("memory_idle_bytes", "Bytes of free nodes, which count against the budget, too.", index.idle_bytes),
+        gauge(
+            "layers",
+            "Trees of nodes: the first, and one for each slice that several long keys share.",
+            index.layers,
+        ),
+        gauge("levels", "Levels of nodes of the first layer.", index.levels),
         Family {
             name: "nodes",
             help: "Nodes of the index, and those that wait to be freed.",
@@ -329,8 +376,8 @@ fn of_core(Counts { service, endpoint, .. }: &Counts) -> Vec<Family> {
         ),
         Family::events(
             "bursts",
-            "Bursts in which GETs, and PUTs and DELETEs, were done.",
-            [("get", service.get_bursts), ("write", service.write_bursts)],
+            "Bursts in which GETs, PUTs and DELETEs, and short pages, were done.",
+            [("get", service.get_bursts), ("write", service.write_bursts), ("scan", service.scan_bursts)],
         ),
         counter("scans", "Scans and counts that began.", service.scans),
         counter("scanned_items", "Items in pages, and counted ones.", service.items),
@@ -350,6 +397,7 @@ fn of_core(Counts { service, endpoint, .. }: &Counts) -> Vec<Family> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::index::Index;
 
     fn latency(counts: &[(usize, u64)]) -> Latency {
         let mut all = vec![0; BOUNDS_NANOS.len() + 1];
@@ -374,10 +422,34 @@ mod tests {
         assert_eq!((sum.count(), sum.sum_nanos), (457, 2));
     }
 
+    /// What `dunlin index stats` shows of the structure agrees with a walk over all nodes.
+    #[test]
+    fn the_figures_of_an_index_are_those_of_its_nodes() {
+        let shared = SharedIndex::with_incarnation(Index::new(8 << 20).unwrap(), 1);
+        for number in 0..5000u64 {
+            let short = number.to_be_bytes();
+            let long = [&b"a prefix of many keys: "[..], &short[..]].concat();
+            for (key, value) in [(&short[..], &b"value"[..]), (&long, b"a value of its own block")] {
+                shared.index().insert(key, value, &pin()).unwrap();
+            }
+        }
+        let (figures, all) = (IndexFigures::of(&shared), shared.index().statistics(&pin()));
+        assert_eq!((figures.items, figures.layers), (10_000, all.layers as u64));
+        assert_eq!(figures.levels, 3);
+        // Replaced leaves may wait to be freed.
+        assert!((figures.fill() - all.leaf_fill).abs() < 0.05, "{} {}", figures.fill(), all.leaf_fill);
+        assert!((figures.bytes_per_item() - all.bytes_per_item()).abs() < 5.0);
+        let blocks = figures.block_bytes() / 5000;
+        assert!((40..100).contains(&blocks), "{blocks} bytes a block");
+        assert_eq!(figures.held_bytes(), figures.memory_bytes + figures.idle_bytes);
+        assert_eq!((IndexFigures::default().fill(), IndexFigures::default().bytes_per_item()), (0.0, 0.0));
+        assert_eq!(IndexFigures::default().block_bytes(), 0);
+    }
+
     #[test]
     fn statistics_are_read_back_and_other_bytes_are_refused() {
         let handler =
-            HandlerFigures { name: "get".into(), requests: 5, latency: latency(&[(3, 2)]), ..Default::default() };
+            HandlerFigures { name: "operate".into(), requests: 5, latency: latency(&[(3, 2)]), ..Default::default() };
         let service = ServiceStats { gets: 5, in_progress: 1, ..ServiceStats::default() };
         let core = CoreStats { core: 1, sessions: 2, service, handlers: vec![handler.clone()] };
         let index = IndexFigures { items: 1, leaves: [1, 2, 3], interior_nodes: 4, ..IndexFigures::default() };

@@ -63,6 +63,8 @@ pub struct Builder<'a> {
     value: Vec<u8>,
     /// Items, including the last.
     items: usize,
+    /// Layers below the first that are complete.
+    closed: usize,
     /// The root of the first layer, once it is complete.
     root: Option<Node<'a>>,
     /// Why it can go no further.
@@ -109,7 +111,7 @@ impl<'a> Builder<'a> {
     pub fn new(index: &'a Index) -> Builder<'a> {
         let memory = &*index.anchor.memory;
         let (layers, key, value) = (Vec::new(), Vec::new(), Vec::new());
-        Builder { index, memory, layers, key, value, items: 0, root: None, failure: None }
+        Builder { index, memory, layers, key, value, items: 0, closed: 0, root: None, failure: None }
     }
 
     /// Adds an item.
@@ -181,6 +183,7 @@ impl<'a> Builder<'a> {
         self.add(slice, content)?;
         while self.layers.len() > common + 1 {
             let root = self.close()?;
+            self.closed += 1;
             let at = 8 * (self.layers.len() - 1);
             let bits = Slice::of(&self.key[at..]).bits;
             self.add(Slice { bits, class: LONG }, Content::Layer(root))?;
@@ -231,6 +234,7 @@ impl<'a> Builder<'a> {
         let old = old.ok_or(BuildError::NotEmpty)?;
         self.root = None;
         index.items.add(self.items as isize);
+        index.layers.add(self.closed as isize);
         // SAFETY: the anchor refers to the new root now.
         unsafe { old.retire(&index.anchor.memory, guard) };
         Ok(())

@@ -82,7 +82,8 @@ pub enum NotLoaded {
 }
 
 /// Saves the items of an index to a file, which replaces an existing one only once it is on the disk. After each block,
-/// `goes_on` gets the number of items so far; if it returns false, the snapshot is given up.
+/// and just before the file replaces another, `goes_on` gets the number of items so far; if it returns false, the
+/// snapshot is given up.
 ///
 /// # Errors
 /// [`NotSaved`]. A file of that name is as it was before.
@@ -122,6 +123,9 @@ pub fn save(index: &Index, path: &Path, mut goes_on: impl FnMut(u64) -> bool) ->
         }
     }
     let (_, totals) = writer.finish().map_err(cannot_write)?;
+    if !goes_on(items) {
+        return Err(NotSaved::GivenUp);
+    }
     file.commit()?;
     Ok(Saved { items: totals.records, file_bytes: totals.file_bytes })
 }

@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use dunlin_index::wire::{
-    After, COUNT, COUNT_PAGE, Code, DELETE, DELETE_PAGE, DELETE_RANGE, GET, LONG_PAGE, LONG_SCAN, PUT, Page,
-    PageLimits, SCAN, SHORT_PAGE, STATS, ScanRequest, encode_key, encode_put,
+    After, COUNT, COUNT_PAGE, Code, DELETE_PAGE, DELETE_RANGE, LONG_PAGE, LONG_SCAN, OPERATE, Operation, Page,
+    PageLimits, SCAN, SHORT_PAGE, STATS, ScanRequest,
 };
 use dunlin_index::{Gap, KEY_BYTES_MAX, Order, Range, VALUE_BYTES_MAX, pin};
 use dunlin_net::Addr;
@@ -52,29 +52,32 @@ fn each_wrong_request_is_refused_with_its_reason_and_changes_nothing() {
         request[at] = byte;
         request
     };
-    let put = encode_put(&7u64.to_be_bytes(), b"other");
+    let get = |key: &[u8]| Operation::Get(key).encode();
+    let delete = |key: &[u8]| Operation::Delete(key).encode();
+    let put = Operation::Put(&7u64.to_be_bytes(), b"other").encode();
     let scan = page_of(Range::between(b"b", b"d"), None).encode();
     let long = vec![7; KEY_BYTES_MAX + 1];
     let sized =
         |items, bytes| ScanRequest { limits: PageLimits { items, bytes }, ..page_of(Range::ALL, None) }.encode();
     let after = |key, incarnation| page_of(Range::between(b"b", b"d"), Some(After { key, incarnation })).encode();
     let mut requests = vec![
-        (GET, Vec::new(), Code::Malformed),
-        (GET, with(encode_key(b"a"), 0, 2), Code::Unknown),
-        (GET, encode_key(&long), Code::KeyTooLong),
-        (DELETE, Vec::new(), Code::Malformed),
-        (DELETE, with(encode_key(&7u64.to_be_bytes()), 0, 0), Code::Unknown),
-        (DELETE, encode_key(&long), Code::KeyTooLong),
-        (PUT, Vec::new(), Code::Malformed),
-        (PUT, put[..7].to_vec(), Code::Malformed),
-        (PUT, put[..15].to_vec(), Code::Malformed),
-        (PUT, with(put.clone(), 7, 255), Code::Malformed),
-        (PUT, with(put.clone(), 0, 9), Code::Unknown),
-        (PUT, with(put.clone(), 2, 1), Code::Unknown),
-        (PUT, encode_put(&long, b"value"), Code::KeyTooLong),
-        (PUT, encode_put(&7u64.to_be_bytes(), &vec![7; VALUE_BYTES_MAX + 1]), Code::ValueTooLong),
-        (PUT, encode_put(b"", &vec![1; 5 << 20]), Code::ValueTooLong),
-        (PUT, vec![1; 5 << 20], Code::Unknown),
+        (OPERATE, Vec::new(), Code::Malformed),
+        (OPERATE, vec![1], Code::Malformed),
+        (OPERATE, with(get(b"a"), 0, 2), Code::Unknown),
+        (OPERATE, with(get(b"a"), 1, 3), Code::Unknown),
+        (OPERATE, get(&long), Code::KeyTooLong),
+        (OPERATE, with(delete(&7u64.to_be_bytes()), 0, 0), Code::Unknown),
+        (OPERATE, delete(&long), Code::KeyTooLong),
+        (OPERATE, put[..2].to_vec(), Code::Malformed),
+        (OPERATE, put[..7].to_vec(), Code::Malformed),
+        (OPERATE, put[..15].to_vec(), Code::Malformed),
+        (OPERATE, with(put.clone(), 7, 255), Code::Malformed),
+        (OPERATE, with(put.clone(), 0, 9), Code::Unknown),
+        (OPERATE, with(put.clone(), 2, 1), Code::Unknown),
+        (OPERATE, Operation::Put(&long, b"value").encode(), Code::KeyTooLong),
+        (OPERATE, Operation::Put(&7u64.to_be_bytes(), &vec![7; VALUE_BYTES_MAX + 1]).encode(), Code::ValueTooLong),
+        (OPERATE, Operation::Put(b"", &vec![1; 5 << 20]).encode(), Code::ValueTooLong),
+        (OPERATE, vec![1; 5 << 20], Code::Unknown),
         (SCAN, sized(SHORT_PAGE.items + 1, 1), Code::PageLimits),
         (SCAN, sized(1, SHORT_PAGE.bytes + 1), Code::PageLimits),
     ];
@@ -124,8 +127,8 @@ fn each_wrong_request_is_refused_with_its_reason_and_changes_nothing() {
         }
         assert_eq!(code_of(&session, SCAN, after(b"b", INCARNATION)).await, None);
         // A valid request among invalid ones of the same burst is served.
-        let calls = [encode_key(&7u64.to_be_bytes()), vec![9, 9], encode_key(&8u64.to_be_bytes())];
-        let calls = calls.map(|request| session.call(GET, request));
+        let calls = [get(&7u64.to_be_bytes()), vec![9, 9], get(&8u64.to_be_bytes())];
+        let calls = calls.map(|request| session.call(OPERATE, request));
         let [first, bad, second]: [_; 3] = futures::future::join_all(calls).await.try_into().unwrap();
         assert_eq!(first.unwrap().response[1..], 7u64.to_le_bytes());
         assert_eq!(second.unwrap().response[1..], 8u64.to_le_bytes());
@@ -161,7 +164,12 @@ fn changed_requests_end_with_an_answer_or_a_reason() {
                         _ => request[at] = random.next() as u8,
                     }
                 }
-                let req_type = [GET, SCAN, LONG_SCAN, COUNT][random.index(4)];
+                // Its second byte is the order of a scan: a look-up, or a PUT of something malformed.
+                let req_type = [OPERATE, SCAN, LONG_SCAN, COUNT][random.index(4)];
+                if req_type == OPERATE {
+                    request.truncate(1);
+                    request.extend([0, low[0]]);
+                }
                 match code_of(&session, req_type, request).await {
                     Some(_) => *refused += 1,
                     None => *answered += 1,

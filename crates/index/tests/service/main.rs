@@ -6,7 +6,10 @@ mod net;
 
 use std::time::{Duration, Instant};
 
-use dunlin_index::wire::{COUNT_PAGE, DELETE_PAGE, GET, LONG_PAGE, PageLimits, SHORT_PAGE, encode_key};
+use dunlin_index::wire::{
+    COUNT, COUNT_BYTES_MAX, COUNT_PAGE, Code, Counted, DELETE_BYTES_MAX, DELETE_PAGE, DELETE_RANGE, LONG_PAGE, OPERATE,
+    Operation, Page, PageLimits, SCAN, SHORT_PAGE, ScanRequest,
+};
 use dunlin_index::{
     ClientConfig, Gap, Index, IndexError, IndexService, KEY_BYTES_MAX, Order, Range, SharedIndex, VALUE_BYTES_MAX,
 };
@@ -89,7 +92,8 @@ fn gets_that_arrive_together_are_looked_up_together() {
     let endpoint = net.endpoint();
     net.run(async {
         let session = endpoint.connect(&Addr::Node(1)).await.unwrap();
-        let calls: Vec<_> = (0u64..8).map(|n| session.call(GET, encode_key(&n.to_be_bytes()))).collect();
+        let get = |n: u64| session.call(OPERATE, Operation::Get(&n.to_be_bytes()).encode());
+        let calls: Vec<_> = (0..8).map(get).collect();
         for (number, reply) in join_all(calls).await.into_iter().enumerate() {
             assert_eq!(reply.unwrap().response[1..], (number as u64).to_le_bytes());
         }
@@ -104,6 +108,163 @@ fn gets_that_arrive_together_are_looked_up_together() {
         assert_eq!(found, [Some(&at(7)[..]), None, Some(&at(3)), Some(&at(7))]);
         assert!(client.get_many([b""; 0]).await.unwrap().is_empty());
     });
+}
+
+/// Operations that arrive together are one burst, however they are mixed, and are done in their order.
+#[test]
+fn mixed_operations_that_arrive_together_are_one_burst() {
+    let (net, shared) = (Net::new(), numbered(1, 100));
+    let service = net.serve(1, &shared);
+    let endpoint = net.endpoint();
+    net.run(async {
+        let mut sessions = Vec::new();
+        for _ in 0..2 {
+            sessions.push(endpoint.connect(&Addr::Node(1)).await.unwrap());
+        }
+        // Eight of each kind alternate: a session has eight slots.
+        let (key, other) = (|number: u64| number.to_be_bytes(), |number: u64| (number + 50).to_be_bytes());
+        let calls = (0..8u64).flat_map(|number| {
+            let session = &sessions[usize::from(number >= 4)];
+            let get = session.call(OPERATE, Operation::Get(&key(number)).encode());
+            let put = session.call(OPERATE, Operation::Put(&other(number), b"new").encode());
+            [get, put]
+        });
+        let replies: Vec<_> =
+            join_all(calls.collect::<Vec<_>>()).await.into_iter().map(|reply| reply.unwrap().response).collect();
+        for (number, pair) in (0u64..).zip(replies.chunks(2)) {
+            assert_eq!((&pair[0][1..], &pair[1][..]), (&number.to_le_bytes()[..], &[1][..]));
+        }
+        let stats = service.stats();
+        assert_eq!((stats.gets, stats.get_bursts, stats.puts, stats.write_bursts), (8, 1, 8, 1), "{stats:?}");
+        // A look-up finds what stands before it in the burst, and not what stands behind it.
+        let operations = [
+            Operation::Get(b"a"),
+            Operation::Put(b"a", b"1"),
+            Operation::Get(b"a"),
+            Operation::Put(b"a", b"a longer value"),
+            Operation::Get(b"a"),
+            Operation::Delete(b"a"),
+            Operation::Get(b"a"),
+            Operation::Delete(b"a"),
+        ];
+        let calls = operations.map(|operation| sessions[0].call(OPERATE, operation.encode()));
+        let answers: Vec<Vec<u8>> =
+            join_all(calls).await.into_iter().map(|reply| reply.unwrap().response.to_vec()).collect();
+        let expected = [&[0][..], &[0], b"\x011", &[1], b"\x01a longer value", &[1], &[0], &[0]];
+        assert_eq!(answers, expected);
+    });
+    let stats = service.stats();
+    assert_eq!((stats.gets, stats.get_bursts, stats.puts, stats.deletes, stats.write_bursts), (12, 2, 10, 2, 2));
+    shared.index().verify(&dunlin_index::pin()).unwrap();
+}
+
+/// Short pages that are asked for together are begun together.
+#[test]
+fn short_scans_that_arrive_together_are_one_burst() {
+    let (net, shared) = (Net::new(), numbered(1, 1000));
+    let service = net.serve(1, &shared);
+    let endpoint = net.endpoint();
+    net.run(async {
+        let session = endpoint.connect(&Addr::Node(1)).await.unwrap();
+        let limits = PageLimits { items: 5, ..SHORT_PAGE };
+        let calls = (0..8u64).map(|number| {
+            let from = (number * 100).to_be_bytes();
+            let order = [Order::Ascending, Order::Descending][number as usize % 2];
+            let range = if order == Order::Ascending { Range::from(&from) } else { Range::between(b"", &from) };
+            session.call(SCAN, ScanRequest { range, order, limits, after: None }.encode())
+        });
+        let pages = join_all(calls.collect::<Vec<_>>()).await;
+        for (number, page) in (0u64..).zip(pages) {
+            let page = Page::parse(page.unwrap().response).unwrap();
+            let found: Vec<u64> =
+                page.items().map(|(_, value)| u64::from_le_bytes(value.try_into().unwrap())).collect();
+            let expected: Vec<u64> = match number % 2 {
+                0 => (number * 100..number * 100 + 5).collect(),
+                _ => (number * 100 - 5..number * 100).rev().collect(),
+            };
+            assert_eq!(found, expected, "{number}");
+        }
+    });
+    let stats = service.stats();
+    assert_eq!((stats.short_pages, stats.scan_bursts, stats.scans, stats.items), (8, 1, 8, 40), "{stats:?}");
+}
+
+/// Two keys of 64 KiB that differ at the end, and some that end within them.
+fn deep_keys() -> Vec<Vec<u8>> {
+    let mut keys: Vec<Vec<u8>> = (1..4).map(|part| vec![b'k'; part * 1000]).collect();
+    keys.extend([b'k', b'l'].map(|last| [&vec![b'k'; KEY_BYTES_MAX - 1][..], &[last]].concat()));
+    keys
+}
+
+/// The event loop does not pass thousands of layers for a request of some bytes: a worker does, and the client asks it.
+#[test]
+fn a_short_scan_of_keys_with_long_prefixes_in_common_goes_to_a_worker() {
+    let (net, shared) = (Net::new(), shared(1));
+    let service = net.serve(1, &shared);
+    let client = net.client(1, ClientConfig::default());
+    let endpoint = net.endpoint();
+    let keys = deep_keys();
+    net.run(async {
+        for key in &keys {
+            client.put(key, b"v").await.unwrap();
+        }
+        let session = endpoint.connect(&Addr::Node(1)).await.unwrap();
+        for (range, order) in [
+            (Range::from(&keys[3][..5000]), Order::Ascending),
+            (Range::ALL, Order::Descending),
+            (Range::between(&keys[2], b"kl"), Order::Descending),
+        ] {
+            let limits = PageLimits { items: 1, bytes: 1 };
+            let request = ScanRequest { range, order, limits, after: None }.encode();
+            let CallError::Application(error) = session.call(SCAN, request).await.unwrap_err().error else { panic!() };
+            assert_eq!(Code::of(error.code()), Some(Code::TooDeep));
+        }
+        // What comes before is in a page; the client has the rest from a worker.
+        for order in [Order::Ascending, Order::Descending] {
+            for limits in [SHORT_PAGE, PageLimits { items: 1, bytes: 1 }] {
+                let (mut pages, mut found) = (client.scan_with(Range::ALL, order, limits).unwrap(), Vec::new());
+                while let Some(page) = pages.next().await.unwrap() {
+                    found.extend(page.items().map(|(key, _)| key.to_vec()));
+                }
+                if order == Order::Descending {
+                    found.reverse();
+                }
+                assert!(found == keys, "{order:?} {limits:?}: {} items", found.len());
+            }
+        }
+    });
+    let stats = service.stats();
+    assert!(stats.long_pages > 0 && stats.short_pages > 0 && stats.bad == 0, "{stats:?}");
+}
+
+/// A count and a removal of few long keys end after some bytes, as those of many short keys end after some items.
+#[test]
+fn counts_and_removals_are_bounded_by_the_bytes_of_keys() {
+    let (net, shared) = (Net::new(), shared(1));
+    let service = net.serve(1, &shared);
+    let client = net.client(1, ClientConfig::default());
+    let endpoint = net.endpoint();
+    let keys: Vec<Vec<u8>> = (0..100u8).map(|number| vec![number; KEY_BYTES_MAX]).collect();
+    for key in &keys {
+        shared.index().insert(key, b"v", &dunlin_index::pin()).unwrap();
+    }
+    net.run(async {
+        let session = endpoint.connect(&Addr::Node(1)).await.unwrap();
+        for (req_type, limits, bytes) in
+            [(COUNT, COUNT_PAGE, COUNT_BYTES_MAX), (DELETE_RANGE, DELETE_PAGE, DELETE_BYTES_MAX)]
+        {
+            let request = ScanRequest { range: Range::ALL, order: Order::Ascending, limits, after: None };
+            let answer = session.call(req_type, request.encode()).await.unwrap().response;
+            let part = Counted::parse(&answer).unwrap();
+            let expected = bytes.div_ceil(KEY_BYTES_MAX + 8);
+            assert!(part.has_more && part.items as usize <= expected + 4, "{req_type:#x}: {} items", part.items);
+            assert_eq!(part.last, &keys[part.items as usize - 1]);
+        }
+        let left = shared.index().len() as u64;
+        assert_eq!(client.count(Range::ALL).await.unwrap(), left);
+        assert_eq!(client.delete_range(Range::ALL).await.unwrap(), left);
+    });
+    assert!(shared.index().is_empty() && service.stats().bad == 0);
 }
 
 /// What a client asks for together is sent together, arrives together and is looked up together; so are writes.
@@ -412,7 +573,7 @@ fn servers_that_are_something_else_are_named() {
         assert!(matches!(error, IndexError::Protocol { .. }), "{error}");
     });
     // It answers, but not as an index.
-    plain.register(GET, |request| request.respond(b"7")).unwrap();
+    plain.register(OPERATE, |request| request.respond(b"7")).unwrap();
     plain.register(dunlin_index::wire::SCAN, |request| request.respond(b"7")).unwrap();
     net.run(async {
         let error = client.get(b"a").await.err().unwrap();
@@ -423,7 +584,7 @@ fn servers_that_are_something_else_are_named() {
         assert!(pages.next().await.unwrap().is_none());
     });
     let error = IndexService::register(&plain, shared(1), &net.pool).unwrap_err();
-    assert!(error.to_string().contains("112"), "{error}");
+    assert!(error.to_string().contains("121"), "{error}");
     let config = ClientConfig { timeout: Duration::from_millis(300), ..ClientConfig::default() };
     let client = net.client(9, config);
     net.run(async {

@@ -34,6 +34,11 @@ pub trait Role: Serialize + DeserializeOwned {
     /// Why there is no result. The parent gets the text.
     type Error: Display + From<LabError>;
 
+    /// Variables of its process's environment beside those of this one.
+    fn environment(&self) -> Vec<(&'static str, &'static str)> {
+        Vec::new()
+    }
+
     /// Runs the role, in the process made for it. A server runs until [`Control::stopping`].
     ///
     /// # Errors

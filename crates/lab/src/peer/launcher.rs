@@ -68,6 +68,7 @@ impl Launcher {
     /// [`LabError::Io`] if it cannot be started, [`LabError::Interrupted`].
     pub fn start<R: Role>(&self, role: R, core: Option<usize>, limit: Duration) -> Result<Peer<R>, LabError> {
         let doing = || LabError::io(format!("start a process for {}", R::NAME));
+        let environment = role.environment();
         let task = serde_json::to_value(role).map_err(|e| doing()(e.into()))?;
         let process = Process { role: R::NAME.into(), core, task: task.clone() };
         let mut assignment =
@@ -76,6 +77,7 @@ impl Launcher {
         let mut child = Command::new(&self.program)
             .arg0("dunlin")
             .arg(ARGUMENT)
+            .envs(environment)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             // In its own process group: ctrl-C on the terminal is for the parent, which then stops its peers

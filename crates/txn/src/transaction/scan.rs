@@ -54,14 +54,7 @@ impl From<Span<'_>> for KeyRange {
 
 /// The smallest key behind a gap.
 fn first_behind(gap: Gap<'_>) -> Option<Box<[u8]>> {
-    match gap {
-        Gap::Before(key) => Some(key.into()),
-        Gap::After(key) => Some([key, &[0]].concat().into()),
-        Gap::AfterPrefix(prefix) => {
-            let last = prefix.iter().rposition(|byte| *byte != u8::MAX)?;
-            Some([&prefix[..last], &[prefix[last] + 1]].concat().into())
-        }
-    }
+    gap.first_behind().map(|(key, last)| key.iter().copied().chain(last).collect())
 }
 
 /// The range from the first item of a page to the last.

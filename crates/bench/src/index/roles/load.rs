@@ -1,4 +1,4 @@
-//! Clients of an index server: look-ups, and scans beside them, many in flight.
+//! Clients of an index server: look-ups, and writes and scans beside them, many in flight.
 //!
 //! This uses the callback layer, as the rate of bare echoes does, so that the two compare.
 
@@ -7,7 +7,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dunlin_index::service::Latency;
-use dunlin_index::wire::{After, GET, LONG_SCAN, Page, PageLimits, SCAN, SHORT_PAGE, STATS, ScanRequest, encode_plain};
+use dunlin_index::wire::{
+    After, LONG_SCAN, OPERATE, Operation as Request, Page, PageLimits, SCAN, SHORT_PAGE, STATS, ScanRequest,
+    encode_plain,
+};
 use dunlin_index::{Order, Range, ServerStats};
 use dunlin_lab::measure::{Latencies, Percentiles};
 use dunlin_lab::peer::{Control, Role};
@@ -18,7 +21,7 @@ use dunlin_rpc::{CallError, Completion, ContinuationId, Endpoint, MsgBuf, Sessio
 use serde::{Deserialize, Serialize};
 
 use super::ops::SUMMED;
-use super::ops::keys::{NUMBER_BYTES, item_key};
+use super::ops::keys::item_key;
 use crate::BenchError;
 use crate::rpc::roles::open_sessions;
 use crate::rpc::roles::setup::{OnTransport, Setup, Side};
@@ -28,11 +31,10 @@ use crate::seq::roles::window::Window;
 const TIMED: usize = 16;
 /// One operation in this many is a scan, if there are scans.
 const SCAN_EVERY: u64 = 100;
+/// Bytes of the request of a look-up before its key.
+const GET_HEADER_BYTES: usize = 2;
 /// Event-loop iterations between two readings of the clock.
 const ITERATIONS_PER_LOOK: u32 = 64;
-/// Version of the messages.
-const VERSION: u8 = 1;
-
 /// Where the scans run that are beside the look-ups: one operation in a hundred reads 128 items in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Scanning {
@@ -59,6 +61,8 @@ pub struct IndexLoad {
     pub in_flight: usize,
     /// Scans among them.
     pub scanning: Scanning,
+    /// Whether every other operation stores the value that the item has, and is no look-up.
+    pub has_puts: bool,
     /// Length of the measured run.
     pub run: Duration,
 }
@@ -66,18 +70,20 @@ pub struct IndexLoad {
 /// The result.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct IndexFigures {
-    /// Look-ups per second.
-    pub gets: f64,
+    /// Look-ups and writes per second.
+    pub operations: f64,
     /// Scans per second.
     pub scans: f64,
-    /// From sending a look-up until its answer was checked; for one place in sixteen.
+    /// From sending a look-up until its answer was checked, so with the time in all queues; for one place in sixteen.
     pub latency: Percentiles,
-    /// Time in the server's handler of look-ups, in nanoseconds, from its metrics.
+    /// Time in the server's handler of operations, in nanoseconds, from the buckets of its metrics.
     pub handler_p50: f64,
     /// The same.
     pub handler_p99: f64,
     /// Look-ups in a burst, on average.
     pub burst: f64,
+    /// Writes in a burst, on average; not a number if there were none.
+    pub write_burst: f64,
 }
 
 impl Role for IndexLoad {
@@ -100,6 +106,7 @@ struct Drive<'a> {
 #[derive(Debug, Clone, Copy)]
 enum Operation {
     Get(u64),
+    Put,
     /// A scan from an item on, and how many of its items have come.
     Scan {
         from: u64,
@@ -117,6 +124,7 @@ struct Place {
 struct State {
     items: u64,
     scanning: Scanning,
+    has_puts: bool,
     sessions: Vec<Session>,
     places: Vec<Place>,
     continuation: Option<ContinuationId>,
@@ -124,7 +132,7 @@ struct State {
     clock: Clock,
     latencies: Latencies,
     is_measuring: bool,
-    gets: u64,
+    operations: u64,
     scans: u64,
     wrong: u64,
     missing: u64,
@@ -135,7 +143,7 @@ impl OnTransport for Drive<'_> {
     type Output = IndexFigures;
 
     fn run<T: Transport + 'static>(self, transport: T) -> Result<IndexFigures, BenchError> {
-        let IndexLoad { items, sessions, in_flight, scanning, run, .. } = *self.load;
+        let IndexLoad { items, sessions, in_flight, scanning, has_puts, run, .. } = *self.load;
         let endpoint = Endpoint::new(transport, self.load.setup.endpoint())?;
         let sessions = open_sessions(&endpoint, &self.load.server.parse()?, sessions)?;
         let asking = sessions.first().ok_or(BenchError::no_samples("a session"))?.clone();
@@ -144,6 +152,7 @@ impl OnTransport for Drive<'_> {
         let state = Rc::new(RefCell::new(State {
             items,
             scanning,
+            has_puts,
             places: places.collect(),
             sessions,
             continuation: None,
@@ -151,7 +160,7 @@ impl OnTransport for Drive<'_> {
             clock: Clock::new(),
             latencies: Latencies::new(),
             is_measuring: false,
-            gets: 0,
+            operations: 0,
             scans: 0,
             wrong: 0,
             missing: 0,
@@ -162,13 +171,7 @@ impl OnTransport for Drive<'_> {
         let continuation =
             endpoint.register_continuation(move |completion| shared.borrow_mut().on_completion(completion));
         state.borrow_mut().continuation = Some(continuation);
-        (0..in_flight).for_each(|place| {
-            let buffer = MsgBuf::with_len(1 + NUMBER_BYTES);
-            match buffer {
-                Ok(buffer) => state.borrow_mut().begin(place, buffer),
-                Err(_) => state.borrow_mut().missing += 1,
-            }
-        });
+        (0..in_flight).for_each(|place| state.borrow_mut().begin(place, None));
         let (mut window, mut iterations, mut scans_before) = (Window::new(run), 0u32, 0);
         let (mut from, mut seconds) = (0, 0.0);
         endpoint.run_until(|| {
@@ -177,7 +180,7 @@ impl OnTransport for Drive<'_> {
                 return false;
             }
             let mut state = state.borrow_mut();
-            let is_over = window.look(state.gets, |rate| self.control.live(Metric::Operations, rate));
+            let is_over = window.look(state.operations, |rate| self.control.live(Metric::Operations, rate));
             if window.is_measuring() && !state.is_measuring {
                 (state.is_measuring, scans_before, from) = (true, state.scans, window.now());
             }
@@ -193,17 +196,21 @@ impl OnTransport for Drive<'_> {
             ((state.scans - scans_before) as f64 / seconds, state.latencies.percentiles()?)
         };
         let after = stats(&endpoint, &asking)?;
-        let handler = get_latency(&after).since(&get_latency(&before));
+        let handler = latency_of(&after).since(&latency_of(&before));
         let nanos = |percent| handler.percentile(percent).as_nanos() as f64;
         let (now, earlier) = (after.service(), before.service());
-        let bursts = now.get_bursts.saturating_sub(earlier.get_bursts).max(1);
+        let average = |now: u64, before: u64, bursts: u64, bursts_before: u64| {
+            now.saturating_sub(before) as f64 / bursts.saturating_sub(bursts_before) as f64
+        };
+        let (writes, writes_before) = (now.puts + now.deletes, earlier.puts + earlier.deletes);
         Ok(IndexFigures {
-            gets: window.rate()?,
+            operations: window.rate()?,
             scans,
             latency,
             handler_p50: nanos(50.0),
             handler_p99: nanos(99.0),
-            burst: now.gets.saturating_sub(earlier.gets) as f64 / bursts as f64,
+            burst: average(now.gets, earlier.gets, now.get_bursts, earlier.get_bursts),
+            write_burst: average(writes, writes_before, now.write_bursts, earlier.write_bursts),
         })
     }
 }
@@ -215,9 +222,9 @@ fn stats<T: Transport>(endpoint: &Endpoint<T>, session: &Session) -> Result<Serv
     ServerStats::decode(&answer.response).map_err(malformed)
 }
 
-fn get_latency(stats: &ServerStats) -> Latency {
+fn latency_of(stats: &ServerStats) -> Latency {
     let handlers = stats.handlers();
-    handlers.into_iter().find(|handler| handler.name == "get").map(|handler| handler.latency).unwrap_or_default()
+    handlers.into_iter().find(|handler| handler.name == "operate").map(|handler| handler.latency).unwrap_or_default()
 }
 
 impl State {
@@ -235,27 +242,32 @@ impl State {
         }
     }
 
-    /// Begins an operation in a place.
+    /// Begins an operation in a place. The buffer of a look-up serves the next one.
     #[inline]
-    fn begin(&mut self, place: usize, buffer: MsgBuf) {
+    fn begin(&mut self, place: usize, buffer: Option<MsgBuf>) {
         let number = self.random.below(self.items);
         let is_scan = self.scanning != Scanning::None && self.random.below(SCAN_EVERY) == 0;
-        let began = if place.is_multiple_of(TIMED) && !is_scan { self.clock.now() } else { 0 };
+        let is_put = self.has_puts && self.random.below(2) == 0;
+        let is_timed = place.is_multiple_of(TIMED) && !is_scan && !is_put;
+        let began = if is_timed { self.clock.now() } else { 0 };
         let at = &mut self.places[place];
         at.began = began;
         if is_scan {
             at.operation = Operation::Scan { from: number, seen: 0 };
             return self.scan(place, number, None);
         }
+        let key = item_key(number);
+        if is_put {
+            at.operation = Operation::Put;
+            return self.send(place, OPERATE, Request::Put(&key, &number.to_le_bytes()).encode().into());
+        }
         at.operation = Operation::Get(number);
-        self.get(place, number, buffer);
-    }
-
-    #[inline]
-    fn get(&mut self, place: usize, number: u64, mut buffer: MsgBuf) {
-        buffer[0] = VERSION;
-        buffer[1..].copy_from_slice(&item_key(number));
-        self.send(place, GET, buffer.into());
+        let Some(mut buffer) = buffer.or_else(|| MsgBuf::copy_from(&Request::Get(&key).encode()).ok()) else {
+            return self.missing += 1;
+        };
+        // As it is encoded: the header stays.
+        buffer[GET_HEADER_BYTES..].copy_from_slice(&key);
+        self.send(place, OPERATE, buffer.into());
     }
 
     fn scan(&mut self, place: usize, from: u64, after: Option<After<'_>>) {
@@ -291,17 +303,23 @@ impl State {
         match operation {
             Operation::Get(number) => {
                 match response[..] {
-                    [1, ref value @ ..] if *value == number.to_le_bytes() => self.gets += 1,
+                    [1, ref value @ ..] if *value == number.to_le_bytes() => self.operations += 1,
                     [0] => self.missing += 1,
                     _ => self.wrong += 1,
                 }
-                if place.is_multiple_of(TIMED) && self.is_measuring && began > 0 {
+                if self.is_measuring && began > 0 {
                     self.latencies.record(self.clock.now() - began);
                 }
-                // The buffer of a look-up serves the next one.
-                if let Some(buffer) = <MsgBuf as dunlin_rpc::RequestBuffer>::from_payload(completion.request) {
-                    self.begin(place, buffer);
+                let buffer = <MsgBuf as dunlin_rpc::RequestBuffer>::from_payload(completion.request);
+                self.begin(place, buffer);
+            }
+            Operation::Put => {
+                // Each item has a value.
+                match response[..] {
+                    [1] => self.operations += 1,
+                    _ => self.wrong += 1,
                 }
+                self.begin(place, None);
             }
             Operation::Scan { from, seen } => self.on_page(place, from, seen, response),
         }
@@ -326,9 +344,6 @@ impl State {
             return self.scan(place, from, Some(After { key, incarnation: page.incarnation() }));
         }
         self.scans += 1;
-        match MsgBuf::with_len(1 + NUMBER_BYTES) {
-            Ok(buffer) => self.begin(place, buffer),
-            Err(_) => self.missing += 1,
-        }
+        self.begin(place, None);
     }
 }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
 use clap::builder::RangedU64ValueParser;
-use dunlin_index::wire::{LONG_PAGE, PageLimits};
+use dunlin_index::wire::{LONG_PAGE, PageLimits, SHORT_PAGE};
 use dunlin_index::{ClientConfig, Gap, Order, Range};
 use dunlin_serve::Interrupt;
 use serde_json::json;
@@ -91,10 +91,7 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
 async fn print(arguments: &Arguments, range: Range<'_>, client: &Client) -> Result<Found> {
     let order = if arguments.backwards { Order::Descending } else { Order::Ascending };
     let mut left = arguments.count.unwrap_or(u64::MAX);
-    let page = ClientConfig::default().page;
-    // A few items are a short page, which no worker is needed for.
-    let items = left.min(page.items.min(LONG_PAGE.items).into()) as u32;
-    let mut pages = client.scan_with(range, order, PageLimits { items, bytes: page.bytes })?;
+    let mut pages = client.scan_with(range, order, limits(left))?;
     let mut lines = Lines::new(arguments.json)?;
     while left > 0
         && let Some(page) = pages.next().await?
@@ -108,6 +105,15 @@ async fn print(arguments: &Arguments, range: Range<'_>, client: &Client) -> Resu
     Ok(Found::All)
 }
 
+/// The limits of the pages of a scan that ends after so many items. A few are short pages, which need no worker.
+fn limits(count: u64) -> PageLimits {
+    if count <= SHORT_PAGE.items.into() {
+        return PageLimits { items: count as u32, ..SHORT_PAGE };
+    }
+    let PageLimits { items, bytes } = ClientConfig::default().page;
+    PageLimits { items: count.min(items.min(LONG_PAGE.items).into()) as u32, bytes }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::{Args as _, Command, FromArgMatches as _};
@@ -118,6 +124,16 @@ mod tests {
         let command = Arguments::augment_args(Command::new("scan"));
         let words = ["scan", "--at", "shm:index"].iter().chain(words);
         command.try_get_matches_from(words).and_then(|matches| Arguments::from_arg_matches(&matches))
+    }
+
+    #[test]
+    fn a_few_items_need_no_worker() {
+        for count in [1, 10, 64] {
+            assert!(limits(count).are_within(SHORT_PAGE) && u64::from(limits(count).items) == count, "{count}");
+        }
+        for count in [65, 5000, u64::MAX] {
+            assert!(limits(count).are_within(LONG_PAGE) && !limits(count).are_within(SHORT_PAGE), "{count}");
+        }
     }
 
     #[test]

@@ -52,6 +52,10 @@ pub struct Arguments {
     /// Memory for items and nodes: 1GiB, 512MiB, 1000000. At the limit, items are refused
     #[arg(long, value_name = "BYTES", default_value = "1GiB", value_parser = bytes)]
     memory: usize,
+    /// Memory of each core for requests and answers beside the index, such as pages that a peer does not acknowledge.
+    /// At the limit, requests are pushed back
+    #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = bytes)]
+    held: usize,
     /// Load the items from FILE if it exists; save them to it at the end, on SIGUSR1 and by `dunlin index snapshot`. One
     /// server at a time: it locks FILE.lock
     #[arg(long, value_name = "FILE")]
@@ -71,14 +75,23 @@ pub fn run(mut arguments: Arguments, interrupt: &Interrupt) -> Result<ExitCode> 
     if arguments.at.is_empty() {
         arguments.at = vec!["shm:index".parse()?, "udp://127.0.0.1:7730".parse()?];
     }
-    let Arguments { at, cores, pin, workers, memory, snapshot, metrics, _source } = arguments;
+    let Arguments { at, cores, pin, workers, memory, held, snapshot, metrics, _source } = arguments;
     let exposed = at.iter().filter(|address| addresses::is_exposed(address)).map(Addr::to_string);
     let metrics_exposed =
         metrics.filter(|address| !address.ip().is_loopback()).map(|address| format!("http://{address}"));
     exposed.chain(metrics_exposed).for_each(|address| warn_of_exposure(&address));
     let save = signals::on_user_signal(interrupt)?;
-    let config =
-        ServerConfig { listen: at, cores, pin, workers, memory_bytes: memory, snapshot, interrupt: interrupt.clone() };
+    let (held_bytes_max, interrupt_of) = (held as u64, interrupt.clone());
+    let config = ServerConfig {
+        listen: at,
+        cores,
+        pin,
+        workers,
+        memory_bytes: memory,
+        held_bytes_max,
+        snapshot,
+        interrupt: interrupt_of,
+    };
     let mut server = Server::start(config, show_progress)?;
     clear_progress();
     server.advice().iter().for_each(|advice| eprintln!("dunlin: {advice}"));

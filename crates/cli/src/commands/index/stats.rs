@@ -11,7 +11,7 @@ use super::client::{Found, Purpose, Server, ask};
 use crate::commands::top::human::{bytes, count, time, uptime};
 use crate::output;
 
-/// Show the counters of a server since it was started
+/// Show the structure of an index, and what its server counted since it was started
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -53,7 +53,15 @@ fn text(stats: &ServerStats) -> String {
     line("cores", format!("{}, and {} workers", stats.cores.len(), stats.workers));
     line("sessions", stats.cores.iter().map(|core| core.sessions).sum::<u64>().to_string());
     line("items", index.items.to_string());
-    line("memory", format!("{} of {}", bytes(index.memory_bytes), bytes(index.memory_bytes_max)));
+    let held = format!("{} of {} held", bytes(index.held_bytes()), bytes(index.memory_bytes_max));
+    line(
+        "memory",
+        format!("{} used, {} idle in free nodes: {held}", bytes(index.memory_bytes), bytes(index.idle_bytes)),
+    );
+    let [an_item, fill] = [format!("{:.1} B", index.bytes_per_item()), format!("{:.0} %", 100.0 * index.fill())];
+    line("an item", format!("{an_item} on average; leaves are {fill} full"));
+    line("levels", format!("{} in the first of {} layers", index.levels, index.layers));
+    line("in blocks", bytes(index.block_bytes()));
     line(
         "nodes",
         format!(
@@ -64,8 +72,8 @@ fn text(stats: &ServerStats) -> String {
     line("look-ups", format!("{} in {} bursts", service.gets, service.get_bursts));
     let writes = format!("{} puts, {} deletes, in {} bursts", service.puts, service.deletes, service.write_bursts);
     line("writes", writes);
-    let pages =
-        format!("{} short pages, {} long ones, {} counts", service.short_pages, service.long_pages, service.counts);
+    let short = format!("{} short pages in {} bursts", service.short_pages, service.scan_bursts);
+    let pages = format!("{short}, {} long ones, {} counts", service.long_pages, service.counts);
     line("scans", format!("{}: {pages}, {} items", service.scans, service.items));
     line("range deletes", format!("{} parts, {} items", service.range_deletes, service.range_deleted));
     line("workers busy", service.in_progress.to_string());
@@ -93,20 +101,32 @@ mod tests {
     #[test]
     fn what_is_counted_is_shown() {
         let service = ServiceStats { gets: 70, get_bursts: 7, scans: 3, in_progress: 2, ..ServiceStats::default() };
-        let handler = HandlerFigures { name: "get".into(), requests: 1234, failed: 5, ..HandlerFigures::default() };
+        let handler = HandlerFigures { name: "scan".into(), requests: 1234, failed: 5, ..HandlerFigures::default() };
         let core = CoreStats { core: 0, sessions: 4, service, handlers: vec![handler] };
-        let index = IndexFigures { items: 99, memory_bytes: 1 << 20, memory_bytes_max: 1 << 30, ..Default::default() };
+        let index = IndexFigures {
+            items: 8192,
+            memory_bytes: 1 << 20,
+            memory_bytes_max: 1 << 30,
+            idle_bytes: 3 << 20,
+            leaves: [0, 0, 512],
+            layers: 1,
+            levels: 3,
+            ..Default::default()
+        };
         let stats = ServerStats { index, workers: 3, cores: vec![core], ..ServerStats::default() };
         let text = text(&stats);
         for line in [
             "cores  1, and 3 workers",
             "sessions  4",
-            "items  99",
-            "memory  1.00 MiB of 1.00 GiB",
+            "items  8192",
+            "memory  1.00 MiB used, 3.00 MiB idle in free nodes: 4.00 MiB of 1.00 GiB held",
+            "an item  128.0 B on average; leaves are 57 % full",
+            "levels  3 in the first of 1 layers",
+            "in blocks  768 KiB",
             "look-ups  70 in 7 bursts",
             "scans  3: 0 short pages",
             "workers busy  2",
-            "get     1.23k         5         -",
+            "scan     1.23k         5         -",
         ] {
             assert!(text.lines().any(|found| found.trim_start().starts_with(line)), "{line} is not in\n{text}");
         }

@@ -13,7 +13,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
 use super::Watched;
-use super::human::{count, time, uptime};
+use super::human::{bytes, count, time, uptime};
 use super::lines::{Column, whole};
 use super::poll::DEADLINE;
 use super::screen::Screen;
@@ -22,7 +22,7 @@ use super::view::{GRAPH_ROWS, cores_of, draw_graph, draw_keys, draw_memory, draw
 /// Minimum time between two samples for computing rates, in microseconds.
 const SPAN_MICROS_MIN: u64 = 1000;
 /// The handlers whose requests count as operations: the others are questions about the server.
-const OPERATIONS: [&str; 6] = ["get", "put", "delete", "scan", "long-scan", "count"];
+const OPERATIONS: [&str; 5] = ["operate", "scan", "long-scan", "count", "delete-range"];
 
 /// An index, or one core of its server, over one interval.
 #[derive(Debug, Clone)]
@@ -80,17 +80,22 @@ fn micros(latency: &Latency, percent: f64) -> String {
     format!("{:.2}", latency.percentile(percent).as_nanos() as f64 / 1000.0)
 }
 
-const COLUMNS: [Column<Figures>; 13] = [
+fn mebibytes(bytes: u64) -> String {
+    format!("{:.1}", bytes as f64 / f64::from(1 << 20))
+}
+
+const COLUMNS: [Column<Figures>; 14] = [
     ("ops/s", |figures| whole(ServerStats::rate(figures))),
-    ("get/s", |figures| whole(figures.rate_of("get"))),
-    ("put/s", |figures| whole(figures.rate_of("put"))),
-    ("delete/s", |figures| whole(figures.rate_of("delete"))),
+    ("get/s", |figures| whole(figures.per_second(|service| service.gets))),
+    ("put/s", |figures| whole(figures.per_second(|service| service.puts))),
+    ("delete/s", |figures| whole(figures.per_second(|service| service.deletes))),
     ("scan/s", |figures| whole(figures.per_second(|service| service.scans))),
     ("scanned/s", |figures| whole(figures.per_second(|service| service.items))),
     ("busy", |figures| figures.service.0.in_progress.to_string()),
-    ("p50_us", |figures| micros(&figures.latency("get"), 50.0)),
-    ("p99_us", |figures| micros(&figures.latency("get"), 99.0)),
-    ("mem_MiB", |figures| format!("{:.1}", figures.index.memory_bytes as f64 / f64::from(1 << 20))),
+    ("p50_us", |figures| micros(&figures.latency("operate"), 50.0)),
+    ("p99_us", |figures| micros(&figures.latency("operate"), 99.0)),
+    ("mem_MiB", |figures| mebibytes(figures.index.memory_bytes)),
+    ("idle_MiB", |figures| mebibytes(figures.index.idle_bytes)),
     ("items", |figures| figures.index.items.to_string()),
     ("nodes", |figures| figures.index.nodes().to_string()),
     ("sessions", |figures| figures.sessions.to_string()),
@@ -177,17 +182,19 @@ fn draw_totals(frame: &mut Frame<'_>, area: Rect, figures: &Figures) {
         let parts = figures.into_iter().flat_map(|(name, value)| [label(name), Span::from(value).bold()]);
         frame.render_widget(Paragraph::new(Line::from(parts.collect::<Vec<_>>())), area);
     };
-    let get = figures.latency("get");
-    let [p50, p99] = [50.0, 99.0].map(|percent| time(get.percentile(percent)));
+    let operate = figures.latency("operate");
+    let [p50, p99] = [50.0, 99.0].map(|percent| time(operate.percentile(percent)));
     let rate = format!("{}/s", count(ServerStats::rate(figures)));
-    line(rates, vec![("operations ", rate), ("  get p50 ", p50), ("  p99 ", p99)]);
+    line(rates, vec![("operations ", rate), ("  of one key p50 ", p50), ("  p99 ", p99)]);
     let begun = format!("{}/s", count(figures.per_second(|service| service.scans)));
     let items = format!("{}/s", count(figures.per_second(|service| service.items)));
     let busy = format!("{} of {}", figures.service.0.in_progress, figures.workers);
     line(scans, vec![("scans ", begun), ("  their items ", items), ("  workers busy ", busy)]);
     let (items, nodes) = (count(figures.index.items as f64), count(figures.index.nodes() as f64));
-    line(store, vec![("items ", items), ("  nodes ", nodes), ("  sessions ", figures.sessions.to_string())]);
-    draw_memory(frame, memory, figures.index.memory_bytes, figures.index.memory_bytes_max);
+    let idle = bytes(figures.index.idle_bytes);
+    let sessions = figures.sessions.to_string();
+    line(store, vec![("items ", items), ("  nodes ", nodes), ("  idle ", idle), ("  sessions ", sessions)]);
+    draw_memory(frame, memory, figures.index.held_bytes(), figures.index.memory_bytes_max);
 }
 
 fn draw_handlers(frame: &mut Frame<'_>, area: Rect, figures: &Figures) {
@@ -205,11 +212,12 @@ fn draw_handlers(frame: &mut Frame<'_>, area: Rect, figures: &Figures) {
 fn draw_cores(frame: &mut Frame<'_>, area: Rect, cores: &[Figures]) {
     let rows = cores.iter().enumerate().map(|(number, core)| {
         let mut cells = vec![number.to_string(), count(ServerStats::rate(core))];
-        cells.extend(["get", "put", "delete"].map(|name| count(core.rate_of(name))));
-        cells.extend([core.sessions.to_string(), time(core.latency("get").percentile(99.0))]);
+        let counters: [fn(&ServiceStats) -> u64; 3] = [|now| now.gets, |now| now.puts, |now| now.deletes];
+        cells.extend(counters.map(|counter| count(core.per_second(counter))));
+        cells.extend([core.sessions.to_string(), time(core.latency("operate").percentile(99.0))]);
         cells
     });
-    let heading = ["core", "total/s", "get/s", "put/s", "delete/s", "sessions", "get p99"];
+    let heading = ["core", "total/s", "get/s", "put/s", "delete/s", "sessions", "p99"];
     frame.render_widget(table("by core", heading, rows.collect()), area);
 }
 
@@ -227,16 +235,19 @@ mod tests {
         // Up to 1 us.
         counts[3] = gets;
         let latency = Latency { counts, sum_nanos: 700 * gets };
-        let get = HandlerFigures { name: "get".into(), requests: gets, latency, ..HandlerFigures::default() };
+        let operate = HandlerFigures { name: "operate".into(), requests: gets, latency, ..HandlerFigures::default() };
+        let removal = HandlerFigures { name: "delete-range".into(), requests: gets / 500, ..HandlerFigures::default() };
         let scan = HandlerFigures { name: "long-scan".into(), requests: gets / 100, ..HandlerFigures::default() };
         let service = ServiceStats { gets, scans: gets / 100, items: gets, in_progress: 1, ..ServiceStats::default() };
-        let core = CoreStats { core: 0, sessions: 2, service, handlers: vec![get, scan] };
+        let core = CoreStats { core: 0, sessions: 2, service, handlers: vec![operate, scan, removal] };
         let index = IndexFigures {
             items: 1400,
             memory_bytes: 8 << 20,
             memory_bytes_max: 1 << 30,
+            idle_bytes: 2 << 20,
             interior_nodes: 3,
             leaves: [1, 0, 60],
+            ..IndexFigures::default()
         };
         let cores = vec![core.clone(), core];
         ServerStats { incarnation, uptime_micros, workers: 4, index, cores, ..ServerStats::default() }
@@ -262,13 +273,14 @@ mod tests {
             assert!(found, "{parts:?} is in no line of\n{}", rows.join("\n"));
         };
         has(&["shm:index", "ordered index", "2 cores", "4 workers", "up 3s"]);
-        has(&["operations 6.06k/s", "get p50 750 ns"]);
+        has(&["operations 6.07k/s", "of one key p50 750 ns"]);
         has(&["scans 60/s", "their items 6.00k/s", "workers busy 2 of 4"]);
-        has(&["items 1.40k", "nodes 64", "sessions 4"]);
-        has(&["memory 8.00 MiB of 1.00 GiB"]);
-        has(&["get", "6.00k", "750 ns"]);
+        has(&["items 1.40k", "nodes 64", "idle 2.00 MiB", "sessions 4"]);
+        has(&["memory 10.0 MiB of 1.00 GiB"]);
+        has(&["operate", "6.00k", "750 ns"]);
+        has(&["delete-range", "12"]);
         has(&["long-scan", "60"]);
-        has(&["0 ", "3.03k", "3.00k"]);
+        has(&["0 ", "3.04k", "3.00k"]);
         for (width, height) in [(1, 1), (2, 40), (200, 2), (33, 11), (300, 100)] {
             assert_eq!(drawn(&screen, width, height).len(), usize::from(height));
         }
@@ -281,8 +293,8 @@ mod tests {
         let (heading, line) = (lines::heading::<ServerStats>(), lines::interval::<ServerStats>(&figures));
         assert_eq!(heading.len(), line.len(), "columns stay below their headings");
         let numbers: Vec<&str> = line.split_whitespace().collect();
-        assert_eq!(numbers[..7], ["6060", "6000", "0", "0", "60", "6000", "2"]);
-        assert_eq!(numbers[9..], ["8.0", "1400", "64", "4"]);
+        assert_eq!(numbers[..7], ["6072", "6000", "0", "0", "60", "6000", "2"], "removals of ranges are operations");
+        assert_eq!(numbers[9..], ["8.0", "2.0", "1400", "64", "4"]);
         let json = lines::as_json::<ServerStats>(&figures);
         assert!(json["get/s"] == 6000.0 && json["nodes"] == 64.0, "{json}");
         assert!(server(8, 3_000_000, 7000).figures(&before).is_none(), "another process");

@@ -38,7 +38,7 @@ impl<const KEY: usize> Map<KEY> for BTreeMap<[u8; KEY], u64> {
 /// `scc::TreeIndex`, a B+ tree.
 pub(super) struct Scc<const KEY: usize>(pub scc::TreeIndex<[u8; KEY], u64>);
 
-impl<const KEY: usize> Map<KEY> for Scc<KEY> {
+impl<const KEY: usize> Map<KEY> for &Scc<KEY> {
     #[inline(always)]
     fn get(&self, key: &[u8; KEY]) -> Option<u64> {
         self.0.peek_with(key, |_, value| *value)
@@ -67,7 +67,7 @@ mod rivals {
     /// `crossbeam_skiplist::SkipMap`.
     pub struct SkipMap<const KEY: usize>(pub crossbeam_skiplist::SkipMap<[u8; KEY], u64>);
 
-    impl<const KEY: usize> Map<KEY> for SkipMap<KEY> {
+    impl<const KEY: usize> Map<KEY> for &SkipMap<KEY> {
         #[inline(always)]
         fn get(&self, key: &[u8; KEY]) -> Option<u64> {
             self.0.get(key).map(|entry| *entry.value())
@@ -87,7 +87,7 @@ mod rivals {
     /// `masstree`, with values in its nodes.
     pub struct Masstree(pub masstree::MassTree15Inline<u64>);
 
-    impl<const KEY: usize> Map<KEY> for Masstree {
+    impl<const KEY: usize> Map<KEY> for &Masstree {
         #[inline(always)]
         fn get(&self, key: &[u8; KEY]) -> Option<u64> {
             self.0.get_with_guard(key, &self.0.guard())
@@ -114,7 +114,7 @@ mod rivals {
     /// `congee`, an adaptive radix tree. Its keys have 8 bytes.
     pub struct Congee(pub congee::U64Congee<usize>);
 
-    impl Map<NUMBER_BYTES> for Congee {
+    impl Map<NUMBER_BYTES> for &Congee {
         #[inline(always)]
         fn get(&self, key: &[u8; NUMBER_BYTES]) -> Option<u64> {
             self.0.get(u64::from_be_bytes(*key), &congee::epoch::pin()).map(|value| value as u64)

@@ -42,6 +42,8 @@ pub enum System {
     IndexWith(Limit),
     /// `std::collections::BTreeMap`: for one thread only.
     BTreeMap,
+    /// The same, whose allocator asks for huge pages as ours does.
+    BTreeMapHuge,
     /// `scc::TreeIndex`.
     Scc,
     /// `crossbeam_skiplist::SkipMap`.
@@ -52,13 +54,15 @@ pub enum System {
     Congee,
 }
 
-/// The vector instructions that an index may use in its interior nodes.
+/// What an index does without.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Limit {
     /// SSE4.2 and not AVX-512.
     Sse42,
-    /// None.
+    /// No vector instructions in its interior nodes.
     Scalar,
+    /// Huge pages.
+    SmallPages,
 }
 
 impl System {
@@ -75,7 +79,9 @@ impl System {
             System::Index => "Dunlin",
             System::IndexWith(Limit::Sse42) => "Dunlin without AVX-512",
             System::IndexWith(Limit::Scalar) => "Dunlin without vectors in interior nodes",
+            System::IndexWith(Limit::SmallPages) => "Dunlin without huge pages",
             System::BTreeMap => "BTreeMap",
+            System::BTreeMapHuge => "BTreeMap in huge pages",
             System::Scc => "scc TreeIndex",
             System::SkipMap => "crossbeam-skiplist",
             System::Masstree => "masstree",
@@ -97,6 +103,11 @@ impl System {
     /// Whether it is an index, whatever its settings.
     pub fn is_ours(self) -> bool {
         matches!(self, System::Index | System::IndexWith(_))
+    }
+
+    /// Whether several threads may use it at once.
+    pub fn is_concurrent(self) -> bool {
+        !matches!(self, System::BTreeMap | System::BTreeMapHuge)
     }
 
     /// Upper bound of its memory for an item, in bytes, to check beforehand whether there is enough.
@@ -131,6 +142,13 @@ pub enum Beside {
     WriterElsewhere,
 }
 
+impl Beside {
+    /// Whether the second thread leaves another map behind than it found.
+    fn changes_the_map(self) -> bool {
+        matches!(self, Beside::Writer | Beside::WriterElsewhere)
+    }
+}
+
 /// A load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpsCase {
@@ -153,6 +171,8 @@ pub struct IndexOps {
     pub items: u64,
     /// The loads.
     pub cases: Vec<OpsCase>,
+    /// Loads of a `BTreeMap` in the same process, whose rounds alternate with those of an index; none if empty.
+    pub reference: Vec<OpsCase>,
     /// Number of runs of each.
     pub runs: usize,
     /// Length of one measured run.
@@ -164,6 +184,15 @@ pub struct IndexOps {
 /// The result.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct OpsFigures {
+    /// The figures of the map.
+    pub own: MapFigures,
+    /// Those of the `BTreeMap` beside it.
+    pub reference: Option<MapFigures>,
+}
+
+/// The figures of a map.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct MapFigures {
     /// For each load, operations per second in each run.
     pub rates: Vec<Vec<f64>>,
     /// Resident bytes that each item added once all were stored.
@@ -316,6 +345,13 @@ impl Role for IndexOps {
     type Output = OpsFigures;
     type Error = BenchError;
 
+    fn environment(&self) -> Vec<(&'static str, &'static str)> {
+        match self.system {
+            System::BTreeMapHuge => vec![("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")],
+            _ => Vec::new(),
+        }
+    }
+
     fn run(self, control: &Control<Self>) -> Result<OpsFigures, BenchError> {
         pin(self.cores.server)?;
         match self.shape {
@@ -335,7 +371,7 @@ impl Measure<'_, Numbers> {
     fn of_numbers(&self) -> Result<OpsFigures, BenchError> {
         #[cfg(feature = "rivals")]
         if self.ops.system == System::Congee {
-            return self.of_map(maps::Congee(congee::U64Congee::new()));
+            return self.of_shared(maps::Congee(congee::U64Congee::new()));
         }
         self.of_any()
     }
@@ -350,12 +386,17 @@ impl<K> Measure<'_, K> {
             System::Index => self.of_index(Vectors::best()),
             System::IndexWith(Limit::Sse42) => self.of_index(Vectors::Sse42),
             System::IndexWith(Limit::Scalar) => self.of_index(Vectors::Scalar),
-            System::BTreeMap => self.of_map(BTreeMap::new()),
-            System::Scc => self.of_map(maps::Scc(scc::TreeIndex::new())),
+            System::IndexWith(Limit::SmallPages) => {
+                let doing = LabError::io("turn huge pages off for this process".to_owned());
+                rustix::thread::disable_transparent_huge_pages(true).map_err(|why| doing(why.into()))?;
+                self.of_index(Vectors::best())
+            }
+            System::BTreeMap | System::BTreeMapHuge => self.of_btree(),
+            System::Scc => self.of_shared(maps::Scc(scc::TreeIndex::new())),
             #[cfg(feature = "rivals")]
-            System::SkipMap => self.of_map(maps::SkipMap(crossbeam_skiplist::SkipMap::new())),
+            System::SkipMap => self.of_shared(maps::SkipMap(crossbeam_skiplist::SkipMap::new())),
             #[cfg(feature = "rivals")]
-            System::Masstree => self.of_map(maps::Masstree(masstree::MassTree15Inline::new())),
+            System::Masstree => self.of_shared(maps::Masstree(masstree::MassTree15Inline::new())),
             other => Err(BenchError::OtherSystem {
                 system: other.name(),
                 why: "not in this build, or not for these keys".into(),
@@ -363,21 +404,60 @@ impl<K> Measure<'_, K> {
         }
     }
 
-    fn of_map<M: Map<KEY>, const KEY: usize>(&self, map: M) -> Result<OpsFigures, BenchError>
+    fn of_btree<const KEY: usize>(&self) -> Result<OpsFigures, BenchError>
     where
         K: Keys<KEY>,
     {
         // The process ends after this measurement: freeing the items one by one would take as long as storing them.
-        let mut map = ManuallyDrop::new(map);
+        let mut map = ManuallyDrop::new(BTreeMap::<[u8; KEY], u64>::new());
         let mut table = Other { map: &mut *map, keys: &self.keys };
         let (bytes_per_item, load_rate) = self.load(&mut table, |_| true)?;
-        let rates = self.runs(|case| match case.beside {
-            Beside::Nothing => self.alone(&mut table, case, 1),
-            _ => {
-                Err(BenchError::OtherSystem { system: self.ops.system.name(), why: "it is used by one thread".into() })
-            }
-        })?;
-        Ok(OpsFigures { rates, bytes_per_item, load_rate })
+        let mut rates = self.no_rates(&self.ops.cases);
+        for _ in 0..self.ops.runs {
+            self.round(
+                &self.ops.cases,
+                &mut rates,
+                |_| true,
+                |case| match case.beside {
+                    Beside::Nothing => self.alone(&mut table, case, 1),
+                    _ => Err(self.is_for_one_thread()),
+                },
+            )?;
+        }
+        Ok(OpsFigures { own: MapFigures { rates, bytes_per_item, load_rate }, reference: None })
+    }
+
+    /// A map of another crate that several threads may use.
+    fn of_shared<M: Sync, const KEY: usize>(&self, map: M) -> Result<OpsFigures, BenchError>
+    where
+        K: Keys<KEY>,
+        for<'m> &'m M: Map<KEY>,
+    {
+        let (map, keys) = (ManuallyDrop::new(map), &self.keys);
+        let (shared, mut first): (&M, &M) = (&map, &map);
+        let mut table = Other { map: &mut first, keys };
+        let (bytes_per_item, load_rate) = self.load(&mut table, |_| true)?;
+        let mut rates = self.no_rates(&self.ops.cases);
+        for _ in 0..self.ops.runs {
+            self.round(
+                &self.ops.cases,
+                &mut rates,
+                |_| true,
+                |case| match case.beside {
+                    Beside::Nothing => self.alone(&mut table, case, 1),
+                    Beside::Same => {
+                        let mut second = shared;
+                        self.both(&mut table, Other { map: &mut second, keys }, case)
+                    }
+                    _ => Err(self.is_for_one_thread()),
+                },
+            )?;
+        }
+        Ok(OpsFigures { own: MapFigures { rates, bytes_per_item, load_rate }, reference: None })
+    }
+
+    fn is_for_one_thread(&self) -> BenchError {
+        BenchError::OtherSystem { system: self.ops.system.name(), why: "it is not used in this way".into() }
     }
 
     fn of_index<const KEY: usize>(&self, vectors: Vectors) -> Result<OpsFigures, BenchError>
@@ -387,6 +467,10 @@ impl<K> Measure<'_, K> {
         let keys = &self.keys;
         // The experiment asks only for what this processor has.
         vectors.select();
+        let mut btree = ManuallyDrop::new(BTreeMap::<[u8; KEY], u64>::new());
+        let mut beside = Other { map: &mut *btree, keys };
+        let reference = &self.ops.reference;
+        let loaded = if reference.is_empty() { None } else { Some(self.load(&mut beside, |_| true)?) };
         let index = ManuallyDrop::new(new_index()?);
         let mut ours = Ours { index: &index, keys };
         let (bytes_per_item, load_rate) = self.load(&mut ours, |_| true)?;
@@ -403,7 +487,7 @@ impl<K> Measure<'_, K> {
         if has(&[Beside::WriterElsewhere]) {
             self.load(&mut Ours { index: &elsewhere, keys }, |_| true)?;
         }
-        let rates = self.runs(|case| match case.beside {
+        let mut measure = |case: &OpsCase| match case.beside {
             Beside::Nothing => self.alone(&mut Ours { index: &index, keys }, case, 1),
             Beside::Same => self.both(&mut Ours { index: &index, keys }, Ours { index: &index, keys }, case),
             Beside::Partition => {
@@ -414,8 +498,20 @@ impl<K> Measure<'_, K> {
             Beside::WriterElsewhere => {
                 self.beside_writer(&mut Ours { index: &index, keys }, Ours { index: &elsewhere, keys }, case)
             }
-        })?;
-        Ok(OpsFigures { rates, bytes_per_item, load_rate })
+        };
+        let IndexOps { cases, runs, .. } = self.ops;
+        let (mut rates, mut reference_rates) = (self.no_rates(cases), self.no_rates(reference));
+        for _ in 0..*runs {
+            self.round(reference, &mut reference_rates, |_| true, |case| self.alone(&mut beside, case, 1))?;
+            self.round(cases, &mut rates, |beside| !beside.changes_the_map(), &mut measure)?;
+        }
+        // Last: a writer leaves nodes that are less full.
+        for _ in 0..*runs {
+            self.round(cases, &mut rates, Beside::changes_the_map, &mut measure)?;
+        }
+        let reference =
+            loaded.map(|(bytes_per_item, load_rate)| MapFigures { rates: reference_rates, bytes_per_item, load_rate });
+        Ok(OpsFigures { own: MapFigures { rates, bytes_per_item, load_rate }, reference })
     }
 
     /// Stores the items that `is_wanted`, in random order. Returns the bytes of each, and how many were stored per
@@ -441,21 +537,27 @@ impl<K> Measure<'_, K> {
         Ok((resident_bytes()?.saturating_sub(before) as f64 / items, rate))
     }
 
-    /// All loads in turn, as often as there are runs.
-    fn runs(&self, mut measure: impl FnMut(&OpsCase) -> Result<f64, BenchError>) -> Result<Vec<Vec<f64>>, BenchError> {
-        let IndexOps { cases, runs, .. } = self.ops;
-        let mut rates: Vec<Vec<f64>> = cases.iter().map(|_| Vec::new()).collect();
-        for _ in 0..*runs {
-            for (case, rates) in cases.iter().zip(&mut rates) {
-                let rate = measure(case)?;
-                self.control.live(Metric::Operations, rate);
-                rates.push(rate);
-                if self.control.stopping() {
-                    return Err(LabError::Interrupted.into());
-                }
+    fn no_rates(&self, cases: &[OpsCase]) -> Vec<Vec<f64>> {
+        cases.iter().map(|_| Vec::new()).collect()
+    }
+
+    /// All loads that are wanted, one after the other. Adds the rate of each.
+    fn round(
+        &self,
+        cases: &[OpsCase],
+        rates: &mut [Vec<f64>],
+        is_wanted: impl Fn(Beside) -> bool,
+        mut measure: impl FnMut(&OpsCase) -> Result<f64, BenchError>,
+    ) -> Result<(), BenchError> {
+        for (case, rates) in cases.iter().zip(rates).filter(|(case, _)| is_wanted(case.beside)) {
+            let rate = measure(case)?;
+            self.control.live(Metric::Operations, rate);
+            rates.push(rate);
+            if self.control.stopping() {
+                return Err(LabError::Interrupted.into());
             }
         }
-        Ok(rates)
+        Ok(())
     }
 
     /// The rate of one thread.
@@ -590,16 +692,16 @@ mod tests {
 
     #[test]
     fn every_map_finds_what_it_was_given() {
-        agrees(&Numbers, &mut maps::Scc(scc::TreeIndex::new()));
-        agrees(&Paths::new(), &mut maps::Scc(scc::TreeIndex::new()));
+        agrees(&Numbers, &mut &maps::Scc(scc::TreeIndex::new()));
+        agrees(&Paths::new(), &mut &maps::Scc(scc::TreeIndex::new()));
         #[cfg(feature = "rivals")]
         {
-            agrees(&Numbers, &mut maps::SkipMap(crossbeam_skiplist::SkipMap::new()));
-            agrees(&Paths::new(), &mut maps::SkipMap(crossbeam_skiplist::SkipMap::new()));
-            agrees(&Numbers, &mut maps::Masstree(masstree::MassTree15Inline::new()));
+            agrees(&Numbers, &mut &maps::SkipMap(crossbeam_skiplist::SkipMap::new()));
+            agrees(&Paths::new(), &mut &maps::SkipMap(crossbeam_skiplist::SkipMap::new()));
+            agrees(&Numbers, &mut &maps::Masstree(masstree::MassTree15Inline::new()));
             // See [`System::does`].
-            finds(&Paths::new(), &mut maps::Masstree(masstree::MassTree15Inline::new()));
-            agrees(&Numbers, &mut maps::Congee(congee::U64Congee::new()));
+            finds(&Paths::new(), &mut &maps::Masstree(masstree::MassTree15Inline::new()));
+            agrees(&Numbers, &mut &maps::Congee(congee::U64Congee::new()));
         }
         index_agrees(&Numbers);
         index_agrees(&Paths::new());
