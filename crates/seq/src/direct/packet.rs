@@ -93,6 +93,41 @@ impl Kind {
     }
 }
 
+/// The first eight bytes of a packet as one word: equal words are equal headers, so one comparison checks all of it.
+#[inline]
+pub(super) const fn start(kind: Kind, incarnation: u32) -> u64 {
+    let of_format = u32::from_le_bytes([MAGIC[0], MAGIC[1], VERSION, kind as u8]);
+    of_format as u64 | (incarnation as u64) << 32
+}
+
+/// The [`start`], the tag and the data of a packet with four bytes of data; `None` if it has any other length.
+#[inline]
+pub(super) fn split_short(bytes: &[u8]) -> Option<(u64, u64, u32)> {
+    let bytes: &[u8; SHORT_BYTES] = bytes.try_into().ok()?;
+    let word = |at: usize| Some(u64::from_le_bytes(bytes[at..at + 8].try_into().ok()?));
+    Some((word(0)?, word(8)?, u32::from_le_bytes(bytes[16..].try_into().ok()?)))
+}
+
+/// Writes the first 16 bytes, as whole words: bytes that were written one by one are slow to read as words.
+#[inline]
+pub(super) fn write_start(to: &mut Bytes, start: u64, tag: u64) {
+    to[..8].copy_from_slice(&start.to_le_bytes());
+    to[8..16].copy_from_slice(&tag.to_le_bytes());
+}
+
+/// Writes the rest. A packet with four bytes of data has the lower ones.
+#[inline]
+pub(super) fn write_data(to: &mut Bytes, data: u64) {
+    to[16..].copy_from_slice(&data.to_le_bytes());
+}
+
+/// Makes a packet one of another kind, and returns its length.
+#[inline]
+pub(super) fn change_kind(to: &mut Bytes, kind: Kind) -> usize {
+    to[3] = kind as u8;
+    kind.len()
+}
+
 impl Packet {
     /// Its encoded length in bytes.
     #[inline]
@@ -104,12 +139,8 @@ impl Packet {
     /// Encodes it, and returns the length.
     #[inline]
     pub fn write(&self, to: &mut Bytes) -> usize {
-        to[..2].copy_from_slice(&MAGIC);
-        to[2] = VERSION;
-        to[3] = self.kind as u8;
-        to[4..8].copy_from_slice(&self.incarnation.to_le_bytes());
-        to[8..16].copy_from_slice(&self.tag.to_le_bytes());
-        to[16..].copy_from_slice(&self.data.to_le_bytes());
+        write_start(to, start(self.kind, self.incarnation), self.tag);
+        write_data(to, self.data);
         self.kind.len()
     }
 
