@@ -7,7 +7,7 @@ use dunlin_net::poll::{Idle, PollPolicy, sleep_time};
 use dunlin_net::transport::RX_BURST;
 use dunlin_net::{Addr, NetError, PeerHealth, Route, Transport, TxPacket};
 
-use super::packet::{self, Bytes, Kind, LONG_BYTES, Packet, Refusal, SHORT_BYTES};
+use super::packet::{self, Kind, Packet, Refusal, SHORT_BYTES, Words};
 use crate::counter::NUMBERS_END;
 use crate::mutation::{Mutation, is_planted};
 
@@ -313,7 +313,7 @@ pub struct DirectClient<T> {
     /// The call that asks a server for its name. Until it has that, no other is sent.
     introducer: Option<Again>,
     /// Packets to be sent.
-    packets: Box<[Bytes; RX_BURST]>,
+    packets: Box<[Words; RX_BURST]>,
     /// The expected upper half.
     guess: u32,
     /// The latest epoch that a server has named; 0 for none.
@@ -399,7 +399,7 @@ impl<T: Transport> DirectClient<T> {
             fresh: Vec::with_capacity(config.calls_max),
             again: Vec::with_capacity(config.calls_max),
             introducer: None,
-            packets: Box::new([[0; LONG_BYTES]; RX_BURST]),
+            packets: Box::new([Words::default(); RX_BURST]),
             guess: 0,
             epoch: 0,
             floor: 0,
@@ -440,10 +440,10 @@ impl<T: Transport> DirectClient<T> {
     #[inline]
     pub fn poll(&mut self, mut done: impl FnMut(u64, Result<u64, DirectError>)) -> usize {
         let now = self.transport.now();
-        // What has arrived comes first, so that the calls that it lets begin are sent together. If nothing is in
-        // flight, there is nothing to wait for.
+        // Few calls wait for what has arrived, so that they are sent together with those that it lets begin. If nothing
+        // is in flight, there is nothing to wait for.
         let is_idle = self.fresh.len() == self.in_progress;
-        if is_idle && !self.fresh.is_empty() {
+        if self.fresh.len() >= ENOUGH || (is_idle && !self.fresh.is_empty()) {
             self.send(now);
         }
         let mut count = self.receive(now, &mut done);
@@ -638,20 +638,23 @@ impl<T: Transport> DirectClient<T> {
         let course = self.sent(now);
         let start = packet::start(Kind::Ask, named);
         for places in self.fresh.chunks(RX_BURST) {
-            let mut packets = ArrayVec::<TxPacket<'_>, RX_BURST>::new();
-            for (place, bytes) in places.iter().zip(self.packets.iter_mut()) {
-                let slot = &mut self.slots[*place as usize];
+            let (slots, courses) = (&mut self.slots, &mut self.courses);
+            let prepare = |(place, words): (&u32, &mut Words)| {
+                let slot = &mut slots[*place as usize];
                 (slot.floor, slot.guess, slot.named) = (floor, guess, named);
-                self.courses[*place as usize] = course;
-                packet::write_start(bytes, start, slot.tag);
-                packet::write_data(bytes, guess.into());
-                if let Some(route) = server.route {
-                    packets.push(TxPacket { route, header: &bytes[..SHORT_BYTES], payload: &[] });
-                }
+                courses[*place as usize] = course;
+                *words = packet::words(start, slot.tag, guess.into());
+            };
+            places.iter().zip(self.packets.iter_mut()).for_each(prepare);
+            if let Some(route) = server.route {
+                let headers = self.packets[..places.len()].iter().map(|words| &words.as_flattened()[..SHORT_BYTES]);
+                // Extended in place: what is collected is copied, with all its empty room.
+                let mut packets = ArrayVec::<TxPacket<'_>, RX_BURST>::new();
+                packets.extend(headers.map(|header| TxPacket { route, header, payload: &[] }));
+                self.transport.tx_burst(&packets);
+                // Each burst leaves by itself, so that the server works on one while this client works on another.
+                self.transport.tx_flush();
             }
-            self.transport.tx_burst(&packets);
-            // Each burst leaves by itself, so that the server works on one while this client works on another.
-            self.transport.tx_flush();
         }
         self.stats.attempts += self.fresh.len() as u64;
         self.fresh.clear();
@@ -740,14 +743,15 @@ impl<T: Transport> DirectClient<T> {
     /// Sends attempts to the present server: at most [`RX_BURST`].
     fn transmit(&mut self, places: &[u32]) {
         let server = &self.servers[self.at];
-        let mut packets = ArrayVec::<TxPacket<'_>, RX_BURST>::new();
-        for (place, bytes) in places.iter().zip(self.packets.iter_mut()) {
+        for (place, words) in places.iter().zip(self.packets.iter_mut()) {
             let Slot { tag, guess, named, .. } = self.slots[*place as usize];
-            let len = Packet { kind: Kind::Ask, incarnation: named, tag, data: guess.into() }.write(bytes);
-            if let Some(route) = server.route {
-                packets.push(TxPacket { route, header: &bytes[..len], payload: &[] });
-            }
+            *words = packet::words(packet::start(Kind::Ask, named), tag, guess.into());
         }
+        let sent = self.packets[..places.len()].iter().map(|words| &words.as_flattened()[..SHORT_BYTES]);
+        let packets: ArrayVec<TxPacket<'_>, RX_BURST> = match server.route {
+            Some(route) => sent.map(|header| TxPacket { route, header, payload: &[] }).collect(),
+            None => ArrayVec::new(),
+        };
         self.stats.attempts += places.len() as u64;
         self.transport.tx_burst(&packets);
         self.transport.tx_flush();

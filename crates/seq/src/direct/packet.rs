@@ -88,7 +88,7 @@ impl Kind {
     }
 
     #[inline]
-    fn len(self) -> usize {
+    pub(super) fn len(self) -> usize {
         if matches!(self, Kind::Full | Kind::Hello | Kind::Epoch) { LONG_BYTES } else { SHORT_BYTES }
     }
 }
@@ -108,24 +108,13 @@ pub(super) fn split_short(bytes: &[u8]) -> Option<(u64, u64, u32)> {
     Some((word(0)?, word(8)?, u32::from_le_bytes(bytes[16..].try_into().ok()?)))
 }
 
-/// Writes the first 16 bytes, as whole words: bytes that were written one by one are slow to read as words.
-#[inline]
-pub(super) fn write_start(to: &mut Bytes, start: u64, tag: u64) {
-    to[..8].copy_from_slice(&start.to_le_bytes());
-    to[8..16].copy_from_slice(&tag.to_le_bytes());
-}
+/// An encoded packet as words, which are written whole: bytes that were written one by one are slow to read as words.
+pub(super) type Words = [[u8; 8]; LONG_BYTES / 8];
 
-/// Writes the rest. A packet with four bytes of data has the lower ones.
+/// A packet of its [`start`], tag and data.
 #[inline]
-pub(super) fn write_data(to: &mut Bytes, data: u64) {
-    to[16..].copy_from_slice(&data.to_le_bytes());
-}
-
-/// Makes a packet one of another kind, and returns its length.
-#[inline]
-pub(super) fn change_kind(to: &mut Bytes, kind: Kind) -> usize {
-    to[3] = kind as u8;
-    kind.len()
+pub(super) fn words(start: u64, tag: u64, data: u64) -> Words {
+    [start.to_le_bytes(), tag.to_le_bytes(), data.to_le_bytes()]
 }
 
 impl Packet {
@@ -139,8 +128,7 @@ impl Packet {
     /// Encodes it, and returns the length.
     #[inline]
     pub fn write(&self, to: &mut Bytes) -> usize {
-        write_start(to, start(self.kind, self.incarnation), self.tag);
-        write_data(to, self.data);
+        to.copy_from_slice(words(start(self.kind, self.incarnation), self.tag, self.data).as_flattened());
         self.kind.len()
     }
 

@@ -8,12 +8,14 @@ use dunlin_net::poll::{Idle, PollPolicy, sleep_time};
 use dunlin_net::transport::RX_BURST;
 use dunlin_net::{Addr, BootClock, Route, Transport, TxPacket};
 
-use super::packet::{self, Bytes, Kind, LONG_BYTES, Packet, Refusal, SHORT_BYTES};
+use super::packet::{self, Bytes, Kind, LONG_BYTES, Packet, Refusal, Words};
 use super::peers::Peers;
 use crate::counter::{Counter, Unavailable};
 use crate::mutation::{Mutation, is_planted};
 use crate::service::Batching;
 
+/// No way to a client.
+const NOWHERE: Route = Route(u32::MAX);
 /// Maximum number of send queues of a server.
 pub const QUEUES_MAX: usize = 16;
 /// Empty turns between two readings of the clock.
@@ -77,11 +79,15 @@ pub struct DirectServerStats {
     pub peers: u64,
 }
 
-/// A request to be answered. The start of its answer is written already, as if the guess were right.
+/// A request to be answered.
 #[derive(Clone, Copy)]
 struct Asked {
+    tag: u64,
+    /// Where the answer goes.
     route: Route,
     guess: u32,
+    /// What it named.
+    named: u32,
 }
 
 /// The sender of a packet.
@@ -115,7 +121,7 @@ pub struct DirectServer<T> {
     peers: Peers,
     /// The requests of a burst, and the answers to them.
     asked: Box<[Asked; RX_BURST]>,
-    answers: Box<[Bytes; RX_BURST]>,
+    answers: Box<[Words; RX_BURST]>,
     /// Bursts of answers.
     bursts: u64,
     stats: DirectServerStats,
@@ -157,8 +163,8 @@ impl<T: Transport> DirectServer<T> {
         let boot_clock = queues[0].boot_clock();
         let peers = Peers::new(queues.len(), config.peers_max);
         let stats = DirectServerStats::default();
-        let asked = Box::new([Asked { route: Route(0), guess: 0 }; RX_BURST]);
-        let answers = Box::new([[0; LONG_BYTES]; RX_BURST]);
+        let asked = Box::new([Asked { tag: 0, route: Route(0), guess: 0, named: 0 }; RX_BURST]);
+        let answers = Box::new([Words::default(); RX_BURST]);
         Ok(DirectServer { queues, counter, config, incarnation, boot_clock, peers, asked, answers, bursts: 0, stats })
     }
 
@@ -231,7 +237,7 @@ impl<T: Transport> DirectServer<T> {
             return 0;
         }
         let own = self.name().1;
-        let (ask, low) = (packet::start(Kind::Ask, own), packet::start(Kind::Low, own));
+        let ask = packet::start(Kind::Ask, own);
         let (mut asked, mut is_sorted, mut last) = (0, true, None);
         let mut others = ArrayVec::<u8, RX_BURST>::new();
         for i in 0..count {
@@ -246,8 +252,7 @@ impl<T: Transport> DirectServer<T> {
                 last = Some(route);
                 self.peers.has_asked(queue, route);
             }
-            packet::write_start(&mut self.answers[asked], low, tag);
-            self.asked[asked] = Asked { route, guess };
+            self.asked[asked] = Asked { tag, route, guess, named: own };
             asked += 1;
         }
         self.answer_all(queue, asked, is_sorted, self.config.rotate);
@@ -302,8 +307,7 @@ impl<T: Transport> DirectServer<T> {
                 self.stats.unsent += 1;
                 continue;
             };
-            packet::write_start(&mut self.answers[asked], packet::start(Kind::Low, incarnation), tag);
-            self.asked[asked] = Asked { route, guess: data as u32 };
+            self.asked[asked] = Asked { tag, route, guess: data as u32, named: incarnation };
             asked += 1;
         }
         // By the queue of the requests: routes for one burst are of that alone.
@@ -386,37 +390,37 @@ impl<T: Transport> DirectServer<T> {
         };
         let by = if rotate { self.bursts as usize % self.queues.len() } else { queue };
         self.bursts += 1;
-        let (mut number, mut wrong) = (drawn.start, 0);
-        let mut packets = ArrayVec::<TxPacket<'_>, RX_BURST>::new();
-        for (bytes, asked) in self.answers[some.clone()].iter_mut().zip(&self.asked[some]) {
-            let len = if number < drawn.end {
-                packet::write_data(bytes, number);
-                let is_right = (number >> 32) as u32 == asked.guess || is_planted(Mutation::WrongGuessAccepted);
-                number += 1;
-                if is_right {
-                    SHORT_BYTES
-                } else {
-                    wrong += 1;
-                    packet::change_kind(bytes, Kind::Full)
-                }
-            } else {
-                packet::write_data(bytes, why as u64);
-                packet::change_kind(bytes, Kind::Refused)
-            };
-            let route = if by == queue { Some(asked.route) } else { self.peers.route_by(queue, asked.route, by) };
-            if let Some(route) = route {
-                packets.push(TxPacket { route, header: &bytes[..len], payload: &[] });
+        if by != queue {
+            for asked in &mut self.asked[some.clone()] {
+                let route = self.peers.route_by(queue, asked.route, by);
+                self.stats.unsent += u64::from(route.is_none());
+                asked.route = route.unwrap_or(NOWHERE);
             }
         }
+        let (mut number, mut wrong) = (drawn.start, 0);
+        let answers = self.answers[some.clone()].iter_mut().zip(&self.asked[some]).map(|(words, asked)| {
+            let (kind, data) = if number < drawn.end {
+                let is_right = (number >> 32) as u32 == asked.guess || is_planted(Mutation::WrongGuessAccepted);
+                wrong += u64::from(!is_right);
+                number += 1;
+                (if is_right { Kind::Low } else { Kind::Full }, number - 1)
+            } else {
+                (Kind::Refused, why as u64)
+            };
+            *words = packet::words(packet::start(kind, asked.named), asked.tag, data);
+            TxPacket { route: asked.route, header: &words.as_flattened()[..kind.len()], payload: &[] }
+        });
+        // Extended in place: what is collected is copied, with all its empty room.
+        let mut packets = ArrayVec::<TxPacket<'_>, RX_BURST>::new();
+        packets.extend(answers);
         // Packets to one destination must be consecutive. Those of one client usually are.
         if !is_sorted || by != queue {
             packets.sort_by_key(|packet| packet.route);
         }
         self.queues[by].tx_burst(&packets);
         self.queues[by].tx_flush();
-        let (numbers, sent) = (drawn.end - drawn.start, packets.len() as u64);
+        let numbers = drawn.end - drawn.start;
         self.stats.draws += 1;
-        self.stats.unsent += count - sent;
         self.stats.numbers += numbers;
         self.stats.wrong_guesses += wrong;
         self.stats.refused += count - numbers;
