@@ -648,10 +648,15 @@ impl<T: Transport> DirectClient<T> {
             places.iter().zip(self.packets.iter_mut()).for_each(prepare);
             if let Some(route) = server.route {
                 let headers = self.packets[..places.len()].iter().map(|words| &words.as_flattened()[..SHORT_BYTES]);
-                // Extended in place: what is collected is copied, with all its empty room.
-                let mut packets = ArrayVec::<TxPacket<'_>, RX_BURST>::new();
-                packets.extend(headers.map(|header| TxPacket { route, header, payload: &[] }));
-                self.transport.tx_burst(&packets);
+                let packets = headers.map(|header| TxPacket { route, header, payload: &[] });
+                if places.len() == 1 {
+                    packets.for_each(|packet| self.transport.tx_burst(&[packet]));
+                } else {
+                    // Extended in place: what is collected is copied, with all its empty room.
+                    let mut burst = ArrayVec::<TxPacket<'_>, RX_BURST>::new();
+                    burst.extend(packets);
+                    self.transport.tx_burst(&burst);
+                }
                 // Each burst leaves by itself, so that the server works on one while this client works on another.
                 self.transport.tx_flush();
             }

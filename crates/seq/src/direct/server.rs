@@ -390,7 +390,8 @@ impl<T: Transport> DirectServer<T> {
         };
         let by = if rotate { self.bursts as usize % self.queues.len() } else { queue };
         self.bursts += 1;
-        if by != queue {
+        let is_moved = by != queue;
+        if is_moved {
             for asked in &mut self.asked[some.clone()] {
                 let route = self.peers.route_by(queue, asked.route, by);
                 self.stats.unsent += u64::from(route.is_none());
@@ -410,15 +411,20 @@ impl<T: Transport> DirectServer<T> {
             *words = packet::words(packet::start(kind, asked.named), asked.tag, data);
             TxPacket { route: asked.route, header: &words.as_flattened()[..kind.len()], payload: &[] }
         });
-        // Extended in place: what is collected is copied, with all its empty room.
-        let mut packets = ArrayVec::<TxPacket<'_>, RX_BURST>::new();
-        packets.extend(answers);
-        // Packets to one destination must be consecutive. Those of one client usually are.
-        if !is_sorted || by != queue {
-            packets.sort_by_key(|packet| packet.route);
+        let queue = &mut self.queues[by];
+        if count == 1 {
+            answers.for_each(|packet| queue.tx_burst(&[packet]));
+        } else {
+            // Extended in place: what is collected is copied, with all its empty room.
+            let mut packets = ArrayVec::<TxPacket<'_>, RX_BURST>::new();
+            packets.extend(answers);
+            // Packets to one destination must be consecutive. Those of one client usually are.
+            if !is_sorted || is_moved {
+                packets.sort_by_key(|packet| packet.route);
+            }
+            queue.tx_burst(&packets);
         }
-        self.queues[by].tx_burst(&packets);
-        self.queues[by].tx_flush();
+        queue.tx_flush();
         let numbers = drawn.end - drawn.start;
         self.stats.draws += 1;
         self.stats.numbers += numbers;

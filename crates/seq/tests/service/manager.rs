@@ -67,11 +67,7 @@ async fn more(reserve: &mut Coordinated<Manager>) -> Reserved {
 /// What happens to the entry.
 fn setbacks() -> [Transaction; 3] {
     let older = |epoch| CoordinatedOffice { epoch, reserved: RANGE }.encode();
-    [
-        Transaction::new().delete(PATH),
-        Transaction::new().set(PATH, older(1)),
-        Transaction::new().set(PATH, older(0)),
-    ]
+    [Transaction::new().delete(PATH), Transaction::new().set(PATH, older(1)), Transaction::new().set(PATH, older(0))]
 }
 
 #[test]
