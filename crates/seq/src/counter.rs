@@ -45,6 +45,10 @@ pub const RUN_MAX: u32 = 1 << 16;
 /// A term that never ends.
 pub const FOREVER: u64 = u64::MAX;
 
+/// This close to [`NUMBERS_END`], additions never pass it. A thread would have to stand still while so many numbers are
+/// drawn to add more than is left.
+const NEAR_THE_END: u64 = 1 << 40;
+
 /// Why no number is available now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Unavailable {
@@ -131,7 +135,26 @@ impl Counter {
     pub fn draw(&self, now: impl FnOnce() -> u64, count: u64) -> Result<Range<u64>, Unavailable> {
         self.check_term(now)?;
         let (end, room) = self.room();
+        if is_near_the_end(end, room) {
+            return self.draw_near_the_end(count);
+        }
         self.draw_within(end, count.min(room))
+    }
+
+    /// Draws while other threads may draw the last numbers: only what is left, and nothing else is lost.
+    #[cold]
+    fn draw_near_the_end(&self, count: u64) -> Result<Range<u64>, Unavailable> {
+        let mut first = self.next.0.load(Relaxed);
+        loop {
+            let count = count.min(NUMBERS_END.saturating_sub(first));
+            if count == 0 {
+                return Err(self.lack(NUMBERS_END));
+            }
+            match self.next.0.compare_exchange_weak(first, first + count, AcqRel, Relaxed) {
+                Ok(_) => return Ok(first..first + count),
+                Err(now) => first = now,
+            }
+        }
     }
 
     /// Draws one run for each of `lengths`, with one addition for all of them, and stores the first number of each in
@@ -147,16 +170,11 @@ impl Counter {
             return;
         }
         let (end, room) = self.room();
-        let mut total = 0;
-        for (length, first) in lengths.iter().zip(&mut *firsts) {
-            let length = u64::from(*length);
-            if total + length <= room {
-                *first = Ok(total);
-                total += length;
-            } else {
-                *first = Err(Unavailable::Dry);
-            }
+        if is_near_the_end(end, room) {
+            self.draw_runs_near_the_end(lengths, firsts);
+            return;
         }
+        let total = lay_out(lengths, room, firsts);
         let drawn = self.draw_within(end, total);
         for (length, first) in lengths.iter().zip(firsts) {
             *first = match (&drawn, *first) {
@@ -166,6 +184,22 @@ impl Counter {
                 (Ok(_), Err(_)) => Err(self.lack(end)),
                 (Err(why), _) => Err(*why),
             };
+        }
+    }
+
+    /// [`Counter::draw_near_the_end`] for runs.
+    #[cold]
+    fn draw_runs_near_the_end(&self, lengths: &[u32], firsts: &mut [Result<u64, Unavailable>]) {
+        let mut next = self.next.0.load(Relaxed);
+        loop {
+            let total = lay_out(lengths, NUMBERS_END.saturating_sub(next), firsts);
+            match self.next.0.compare_exchange_weak(next, next + total, AcqRel, Relaxed) {
+                Ok(_) => break,
+                Err(now) => next = now,
+            }
+        }
+        for first in firsts {
+            *first = first.map(|at| next + at).map_err(|_| self.lack(NUMBERS_END));
         }
     }
 
@@ -324,6 +358,27 @@ impl Counter {
     }
 }
 
+#[inline]
+fn is_near_the_end(end: u64, room: u64) -> bool {
+    end == NUMBERS_END && room <= NEAR_THE_END
+}
+
+/// Lays runs out one after the other as far as there is room: stores where each begins. Returns the length of all.
+#[inline]
+fn lay_out(lengths: &[u32], room: u64, firsts: &mut [Result<u64, Unavailable>]) -> u64 {
+    let mut total = 0;
+    for (length, first) in lengths.iter().zip(firsts) {
+        let length = u64::from(*length);
+        if total + length <= room {
+            *first = Ok(total);
+            total += length;
+        } else {
+            *first = Err(Unavailable::Dry);
+        }
+    }
+    total
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -355,6 +410,31 @@ mod tests {
         assert_eq!(counter.draw(NO_CLOCK, 1), Err(Unavailable::Exhausted));
         assert_eq!(runs(&counter, &[1]), [Err(Unavailable::Exhausted)]);
         assert_eq!(Counter::starting_at(NUMBERS_END).unwrap_err(), BadStart(NUMBERS_END));
+    }
+
+    /// Threads race for the last numbers: those of runs that do not fit are still there for shorter ones.
+    #[test]
+    fn of_the_last_numbers_none_is_lost() {
+        const LEFT: u64 = 40;
+        for _ in 0..2_000 {
+            let counter = Counter::starting_at(NUMBERS_END - LEFT).unwrap();
+            let barrier = std::sync::Barrier::new(2);
+            let draw = |length: u32| {
+                barrier.wait();
+                let mut had = 0;
+                while let Ok(_) = runs(&counter, &[length])[0] {
+                    had += u64::from(length);
+                }
+                had
+            };
+            let had: u64 = std::thread::scope(|scope| {
+                let other = scope.spawn(|| draw(7));
+                draw(5) + other.join().unwrap()
+            });
+            let rest = counter.draw(NO_CLOCK, LEFT).map_or(0, |range| range.end - range.start);
+            assert_eq!(had + rest, LEFT);
+            assert_eq!(counter.next(), NUMBERS_END);
+        }
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! `seq-sim`: Figure 4.16 of Kalia's thesis with its clients. 70 client threads on five machines ask 1 to 10 cores of a
 //! sequencer, which share a counter.
 //!
-//! First, the CPU time of a packet is measured on this machine over shared memory: of RPC by [`calibrate`], of Spec-S0
-//! by a server and a client that take turns on one thread. Then the same code runs on simulated hosts, which are charged
-//! that time. The network is 100 Gbit/s. The simulator models neither contention for the counter's cache line nor limits
+//! First, the CPU time of a packet is measured on this machine over shared memory, of RPC by [`calibrate`] and of Spec-S0
+//! in the same way: a server and a client take turns on one thread, and a quarter of the time of both counts for each
+//! packet sent or received. Then the same code runs on simulated hosts, which are charged that time. The network is 100 Gbit/s. The simulator models neither contention for the counter's cache line nor limits
 //! of PCIe and of a NIC's processors, which bound the paper's rates from six cores on.
 
 use std::cell::{Cell, RefCell};
@@ -13,8 +13,7 @@ use std::time::{Duration, Instant};
 
 use dunlin_lab::LabError;
 use dunlin_lab::report::{Metric, RowBuilder};
-use dunlin_net::Addr;
-use dunlin_net::shm::{ShmConfig, ShmTransport};
+use dunlin_net::{Addr, AnyTransport};
 use dunlin_rpc::EndpointConfig;
 use dunlin_seq::direct::{DirectClient, DirectConfig, DirectServer, DirectServerConfig};
 use dunlin_seq::{Batching, Client, ClientConfig, Counter, SeqService};
@@ -42,7 +41,8 @@ const TIME_MAX: u64 = 1_000_000;
 const SETTLING: u64 = 200_000;
 const SETTLINGS_MAX: usize = 1_000;
 /// Bursts whose times are measured, and measurements of each: the median counts.
-const BURSTS: [u32; 4] = [1, 4, 16, 32];
+const BURSTS: [u32; 4] = [1, 4, 16, CALLS_MAX as u32];
+const CALLS_MAX: usize = 32;
 const ROUNDS: usize = 2_001;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,8 +85,9 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
         format!("received {rx_burst_ns} + {rx_packet_ns} each, sent {tx_burst_ns} + {tx_packet_ns} each")
     };
     lab.note(format!(
-        "CPU time of a burst on this machine over shared memory, in nanoseconds, half of it counted as sent and half as \
-         received. RPC: {}. Spec-S0: {}.",
+        "CPU time of a burst on this machine over shared memory, in nanoseconds, client and server together, a quarter \
+         counted for each packet that one of them sends or receives. RPC: {}. Spec-S0: {}. That of RPC includes a task \
+         for each call, as its clients here have.",
         cost(&rpc),
         cost(&direct)
     ));
@@ -219,40 +220,40 @@ fn start_rpc(cluster: &mut Cluster, cores: u16, counter: &Arc<Counter>, tally: &
     Ok(())
 }
 
-/// The costs of Spec-S0 over shared memory: a client sends a burst, and the server's turn is timed.
+/// The costs of Spec-S0 over shared memory, measured as [`calibrate`] does it for RPC: all work at both ends, from the
+/// first call of a burst to the last number.
 fn calibrate_direct(at: &Addr) -> Result<CostModel, BenchError> {
-    let Addr::Shm(name) = at else { return Err(BenchError::Sequencer(format!("{at} is not shared memory"))) };
-    let queues = vec![ShmTransport::new(&ShmConfig::named(name.clone()))?];
+    let queues = vec![AnyTransport::bind(at)?];
     let mut server = DirectServer::new(queues, Arc::new(Counter::starting_at(0)?), DirectServerConfig::default())?;
-    let config = DirectConfig { calls_max: WINDOW * BURSTS.len(), ..DirectConfig::default() };
-    let mut client = DirectClient::new(ShmTransport::new(&ShmConfig::anonymous())?, vec![at.clone()], config)?;
-    let poll = median(|| Ok(timed(|| server.turn() as u64).0))?;
+    let config = DirectConfig { calls_max: CALLS_MAX, ..DirectConfig::default() };
+    let mut client = DirectClient::new(AnyTransport::for_peer(at)?, vec![at.clone()], config)?;
+    let poll = median(|| Ok(timed(|| Ok(server.turn()))?.0))?;
     let mut bursts = Vec::new();
     for packets in BURSTS {
-        let nanos = median(|| {
-            (0..packets).try_for_each(|token| client.ask(token.into()))?;
-            let (mut busy, mut answered, mut failed) = (0.0, 0, None);
-            while answered < packets {
-                client.poll(|_, number| {
-                    answered += 1;
-                    failed = number.err();
-                });
-                let (nanos, served) = timed(|| server.turn() as u64);
-                busy += if served > 0 { nanos } else { 0.0 };
-            }
-            failed.map_or(Ok(busy), |error| Err(error.into()))
+        let round = median(|| {
+            let (nanos, failed) = timed(|| {
+                (0..packets).try_for_each(|token| client.ask(token.into()))?;
+                let mut failed = None;
+                while client.in_progress() > 0 {
+                    client.poll(|_, number| failed = number.err().or(failed.take()));
+                    server.turn();
+                }
+                Ok(failed)
+            })?;
+            failed.map_or(Ok(nanos), |error| Err(error.into()))
         })?;
         let bytes = dunlin_seq::direct::packet::SHORT_BYTES as u32;
-        bursts.push(BurstTime { packets, bytes, nanos: nanos / 2.0 });
+        // Each packet is sent and received once in each direction.
+        bursts.push(BurstTime { packets, bytes, nanos: round / 4.0 });
     }
     Ok(CostModel::fit(poll, &bursts, &bursts)?)
 }
 
 /// How long `work` took, in nanoseconds, and its result.
-fn timed(work: impl FnOnce() -> u64) -> (f64, u64) {
+fn timed<R>(work: impl FnOnce() -> Result<R, BenchError>) -> Result<(f64, R), BenchError> {
     let start = Instant::now();
-    let result = work();
-    (start.elapsed().as_nanos() as f64, result)
+    let result = work()?;
+    Ok((start.elapsed().as_nanos() as f64, result))
 }
 
 fn median(mut measure: impl FnMut() -> Result<f64, BenchError>) -> Result<f64, BenchError> {

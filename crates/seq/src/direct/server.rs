@@ -1,5 +1,6 @@
 //! The server of Spec-S0.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -7,16 +8,20 @@ use dunlin_net::poll::{Idle, PollPolicy, sleep_time};
 use dunlin_net::transport::RX_BURST;
 use dunlin_net::{Addr, BootClock, Route, Transport, TxPacket};
 
-use super::packet::{Bytes, Kind, LONG_BYTES, Packet, Refusal};
-use super::peers::{Peers, STRANGER};
+use super::packet::{self, Bytes, Kind, LONG_BYTES, Packet, Refusal, Words};
+use super::peers::Peers;
 use crate::counter::{Counter, Unavailable};
 use crate::mutation::{Mutation, is_planted};
 use crate::service::Batching;
 
+/// No way to a client.
+const NOWHERE: Route = Route(u32::MAX);
 /// Maximum number of send queues of a server.
 pub const QUEUES_MAX: usize = 16;
 /// Empty turns between two readings of the clock.
 const EMPTY_TURNS: u32 = 16;
+/// Empty turns before a pause of the processor between two. A pause lasts longer than a turn.
+const TURNS_WITHOUT_PAUSE: u32 = 48;
 
 /// Settings of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,8 +70,11 @@ pub struct DirectServerStats {
     pub stale: u64,
     /// Requests refused: no numbers reserved, no term, no numbers left.
     pub refused: u64,
-    /// Answers sent by address, since the client was unknown.
+    /// Answers to clients that are not remembered: each burst for one of them costs a look-up of its address.
     pub to_strangers: u64,
+    /// Requests without an answer, since there is no way to their senders: they are gone, or this process has no
+    /// descriptors left.
+    pub unsent: u64,
     /// Clients known now.
     pub peers: u64,
 }
@@ -74,13 +82,28 @@ pub struct DirectServerStats {
 /// A request to be answered.
 #[derive(Clone, Copy)]
 struct Asked {
-    /// Its index in the burst.
-    i: u8,
-    peer: u32,
     tag: u64,
-    /// The incarnation or epoch that it names: the server's.
-    named: u32,
+    /// Where the answer goes.
+    route: Route,
     guess: u32,
+    /// What it named.
+    named: u32,
+}
+
+/// The sender of a packet.
+#[derive(PartialEq, Eq)]
+enum Source {
+    Known(Route),
+    Stranger(Addr),
+}
+
+/// A client that is unknown when a burst arrives.
+struct Stranger {
+    addr: Addr,
+    /// `None` if there is no way to it.
+    route: Option<Route>,
+    /// Whether the route is for this burst only.
+    is_passing: bool,
 }
 
 /// A server of numbers over one transport, or over several: its *queues*. One thread owns it.
@@ -96,8 +119,9 @@ pub struct DirectServer<T> {
     incarnation: u32,
     boot_clock: BootClock,
     peers: Peers,
-    /// Turns with requests.
-    turns: u64,
+    /// The requests of a burst, and the answers to them.
+    asked: Box<[Asked; RX_BURST]>,
+    answers: Box<[Words; RX_BURST]>,
     /// Bursts of answers.
     bursts: u64,
     stats: DirectServerStats,
@@ -139,7 +163,9 @@ impl<T: Transport> DirectServer<T> {
         let boot_clock = queues[0].boot_clock();
         let peers = Peers::new(queues.len(), config.peers_max);
         let stats = DirectServerStats::default();
-        Ok(DirectServer { queues, counter, config, incarnation, boot_clock, peers, turns: 0, bursts: 0, stats })
+        let asked = Box::new([Asked { tag: 0, route: Route(0), guess: 0, named: 0 }; RX_BURST]);
+        let answers = Box::new([Words::default(); RX_BURST]);
+        Ok(DirectServer { queues, counter, config, incarnation, boot_clock, peers, asked, answers, bursts: 0, stats })
     }
 
     /// Its addresses.
@@ -171,7 +197,7 @@ impl<T: Transport> DirectServer<T> {
     /// Serves until `done` returns true. It is called after every 16 turns without work, and at least every 100 ms.
     pub fn run_until(&mut self, mut done: impl FnMut() -> bool) {
         let policy = if self.queues.len() == 1 { self.config.poll } else { PollPolicy::Spin };
-        let (mut idle, mut empty, mut busy) = (Idle::new(policy), 0, 0u32);
+        let (mut idle, mut empty, mut busy) = (Idle::new(policy), 0u32, 0u32);
         loop {
             if self.turn() > 0 {
                 idle.on_work();
@@ -182,12 +208,13 @@ impl<T: Transport> DirectServer<T> {
                 }
                 continue;
             }
-            std::hint::spin_loop();
-            empty += 1;
-            if empty < EMPTY_TURNS {
+            empty = empty.wrapping_add(1);
+            if empty > TURNS_WITHOUT_PAUSE && policy != PollPolicy::Spin {
+                std::hint::spin_loop();
+            }
+            if !empty.is_multiple_of(EMPTY_TURNS) {
                 continue;
             }
-            empty = 0;
             if done() {
                 return;
             }
@@ -201,38 +228,48 @@ impl<T: Transport> DirectServer<T> {
 
     /// Receives a burst from a queue and answers it. All requests are received before the clock is read, and the clock
     /// is read before numbers are drawn.
+    ///
+    /// Requests of known clients, the usual case, are recognized by one comparison, and answered where they came from.
+    #[inline]
     fn serve(&mut self, queue: usize) -> usize {
-        let count = self.queues[queue].rx_burst();
+        let count = self.queues[queue].rx_burst().min(RX_BURST);
         if count == 0 {
             return 0;
         }
-        self.turns += 1;
-        let own = self.name();
-        let mut asked = ArrayVec::<Asked, RX_BURST>::new();
-        let mut strangers = 0u64;
-        for i in 0..count.min(RX_BURST) {
+        let own = self.name().1;
+        let ask = packet::start(Kind::Ask, own);
+        let (mut asked, mut is_sorted, mut last) = (0, true, None);
+        let mut others = ArrayVec::<u8, RX_BURST>::new();
+        for i in 0..count {
             let packet = self.queues[queue].rx_packet(i);
-            let request = if packet.len() <= LONG_BYTES { Packet::parse(packet.head()) } else { None };
-            let Some(Packet { kind: Kind::Ask, incarnation, tag, data }) = request else {
-                self.stats.foreign += 1;
+            let request = packet::split_short(packet.head()).filter(|(start, ..)| *start == ask);
+            let (Some((_, tag, guess)), Some(route)) = (request, packet.route()) else {
+                others.push(i as u8);
                 continue;
             };
-            let peer = packet.route().map_or(STRANGER, |route| self.peers.at(queue, route, self.turns));
-            if incarnation != own.1 && !(own.0 == Kind::Epoch && is_planted(Mutation::EpochNotChecked)) {
-                self.say_hello(queue, i, incarnation, tag);
-                continue;
+            if last != Some(route) {
+                is_sorted &= last < Some(route);
+                last = Some(route);
+                self.peers.has_asked(queue, route);
             }
-            strangers += u64::from(peer == STRANGER);
-            asked.push(Asked { i: i as u8, peer, tag, named: incarnation, guess: data as u32 });
+            self.asked[asked] = Asked { tag, route, guess, named: own };
+            asked += 1;
         }
-        if strangers > 0 {
-            self.meet(queue, &mut asked);
-        }
-        match self.config.batching {
-            Batching::Bursts => self.answer(queue, &asked),
-            Batching::Single => asked.chunks(1).for_each(|one| self.answer(queue, one)),
+        self.answer_all(queue, asked, is_sorted, self.config.rotate);
+        if !others.is_empty() {
+            self.serve_others(queue, &others);
         }
         count
+    }
+
+    /// Answers the requests of a burst, together or one by one: by the next queue in turn, or by their own.
+    #[inline]
+    fn answer_all(&mut self, queue: usize, asked: usize, is_sorted: bool, rotate: bool) {
+        match self.config.batching {
+            Batching::Bursts if asked > 0 => self.answer(queue, 0..asked, is_sorted, rotate),
+            Batching::Bursts => {}
+            Batching::Single => (0..asked).for_each(|at| self.answer(queue, at..at + 1, true, rotate)),
+        }
     }
 
     /// What requests must name: the epoch, or the incarnation if the counter never had one. The kind of answer to
@@ -246,9 +283,59 @@ impl<T: Transport> DirectServer<T> {
         }
     }
 
-    /// Answers with a hello, and keeps no state of the client: its address may be spoofed.
+    /// Serves packets that are no requests of known clients by the right name.
     #[cold]
-    fn say_hello(&mut self, queue: usize, i: usize, named: u32, tag: u64) {
+    fn serve_others(&mut self, queue: usize, others: &[u8]) {
+        let own = self.name();
+        let (mut asked, mut greeted, mut strangers) = (0, Vec::<Source>::new(), Vec::<Stranger>::new());
+        for i in others.iter().map(|i| usize::from(*i)) {
+            let packet = self.queues[queue].rx_packet(i);
+            let route = packet.route();
+            let Some(Packet { kind: Kind::Ask, incarnation, tag, data }) = Packet::parse(packet.head()) else {
+                self.stats.foreign += 1;
+                continue;
+            };
+            if incarnation != own.1 && !(own.0 == Kind::Epoch && is_planted(Mutation::EpochNotChecked)) {
+                self.refuse_name(queue, i, incarnation, tag, &mut greeted);
+                continue;
+            }
+            let route = match route {
+                Some(route) => Some(route),
+                None => self.queues[queue].rx_source(i).and_then(|addr| self.way(queue, addr, &mut strangers)),
+            };
+            let Some(route) = route else {
+                self.stats.unsent += 1;
+                continue;
+            };
+            self.asked[asked] = Asked { tag, route, guess: data as u32, named: incarnation };
+            asked += 1;
+        }
+        // By the queue of the requests: routes for one burst are of that alone.
+        self.answer_all(queue, asked, false, false);
+        for Stranger { route, .. } in strangers.into_iter().filter(|stranger| stranger.is_passing) {
+            route.into_iter().for_each(|route| self.queues[queue].release(route));
+        }
+    }
+
+    /// The route to an unknown client: for good if there is room, otherwise for this burst.
+    fn way(&mut self, queue: usize, addr: Addr, strangers: &mut Vec<Stranger>) -> Option<Route> {
+        let stranger = match strangers.iter().position(|stranger| stranger.addr == addr) {
+            Some(at) => &strangers[at],
+            None => {
+                let number = self.peers.meet(&addr, &mut self.queues);
+                let known = self.peers.route(number, queue);
+                let route = known.or_else(|| self.queues[queue].resolve(&addr).ok());
+                strangers.push(Stranger { addr, route, is_passing: known.is_none() });
+                strangers.last()?
+            }
+        };
+        self.stats.to_strangers += u64::from(stranger.is_passing && stranger.route.is_some());
+        stranger.route
+    }
+
+    /// Answers a request that named something else with a hello: one for each sender of the burst, so that many requests
+    /// in one datagram get one answer. Keeps no state of the sender: its address may be spoofed.
+    fn refuse_name(&mut self, queue: usize, i: usize, named: u32, tag: u64, greeted: &mut Vec<Source>) {
         let (kind, own) = self.name();
         if kind == Kind::Epoch {
             self.counter.heard_of(named.into());
@@ -258,91 +345,90 @@ impl<T: Transport> DirectServer<T> {
         } else {
             self.stats.stale += 1;
         }
+        let route = self.queues[queue].rx_packet(i).route();
+        let source = match route {
+            Some(route) => Source::Known(route),
+            None => match self.queues[queue].rx_source(i) {
+                Some(addr) => Source::Stranger(addr),
+                None => return self.stats.unsent += 1,
+            },
+        };
+        if greeted.contains(&source) {
+            return;
+        }
         let clock = &self.boot_clock;
         let answer = if self.counter.is_serving(|| clock.now()) {
             Packet { kind, incarnation: own, tag, data: self.counter.next() }
         } else {
             self.stats.refused += 1;
-            refusal(own, tag, Refusal::NotServing)
+            Packet { kind: Kind::Refused, incarnation: own, tag, data: Refusal::NotServing as u64 }
         };
-        self.send_to_stranger(queue, i, &answer);
-    }
-
-    fn send_to_stranger(&mut self, queue: usize, i: usize, packet: &Packet) {
-        let Some(addr) = self.queues[queue].rx_source(i) else { return };
         let mut bytes: Bytes = [0; LONG_BYTES];
-        let len = packet.write(&mut bytes);
-        self.stats.to_strangers += 1;
-        // The address may be gone; then the answer is not needed.
-        let _ = self.queues[queue].tx_to(&addr, &bytes[..len]);
-    }
-
-    #[cold]
-    fn meet(&mut self, queue: usize, asked: &mut [Asked]) {
-        for asked in asked.iter_mut().filter(|asked| asked.peer == STRANGER) {
-            if let Some(addr) = self.queues[queue].rx_source(asked.i.into()) {
-                asked.peer = self.peers.meet(addr, &mut self.queues, self.turns);
+        let len = answer.write(&mut bytes);
+        let transport = &mut self.queues[queue];
+        match &source {
+            Source::Known(route) => {
+                transport.tx_burst(&[TxPacket { route: *route, header: &bytes[..len], payload: &[] }]);
+                transport.tx_flush();
             }
+            Source::Stranger(addr) if transport.tx_to(addr, &bytes[..len]).is_ok() => self.stats.to_strangers += 1,
+            Source::Stranger(_) => self.stats.unsent += 1,
         }
+        greeted.push(source);
     }
 
-    /// Draws for some requests and answers them with one burst.
-    fn answer(&mut self, queue: usize, asked: &[Asked]) {
-        if asked.is_empty() {
-            return;
-        }
+    /// Draws for some of the requests and answers them with one burst.
+    #[inline]
+    fn answer(&mut self, queue: usize, some: Range<usize>, is_sorted: bool, rotate: bool) {
         let clock = &self.boot_clock;
-        let (drawn, why) = match self.counter.draw(|| clock.now(), asked.len() as u64) {
+        let count = some.len() as u64;
+        let (drawn, why) = match self.counter.draw(|| clock.now(), count) {
             Ok(range) => (range, Refusal::Dry),
             Err(Unavailable::Dry) => (0..0, Refusal::Dry),
             Err(Unavailable::NotServing) => (0..0, Refusal::NotServing),
             Err(Unavailable::Exhausted) => (0..0, Refusal::Exhausted),
         };
-        self.stats.draws += 1;
-        let by = if self.config.rotate { self.bursts as usize % self.queues.len() } else { queue };
+        let by = if rotate { self.bursts as usize % self.queues.len() } else { queue };
         self.bursts += 1;
-        let mut bytes: [Bytes; RX_BURST] = [[0; LONG_BYTES]; RX_BURST];
-        let mut sent = ArrayVec::<(Route, u8, u8), RX_BURST>::new();
-        let mut numbers = drawn;
-        for (at, asked) in asked.iter().enumerate() {
-            let answer = match numbers.next() {
-                Some(number) => {
-                    self.stats.numbers += 1;
-                    let is_right = (number >> 32) as u32 == asked.guess || is_planted(Mutation::WrongGuessAccepted);
-                    self.stats.wrong_guesses += u64::from(!is_right);
-                    let (kind, data) = if is_right { (Kind::Low, number & 0xffff_ffff) } else { (Kind::Full, number) };
-                    Packet { kind, incarnation: asked.named, tag: asked.tag, data }
-                }
-                None => {
-                    self.stats.refused += 1;
-                    refusal(asked.named, asked.tag, why)
-                }
-            };
-            match self.peers.route(asked.peer, by) {
-                Some(route) => {
-                    let len = answer.write(&mut bytes[at]);
-                    sent.push((route, at as u8, len as u8));
-                }
-                None => self.send_to_stranger(queue, asked.i.into(), &answer),
+        let is_moved = by != queue;
+        if is_moved {
+            for asked in &mut self.asked[some.clone()] {
+                let route = self.peers.route_by(queue, asked.route, by);
+                self.stats.unsent += u64::from(route.is_none());
+                asked.route = route.unwrap_or(NOWHERE);
             }
         }
-        // Packets to one destination must be consecutive. Those of one client usually are.
-        if sent.windows(2).any(|two| two[0].0 > two[1].0) {
-            sent.sort_by_key(|(route, ..)| *route);
+        let (mut number, mut wrong) = (drawn.start, 0);
+        let answers = self.answers[some.clone()].iter_mut().zip(&self.asked[some]).map(|(words, asked)| {
+            let (kind, data) = if number < drawn.end {
+                let is_right = (number >> 32) as u32 == asked.guess || is_planted(Mutation::WrongGuessAccepted);
+                wrong += u64::from(!is_right);
+                number += 1;
+                (if is_right { Kind::Low } else { Kind::Full }, number - 1)
+            } else {
+                (Kind::Refused, why as u64)
+            };
+            *words = packet::words(packet::start(kind, asked.named), asked.tag, data);
+            TxPacket { route: asked.route, header: &words.as_flattened()[..kind.len()], payload: &[] }
+        });
+        let queue = &mut self.queues[by];
+        if count == 1 {
+            answers.for_each(|packet| queue.tx_burst(&[packet]));
+        } else {
+            // Extended in place: what is collected is copied, with all its empty room.
+            let mut packets = ArrayVec::<TxPacket<'_>, RX_BURST>::new();
+            packets.extend(answers);
+            // Packets to one destination must be consecutive. Those of one client usually are.
+            if !is_sorted || is_moved {
+                packets.sort_by_key(|packet| packet.route);
+            }
+            queue.tx_burst(&packets);
         }
-        let packets: ArrayVec<TxPacket<'_>, RX_BURST> = sent
-            .iter()
-            .map(|(route, at, len)| TxPacket {
-                route: *route,
-                header: &bytes[*at as usize][..*len as usize],
-                payload: &[],
-            })
-            .collect();
-        self.queues[by].tx_burst(&packets);
-        self.queues[by].tx_flush();
+        queue.tx_flush();
+        let numbers = drawn.end - drawn.start;
+        self.stats.draws += 1;
+        self.stats.numbers += numbers;
+        self.stats.wrong_guesses += wrong;
+        self.stats.refused += count - numbers;
     }
-}
-
-fn refusal(incarnation: u32, tag: u64, why: Refusal) -> Packet {
-    Packet { kind: Kind::Refused, incarnation, tag, data: why as u64 }
 }

@@ -10,6 +10,10 @@
 //! the cluster manager's clock. So terms do not overlap as long as no clock runs a quarter faster than another, and a
 //! holder that is cut off stops by itself. The epoch rises with each term of office, not with each epoch of the cluster:
 //! members of other services come and go without a pause here.
+//!
+//! **The entry may go back**: somebody deletes it, or restores the cluster manager from an older copy. Each process
+//! remembers the highest epoch and the highest end of reserved numbers that it has seen, also while it waits for the
+//! office, and begins above them, whatever the entry has. A process that was started afterwards does not know them.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -87,6 +91,8 @@ struct Shared<C> {
     config: CoordinatedConfig,
     standing: RefCell<Option<Standing>>,
     is_leaving: Cell<bool>,
+    /// The highest epoch and end of reserved numbers that this process has seen.
+    seen: Cell<Office>,
 }
 
 /// Reservations under a lease of a cluster manager, of either back end.
@@ -110,6 +116,23 @@ fn judge(error: CoordError) -> ReserveError {
 }
 
 impl<C: Coordinator> Shared<C> {
+    /// Notes an office that was stored. Returns the one to go on from: that, or what was stored before if the entry has
+    /// gone back.
+    fn note(&self, stored: Office) -> Office {
+        let seen = self.seen.get();
+        if stored.epoch < seen.epoch || stored.reserved < seen.reserved {
+            tracing::warn!(
+                ?stored,
+                ?seen,
+                "the office has gone back: was its entry deleted, or the cluster manager restored? This sequencer goes \
+                 on above all that it has seen"
+            );
+        }
+        let office = Office { epoch: stored.epoch.max(seen.epoch), reserved: stored.reserved.max(seen.reserved) };
+        self.seen.set(office);
+        office
+    }
+
     async fn pause(&self) {
         let pause = (self.config.lease / ASKED_OF_LEASE).as_nanos() as u64;
         self.coordinator.sleep_until(self.coordinator.now().saturating_add(pause)).await;
@@ -185,8 +208,8 @@ impl<C: Coordinator> Coordinated<C> {
             let why = format!("a lease of {:?}: choose {LEASE_TTL_MIN:?} to {LEASE_TTL_MAX:?}", config.lease);
             return Err(failed(why));
         }
-        let (standing, is_leaving) = (RefCell::default(), Cell::new(false));
-        let shared = Rc::new(Shared { coordinator, config, standing, is_leaving });
+        let (standing, is_leaving, seen) = (RefCell::default(), Cell::new(false), Cell::default());
+        let shared = Rc::new(Shared { coordinator, config, standing, is_leaving, seen });
         Ok(Coordinated { shared, held: None })
     }
 
@@ -200,8 +223,13 @@ impl<C: Coordinator> Coordinated<C> {
             let standing = self.shared.joined().await;
             match coordinator.acquire(standing.membership(), &config.name, config.lease).await {
                 Ok(lease) => return Ok(lease),
-                // It joins again meanwhile.
-                Err(CoordError::Held { .. } | CoordError::NotLive { .. }) => self.shared.pause().await,
+                // It joins again meanwhile, or sees how far the holder has come.
+                Err(CoordError::Held { .. } | CoordError::NotLive { .. }) => {
+                    self.shared.pause().await;
+                    if let Ok(Some((office, _))) = self.shared.read().await {
+                        self.shared.note(office);
+                    }
+                }
                 Err(error) => return Err(failed(error)),
             }
         }
@@ -219,13 +247,14 @@ impl<C: Coordinator + 'static> Reserve for Coordinated<C> {
         let lease = self.acquire().await?;
         let known = self.shared.read().await?;
         let condition = known.map_or(Condition::Absent, |(_, version)| Condition::Version { version });
-        let Office { epoch, mut reserved } = known.map(|(office, _)| office).unwrap_or_default();
+        let Office { epoch, mut reserved } = self.shared.note(known.map(|(office, _)| office).unwrap_or_default());
         if is_planted(Mutation::BeginsBelowEntry) {
             reserved = reserved.saturating_sub(count);
         }
         let reserved = reserved.max(self.shared.config.start);
         let (from, office) = next(Office { epoch: epoch + 1, reserved }, count);
         let version = Some(self.shared.write(&lease, condition, office).await.map_err(judge)?);
+        self.shared.note(office);
         let until = self.shared.until(&lease);
         self.held = Some(Held { lease, office, version });
         Ok(Reserved { range: from..office.reserved, until, epoch: office.epoch })
@@ -237,7 +266,7 @@ impl<C: Coordinator + 'static> Reserve for Coordinated<C> {
             // Only the holder of the lease changes the entry: if the epoch is the same, the change was its own.
             match shared.read().await? {
                 Some((office, version)) if office.epoch == held.office.epoch => {
-                    (held.office, held.version) = (office, Some(version));
+                    (held.office, held.version) = (shared.note(office), Some(version));
                 }
                 _ => {
                     self.held = None;
@@ -259,7 +288,7 @@ impl<C: Coordinator + 'static> Reserve for Coordinated<C> {
         let (renewed, reserved) = join(renewing, reserving).await;
         let renewed = renewed.map_err(judge);
         match reserved {
-            Ok(version) => (held.version, held.office) = (version, office),
+            Ok(version) => (held.version, held.office) = (version, shared.note(office)),
             Err(_) => held.version = None,
         }
         if renewed.is_ok() {

@@ -1,5 +1,6 @@
 //! The RPC service and its client, over loopback on fake time.
 
+mod manager;
 mod net;
 mod reserve;
 

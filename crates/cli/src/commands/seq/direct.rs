@@ -11,6 +11,7 @@ use dunlin_net::poll::sleep_time;
 use dunlin_net::{Addr, AnyTransport, Transport};
 use dunlin_seq::Counter;
 use dunlin_seq::direct::{DirectClient, DirectConfig, DirectServer, DirectServerConfig, DirectServerStats};
+use dunlin_serve::limits::allow_descriptors;
 use dunlin_serve::metrics::{Family, Kind};
 use dunlin_serve::signals::EXIT_INTERRUPTED;
 use dunlin_serve::{Interrupt, addresses};
@@ -19,8 +20,10 @@ use super::client::Target;
 use crate::commands::warn_of_exposure;
 use crate::output;
 
-/// How often the server publishes its counters.
-const PUBLISH_EVERY: Duration = Duration::from_millis(100);
+/// How often a thread publishes its counters.
+pub const PUBLISH_EVERY: Duration = Duration::from_millis(100);
+/// Descriptors for everything but clients that are remembered.
+const DESCRIPTORS_BESIDE: u64 = 512;
 
 /// The server, on a thread of its own, until it is stopped or dropped.
 pub struct Direct {
@@ -45,9 +48,17 @@ impl Stats {
     }
 
     /// The counters as metrics.
-    pub fn families(&self) -> [Family; 4] {
-        let DirectServerStats { numbers, wrong_guesses, draws, foreign, unacquainted, stale, refused, .. } = self.get();
-        let unanswered = [("foreign", foreign), ("unacquainted", unacquainted), ("stale", stale), ("refused", refused)];
+    pub fn families(&self) -> [Family; 6] {
+        let stats = self.get();
+        let DirectServerStats { numbers, wrong_guesses, draws, foreign, unacquainted, stale, refused, .. } = stats;
+        let DirectServerStats { to_strangers, unsent, peers, .. } = stats;
+        let unanswered = [
+            ("foreign", foreign),
+            ("unacquainted", unacquainted),
+            ("stale", stale),
+            ("refused", refused),
+            ("unsent", unsent),
+        ];
         [
             Family::one(Kind::Counter, "direct_numbers", "Numbers handed out by datagrams.", numbers),
             Family::one(
@@ -57,6 +68,13 @@ impl Stats {
                 wrong_guesses,
             ),
             Family::one(Kind::Counter, "direct_draws", "Additions to the counter for datagrams.", draws),
+            Family::one(
+                Kind::Counter,
+                "direct_to_strangers",
+                "Answers by datagrams to clients that are not remembered.",
+                to_strangers,
+            ),
+            Family::one(Kind::Gauge, "direct_peers", "Clients that are remembered.", peers),
             Family::events("direct_refused", "Datagrams that got no numbers.", unanswered),
         ]
     }
@@ -138,8 +156,15 @@ impl Drop for Failing {
 }
 
 fn open(at: &[Addr], counter: Arc<Counter>) -> Result<DirectServer<AnyTransport>> {
+    let config = DirectServerConfig::default();
+    // Over shared memory each client that is remembered takes one.
+    if at.iter().any(|addr| matches!(addr, Addr::Shm(_)))
+        && let Err(error) = allow_descriptors(config.peers_max as u64 + DESCRIPTORS_BESIDE)
+    {
+        eprintln!("dunlin: {error}");
+    }
     let transport = AnyTransport::bind_all(at).context("--direct-at")?;
-    Ok(DirectServer::new(vec![transport], counter, DirectServerConfig::default())?)
+    Ok(DirectServer::new(vec![transport], counter, config)?)
 }
 
 /// Draws `count` numbers by datagrams, `at_once` calls at a time, and gives each to `show` as it comes. An error is

@@ -1,7 +1,8 @@
 //! The office of a sequencer under a cluster manager: who holds it hands out numbers.
 
+use std::pin::pin;
 use std::rc::Rc;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -10,10 +11,12 @@ use clap::builder::RangedU64ValueParser;
 use dunlin_coord::embedded::Embedded;
 use dunlin_net::AnyTransport;
 use dunlin_rpc::Endpoint;
-use dunlin_seq::reserve::{Coordinated, CoordinatedConfig, Keeper, KeeperConfig, RANGE_MAX};
+use dunlin_seq::reserve::{Coordinated, CoordinatedConfig, Keeper, KeeperConfig, KeeperStats, RANGE_MAX};
 use dunlin_seq::{Counter, RUN_MAX};
+use futures::future::{Either, select};
 use tokio::sync::oneshot;
 
+use super::direct::PUBLISH_EVERY;
 use crate::arguments::at::Place;
 use crate::arguments::time::ordinary;
 use crate::commands::coord::manager::Manager;
@@ -58,7 +61,13 @@ impl OfficeArguments {
     ///
     /// # Errors
     /// If an argument is wrong, or the cluster manager cannot be reached at all.
-    pub fn compete(&self, about: String, start: u64, counter: Arc<Counter>) -> Result<Option<Candidacy>> {
+    pub fn compete(
+        &self,
+        about: String,
+        start: u64,
+        counter: Arc<Counter>,
+        stats: OfficeStats,
+    ) -> Result<Option<Candidacy>> {
         let (Some(place), Some(member)) = (self.coord.clone(), self.member) else { return Ok(None) };
         let config = CoordinatedConfig { member, about, name: self.office.clone(), lease: self.ttl, start };
         let (range, prefix) = (self.range, self.prefix.clone());
@@ -71,15 +80,35 @@ impl OfficeArguments {
             };
             // The other end may be gone.
             let _ = started.send(Ok(()));
+            let timers = endpoint.timers();
             endpoint.block_on(async {
                 // An error means that the owner is gone: it stops as well.
-                let _ = stopped.await;
+                let mut stopped = pin!(stopped);
+                while let Either::Right(_) = select(stopped.as_mut(), pin!(timers.sleep(PUBLISH_EVERY))).await {
+                    stats.set(keeper.stats());
+                }
                 keeper.stop().await;
+                stats.set(keeper.stats());
             });
         };
         let thread = thread::Builder::new().name("office".into()).spawn(work).context("cannot start a thread")?;
         has_started.recv().context("the thread of the office has failed")??;
         Ok(Some(Candidacy { stop: Some(stop), thread: Some(thread) }))
+    }
+}
+
+/// The counters of a keeper on another thread, as of a moment ago.
+#[derive(Clone, Default)]
+pub struct OfficeStats(Arc<Mutex<KeeperStats>>);
+
+impl OfficeStats {
+    /// The counters.
+    pub fn get(&self) -> KeeperStats {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, stats: KeeperStats) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = stats;
     }
 }
 

@@ -7,15 +7,15 @@ use std::sync::Arc;
 use anyhow::Result;
 use dunlin_net::{Addr, Transport};
 use dunlin_rpc::EndpointStats;
-use dunlin_seq::{Batching, Counter, SeqService};
+use dunlin_seq::{Batching, Counter, NUMBERS_END, SeqService};
 use dunlin_serve::metrics::{exposition, of_cores, of_endpoint};
 use dunlin_serve::port::{Pages, Port};
 use dunlin_serve::{Core, Interrupt, Mailboxes, Pace, ServeConfig, ServeError, Server, Service, Site, addresses};
 use tokio::sync::oneshot;
 
 use super::direct::{Direct, Stats};
-use super::figures::Figures;
-use super::office::OfficeArguments;
+use super::figures::{Figures, of_keeper};
+use super::office::{OfficeArguments, OfficeStats};
 use crate::commands::warn_of_exposure;
 use crate::output;
 use crate::settings::Source;
@@ -134,11 +134,13 @@ pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
     server.advice().iter().for_each(|advice| eprintln!("dunlin: {advice}"));
     let direct = Direct::start(&arguments.direct, &counter, &interrupt)?;
     let of_direct = direct.as_ref().map(Direct::stats);
-    let port = arguments.metrics.map(|address| serve_metrics(address, &server, of_direct)).transpose()?;
+    let office = OfficeStats::default();
+    let of_office = arguments.office.is_given().then(|| office.clone());
+    let port = arguments.metrics.map(|address| serve_metrics(address, &server, of_direct, of_office)).transpose()?;
     let by_datagrams = direct.iter().flat_map(Direct::addresses).map(|address| format!("datagrams at {address}"));
     let by_datagrams: Vec<String> = by_datagrams.collect();
     let about: Vec<String> = server.addresses_of_cores().iter().flatten().map(Addr::to_string).collect();
-    let candidacy = arguments.office.compete(about.join(","), arguments.start, counter.clone())?;
+    let candidacy = arguments.office.compete(about.join(","), arguments.start, counter.clone(), office)?;
     let places = server.addresses().iter().map(Addr::to_string);
     let metrics = port.as_ref().map(|port| format!("metrics at http://{}/metrics", port.address()));
     let places: Vec<String> = places.chain(by_datagrams).chain(metrics).collect();
@@ -154,12 +156,22 @@ pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
         output::line(format_args!("{numbers} numbers handed out"))?;
         return Ok(ExitCode::SUCCESS);
     }
-    output::line(format_args!("{numbers} numbers handed out; go on with --start {}", counter.next()))?;
+    match counter.next() {
+        next if next >= NUMBERS_END => {
+            output::line(format_args!("{numbers} numbers handed out; there are no more: the last one is handed out"))?;
+        }
+        next => output::line(format_args!("{numbers} numbers handed out; go on with --start {next}"))?,
+    }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Serves the metrics of all cores as long as the port lives.
-fn serve_metrics(address: SocketAddr, server: &Server<Sequencer>, direct: Option<Stats>) -> Result<Port, ServeError> {
+fn serve_metrics(
+    address: SocketAddr,
+    server: &Server<Sequencer>,
+    direct: Option<Stats>,
+    office: Option<OfficeStats>,
+) -> Result<Port, ServeError> {
     if !address.ip().is_loopback() {
         warn_of_exposure(&format!("http://{address}"));
     }
@@ -172,6 +184,7 @@ fn serve_metrics(address: SocketAddr, server: &Server<Sequencer>, direct: Option
         };
         let mut families = of_cores(mailboxes.ask_all(Inquiry).await.into_iter().map(families));
         families.extend(direct.iter().flat_map(Stats::families));
+        families.extend(office.iter().map(|office| of_keeper(&office.get())));
         Ok::<_, ServeError>(exposition(METRICS_PREFIX, families))
     };
     Port::open(address, Pages { title: "Dunlin sequencer", metrics, failure: server.failure().clone() })

@@ -1,0 +1,116 @@
+//! The office under a cluster manager whose entry goes back: somebody deletes it, or restores an older copy.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use dunlin_coord::embedded::{Embedded, Watchman};
+use dunlin_coord::model::{Hearing, Machine};
+use dunlin_coord::{Coordinator, Limits, Transaction, WatchmanConfig};
+use dunlin_net::Addr;
+use dunlin_net::loopback::LoopbackTransport;
+use dunlin_seq::reserve::{Coordinated, CoordinatedConfig, CoordinatedOffice, Reserve, ReserveError, Reserved};
+use dunlin_smr::{Beginning, Client as SmrClient, ClientConfig as SmrConfig, MemoryLog, Node, NodeConfig};
+use futures::future::join;
+
+use crate::net::{Net, TestEndpoint};
+
+const REPLICA: u32 = 50;
+const LEASE: Duration = Duration::from_millis(60);
+const RANGE: u64 = 1000;
+const PATH: &str = "/seq";
+
+type Manager = Embedded<LoopbackTransport>;
+
+fn start_manager(net: &mut Net) -> (Node<Machine, MemoryLog>, Watchman) {
+    let (clock, endpoint, hearing) = (net.clone(), net.start(REPLICA), Hearing::default());
+    let config = NodeConfig {
+        tick: Duration::from_millis(1),
+        heartbeat_ticks: 1,
+        election_ticks: 5,
+        seed: Some(1),
+        clock: Rc::new(move || clock.now()),
+        ..NodeConfig::new(1)
+    };
+    let beginning = Beginning::First(vec![(1, Addr::Node(REPLICA))]);
+    let machine = Machine::new(Limits::default(), hearing.clone());
+    let node = Node::start(&endpoint, config, MemoryLog::new(), machine, beginning).unwrap();
+    let config = WatchmanConfig { failure_timeout: 2 * LEASE, look_every: Duration::from_millis(5) };
+    let watchman = Watchman::start(&endpoint, &node, connect(&endpoint), hearing, config).unwrap();
+    (node, watchman)
+}
+
+fn connect(endpoint: &TestEndpoint) -> SmrClient<LoopbackTransport> {
+    let config = SmrConfig { timeout: LEASE / 4, attempt_timeout: LEASE / 10, ..SmrConfig::default() };
+    SmrClient::new(endpoint, vec![(1, Addr::Node(REPLICA))], config)
+}
+
+/// A sequencer's reservations, with its membership.
+fn reserve(endpoint: &TestEndpoint, member: u64) -> Coordinated<Manager> {
+    let config = CoordinatedConfig { lease: LEASE, ..CoordinatedConfig::new(member) };
+    let reserve = Coordinated::new(Embedded::new(connect(endpoint)), config).unwrap();
+    endpoint.spawn(reserve.attend());
+    reserve
+}
+
+/// The next numbers, as a keeper gets them.
+async fn more(reserve: &mut Coordinated<Manager>) -> Reserved {
+    for _ in 0..10 {
+        match reserve.extend(RANGE).await {
+            Ok(reserved) => return reserved,
+            Err(ReserveError::Fenced) => return reserve.take(RANGE).await.unwrap(),
+            Err(ReserveError::Failed(_)) => {}
+        }
+    }
+    panic!("nothing is reserved");
+}
+
+/// What happens to the entry.
+fn setbacks() -> [Transaction; 3] {
+    let older = |epoch| CoordinatedOffice { epoch, reserved: RANGE }.encode();
+    [Transaction::new().delete(PATH), Transaction::new().set(PATH, older(1)), Transaction::new().set(PATH, older(0))]
+}
+
+#[test]
+fn a_holder_goes_on_above_what_it_had_when_the_entry_goes_back() {
+    for setback in setbacks() {
+        let mut net = Net::new();
+        let _manager = start_manager(&mut net);
+        let endpoint = net.endpoint();
+        let (mut reserve, operator) = (reserve(&endpoint, 1), Embedded::new(connect(&endpoint)));
+        net.run(async {
+            let first = reserve.take(RANGE).await.unwrap();
+            assert_eq!((first.epoch, first.range), (1, 0..RANGE));
+            assert_eq!(reserve.extend(RANGE).await.unwrap().range, RANGE..2 * RANGE);
+            operator.transact(&setback).await.unwrap();
+            let after = more(&mut reserve).await;
+            assert!(after.range.start >= 2 * RANGE && after.epoch >= 1, "{setback:?}: {after:?}");
+            // And its next term has a later epoch.
+            let retaken = reserve.take(RANGE).await.unwrap();
+            assert!(retaken.range.start >= after.range.end && retaken.epoch > after.epoch, "{setback:?}: {retaken:?}");
+        });
+    }
+}
+
+/// The one that waited has seen how far the holder had come.
+#[test]
+fn a_standby_begins_above_the_holder_when_the_entry_goes_back() {
+    for setback in setbacks() {
+        let mut net = Net::new();
+        let _manager = start_manager(&mut net);
+        let endpoint = net.endpoint();
+        let (mut holder, mut standby) = (reserve(&endpoint, 1), reserve(&endpoint, 2));
+        let operator = Embedded::new(connect(&endpoint));
+        net.run(async {
+            holder.take(RANGE).await.unwrap();
+            holder.extend(RANGE).await.unwrap();
+            let ending = async {
+                endpoint.timers().sleep(LEASE / 3).await;
+                operator.transact(&setback).await.unwrap();
+                holder.release().await.unwrap();
+            };
+            let (taken, ()) = join(standby.take(RANGE), ending).await;
+            let taken = taken.unwrap();
+            assert!(taken.range.start >= 2 * RANGE && taken.epoch == 2, "{setback:?}: {taken:?}");
+        });
+    }
+}
