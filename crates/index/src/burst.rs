@@ -50,8 +50,7 @@ impl Index {
     ) {
         self.get_burst(keys, guard, values);
         for (part, scans) in scans.chunks(PROBES_MAX).enumerate() {
-            let starts: ArrayVec<&[u8], PROBES_MAX> = scans.iter().map(Scan::start).collect();
-            self.run(&starts, guard, |at, link| prefetch_from(link, scans[at].order), |_, _| {});
+            self.fetch_scans(scans.iter().copied(), guard);
             for (at, &Scan { range, order, limit }) in scans.iter().enumerate() {
                 self.scan(range, order, limit, guard, |key, value| visit(PROBES_MAX * part + at, key, value));
             }
@@ -96,9 +95,7 @@ impl Index {
     /// Brings what writes of up to [`PROBES_MAX`] keys need into the cache.
     fn fetch<'k>(&self, keys: impl Iterator<Item = &'k [u8]>, guard: &Guard) {
         let keys: ArrayVec<&[u8], PROBES_MAX> = keys.collect();
-        // The rank of a new key may be anywhere in its leaf.
-        let whole = |_, link: Link<'_>| link.holder.prefetch_child(link.control, link.at);
-        self.run(&keys, guard, whole, |_, _| {});
+        self.run(&keys, guard, |_, link| fetch_leaf(link), |_, _| {});
     }
 
     /// Looks up some keys of a burst of up to [`PROBES_MAX`], and brings what writes of the others need into the cache.
@@ -109,17 +106,20 @@ impl Index {
         guard: &'a Guard,
         values: &mut [Option<Value<'a>>],
     ) {
-        let (link, root) = self.root(guard);
-        let purpose = |is_write| if is_write { Purpose::Write } else { Purpose::LookUp };
-        let probes = operations.map(|(key, is_write)| Probe::new(link, root, key, purpose(is_write)));
-        self.run(&mut probes.collect(), guard, |at, value| values[at] = value);
+        let (mut keys, mut written) = (ArrayVec::<&[u8], PROBES_MAX>::new(), Set(0));
+        for (at, (key, is_written)) in operations.enumerate() {
+            keys.push(key);
+            written.add(if is_written { Set::one(at) } else { Set(0) });
+        }
+        let whole = |at, link| if written.has(at) { fetch_leaf(link) };
+        self.run(&keys, guard, whole, |at, value| values[at] = value);
     }
 
     /// Brings the first leaves of a burst of up to [`PROBES_MAX`] short scans into the cache, together.
     pub(crate) fn fetch_scans<'k>(&self, scans: impl Iterator<Item = Scan<'k>>, guard: &Guard) {
-        let (link, root) = self.root(guard);
-        let probes = scans.map(|scan| Probe::new(link, root, scan.start(), Purpose::Scan(scan.order)));
-        self.run(&mut probes.collect(), guard, |_, _| {});
+        let scans: ArrayVec<Scan<'_>, PROBES_MAX> = scans.collect();
+        let starts: ArrayVec<&[u8], PROBES_MAX> = scans.iter().map(Scan::start).collect();
+        self.run(&starts, guard, |at, link| prefetch_from(link, scans[at].order), |_, _| {});
     }
 
     fn root<'a>(&'a self, guard: &'a Guard) -> (Link<'a>, Node<'a>) {
@@ -187,6 +187,12 @@ impl Index {
     }
 }
 
+/// Prefetches the leaf to which a key comes that is written: its rank may be anywhere.
+#[inline(always)]
+fn fetch_leaf(link: Link<'_>) {
+    link.holder.prefetch_child(link.control, link.at);
+}
+
 /// Numbers of look-ups, as bits.
 #[derive(Clone, Copy)]
 struct Set(u32);
@@ -195,6 +201,11 @@ impl Set {
     #[inline(always)]
     fn one(at: usize) -> Set {
         Set(1 << (at % PROBES_MAX))
+    }
+
+    #[inline(always)]
+    fn has(self, at: usize) -> bool {
+        self.0 & Set::one(at).0 != 0
     }
 
     #[inline(always)]
