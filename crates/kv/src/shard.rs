@@ -9,8 +9,8 @@ use dunlin_store::{Key, Moment, Store, UnixSeconds};
 use crate::metrics::{CoreMetrics, TierSnapshot};
 use crate::routing::{Core, Routing};
 use crate::service::Replica;
-use crate::wire::Status;
 use crate::tier::Desk;
+use crate::wire::Status;
 
 /// A partition and its part of the keys. One thread owns it; the rpc service and the memcached connections of that
 /// thread share it.

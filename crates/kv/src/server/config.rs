@@ -11,8 +11,8 @@ use dunlin_store::{KeyFunction, Mode};
 use crate::cluster::Description;
 use crate::memcached::{CONNECTION_BYTES_DEFAULT, LOOK_DEFAULT, Listen};
 use crate::service::{Fence, Replica};
-use crate::wire::ReplicaState;
 use crate::tier::{Schedule, TierSettings};
+use crate::wire::ReplicaState;
 
 /// Default maximum number of memcached connections. memcached's own default is 1024, which ten thousand idle clients
 /// exceed.

@@ -17,8 +17,8 @@ mod bytes;
 mod map;
 mod multiget;
 mod operation;
-mod replica;
 mod ranked;
+mod replica;
 mod scan;
 #[cfg(test)]
 mod tests;
@@ -27,12 +27,12 @@ pub use answer::{Answer, ItemFacts, NumberAnswer, Status, ValueAnswer};
 pub use map::{ADDRESSES_PER_CORE_MAX, Limits, ServerMap};
 pub use multiget::{Found, MultiGet, MultiGetAnswer, MultiGetAnswerWriter};
 pub use operation::{Operation, Touch};
+pub use ranked::{RANKED_BYTES, Ranked, WAITED_BYTES, Waited};
 pub(crate) use replica::PartitionScanWriter;
 pub use replica::{
     FILL, PartitionScan, PartitionScanAnswer, REPLICA, REPLICATE, ReplicaInfo, ReplicaState, Replicate,
     SCAN_PARTITIONS, TURN, Turn, Verdict, Version, VersionedItem, VersionedItems, parse_fill,
 };
-pub use ranked::{RANKED_BYTES, Ranked, WAITED_BYTES, Waited};
 pub use scan::{SCAN_BYTES, SCAN_VALUE_BYTES_MAX, Scan, ScanAnswer, ScanAnswerWriter, Scanned};
 
 /// Version of these messages. A client rejects a map of another version.
