@@ -111,7 +111,11 @@ impl Index {
             keys.push(key);
             written.add(if is_written { Set::one(at) } else { Set(0) });
         }
-        let whole = |at, link| if written.has(at) { fetch_leaf(link) };
+        let whole = |at, link| {
+            if written.has(at) {
+                fetch_leaf(link)
+            }
+        };
         self.run(&keys, guard, whole, |at, value| values[at] = value);
     }
 
@@ -180,7 +184,9 @@ impl Index {
                 Ok(())
             }));
             running.remove(over);
-            blocks.read(|at, block| ended(at, (block.suffix() == &keys[at][above..]).then_some(Value(Repr::Block(block)))));
+            blocks.read(|at, block| {
+                ended(at, (block.suffix() == &keys[at][above..]).then_some(Value(Repr::Block(block))))
+            });
         }
         // The changed lines are in the cache now: there is nothing to overlap with.
         failed.numbers().for_each(|at| ended(at, self.get(keys[at], guard)));

@@ -119,6 +119,8 @@ impl Locked<'_> {
 
     pub(crate) fn own_children(&self) -> ArrayVec<Child, CAPACITY> {
         let node = self.node;
-        (0..self.count()).map(|at| Child { least: signed(node.read(KEYS + at)), word: node.read(child_word(at)) }).collect()
+        (0..self.count())
+            .map(|at| Child { least: signed(node.read(KEYS + at)), word: node.read(child_word(at)) })
+            .collect()
     }
 }

@@ -93,15 +93,21 @@ impl Core {
     }
 
     /// A packet came on a session whose calls waited for one. The peer runs, so everything unanswered is retransmitted,
-    /// unless the answers come within a round trip: they may be right behind this packet.
+    /// unless the answers come within a round trip: they may be right behind this packet. What is retransmitted without
+    /// need costs a packet of a call without a window, but all the packets of a call with one: that waits longer.
     fn on_sign_of_life(&mut self, session: u32) {
         self.end_silence(session);
         self.cold[session as usize].silence.ended = self.now;
-        let at = self.now + self.probe_timeout(session);
+        let long = self.probe_timeout(session);
+        let short = match u64::from(self.sessions[session as usize].srtt) {
+            0 => long,
+            round_trip => round_trip.min(long),
+        };
         for slot in 0..SLOTS_MAX {
             let call = self.sessions[session as usize].client[slot].call;
             if call != NONE && self.calls[call as usize].progress < self.now {
-                self.arm_call(call, at);
+                let has_window = self.calls[call as usize].window != NONE;
+                self.arm_call(call, self.now + if has_window { long } else { short });
             }
         }
     }
