@@ -134,9 +134,22 @@ fn datagrams_and_requests_draw_from_one_counter() {
         page = metrics(&server);
     }
     assert_eq!(counted(&page), (true, 1), "{page}");
+    assert!(count(&page, "dunlin_seq_direct_peers") >= 1 && page.contains("dunlin_seq_direct_to_strangers_total"));
     let said = server.stop("-TERM");
     let next: u64 = said.trim().rsplit(' ').next().unwrap().parse().unwrap();
     assert!(said.contains("numbers handed out; go on with --start") && next > last.get(), "{said}");
+}
+
+/// A sequencer that has handed out its last number advises no start that it would refuse.
+#[test]
+fn the_end_of_the_numbers_is_said() {
+    let name = format!("shm:sq-last-{}", std::process::id());
+    let server = Server::start(dunlin(&["seq", "serve", "--at", &name, "--start", "18446462598732840959"]));
+    assert_eq!(next(&name, "1"), [18_446_462_598_732_840_959]);
+    let (code, out, err) = run(&["next", "--at", &name]);
+    assert!(code == 2 && out.is_empty() && err.contains("exhausted"), "{code} {out} {err}");
+    let said = server.stop("-TERM");
+    assert_eq!(said, "1 numbers handed out; there are no more: the last one is handed out\n");
 }
 
 #[test]
@@ -242,7 +255,8 @@ fn numbers_rise_whichever_sequencer_holds_the_lease() {
     let start = |id: usize| {
         let (member, at) = ((id + 7).to_string(), places[id].split_once('=').unwrap().1);
         let office = ["--coord", &manager, "--member", &member, "--ttl", "1s", "--office", "/numbers"];
-        Server::start(dunlin(&[&["seq", "serve", "--at", at, "--start", "1000"], &office[..]].concat()))
+        let serve = ["seq", "serve", "--at", at, "--start", "1000", "--metrics", "127.0.0.1:0"];
+        Server::start(dunlin(&[&serve[..], &office].concat()))
     };
     let mut servers = [start(0), start(1)];
     let last = Cell::new(999);
@@ -265,6 +279,7 @@ fn numbers_rise_whichever_sequencer_holds_the_lease() {
     let (epoch, reserved) = std::str::from_utf8(&office).unwrap().trim().split_once(' ').unwrap();
     assert!(epoch.parse::<u64>().unwrap() >= 3, "{epoch} {reserved}");
     assert!(reserved.parse::<u64>().unwrap() > last.get());
+    assert!(servers.iter().all(|server| metrics(server).contains("dunlin_seq_office_total")));
     let [first, second] = servers;
     assert!(first.stop("-TERM").contains("numbers handed out"));
     rise();

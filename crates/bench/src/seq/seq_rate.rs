@@ -164,7 +164,7 @@ fn ladder(lab: &mut Lab, carrier: Carrier) -> Result<(), BenchError> {
     let measured = lab.case_beside_floor(&format!("{name} all steps"), per_echo, |lab| {
         let floor = || {
             let floor = RateFloor { carrier, in_flight: IN_FLIGHT, cores: lab.cores()?, run: lab.run_length() };
-            Ok::<_, BenchError>(lab.anywhere(floor, lab.run_length())?.result()?)
+            lab.anywhere(floor, lab.run_length())?.result()
         };
         let before = floor()?;
         let (mut rates, mut after) = ([0.0; Step::ALL.len()], before);

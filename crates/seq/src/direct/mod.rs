@@ -2,7 +2,7 @@
 //!
 //! The client guesses the upper half of its number. If the guess is right, the answer has the lower half; if not, all
 //! eight bytes. The server keeps no state of a request and never retransmits. A client without a timely answer asks
-//! again under a new tag; a number that was lost with its answer is a gap.
+//! again; a number that was lost with its answer, or that answers a repeated request, is a gap.
 //!
 //! | File | What it holds |
 //! |---|---|
@@ -13,11 +13,13 @@
 //!
 //! # Why the promises hold
 //!
-//! - Every attempt has a 64-bit tag that is unique for this client. Tags start at a random number, so two clients are
-//!   very unlikely to share one. An answer counts only if its tag belongs to an attempt that waits now, so duplicate,
-//!   late and foreign answers are dropped. A server draws for each request that arrives, so the number was drawn after
-//!   the attempt was sent.
-//! - The client joins the lower half with the guess of the attempt of that tag.
+//! - Every call has a 64-bit tag that is unique for this client. Tags start at a random number, so two clients are very
+//!   unlikely to share one. An answer counts only if its tag belongs to a call that waits now, so duplicate, late and
+//!   foreign answers are dropped. A server draws for each request that arrives, so the number was drawn after the first
+//!   attempt of the call was sent, and is above all that the client had then.
+//! - All attempts under one tag have the same guess, with which the client joins the lower half, and name the same
+//!   incarnation or epoch. An attempt that names another one gets another tag: answers to the earlier ones must not count
+//!   any more.
 //! - A request names the server's incarnation. A server draws only for its own; otherwise it answers with a hello and
 //!   its next number. If the client already has higher numbers, it reports an error instead of taking duplicates.
 //! - If the counter has terms of office ([`crate::reserve`]), the epoch stands in place of the incarnation, in the same

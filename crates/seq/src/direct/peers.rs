@@ -166,11 +166,11 @@ impl Peers {
             peer.looked_at = now;
         }
         let is_silent = u128::from(now.saturating_sub(peer.looked_at)) >= SILENCE.as_nanos();
-        if !has_ended && !(is_silent && is_room_needed) {
-            return false;
+        let is_needless = has_ended || (is_silent && is_room_needed);
+        if is_needless {
+            self.forget(number, queues);
         }
-        self.forget(number, queues);
-        true
+        is_needless
     }
 
     fn forget<T: Transport>(&mut self, number: u32, queues: &mut [T]) {
