@@ -415,7 +415,7 @@ impl Chunk {
 
 impl Slot {
     /// One of the first 16 words, which all nodes have.
-    fn word(&self, at: usize) -> &AtomicU64 {
+    pub(crate) fn word(&self, at: usize) -> &AtomicU64 {
         debug_assert!(at < 16);
         // SAFETY: a slot is a node's memory, which stays mapped as long as the shelf; it is accessed only as atomics.
         unsafe { self.0.add(at).as_ref() }

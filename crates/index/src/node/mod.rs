@@ -65,8 +65,8 @@ impl<'g> Node<'g> {
     #[inline(always)]
     fn word(self, at: usize) -> &'g AtomicU64 {
         #[cfg(test)]
-        crate::interleave::point();
-        debug_assert!(at < 16 || at < Control(self.word(0).load(Ordering::Relaxed)).shape().words());
+        crate::interleave::point(at == 0);
+        debug_assert!(at < 16 || at < Control(self.slot.word(0).load(Ordering::Relaxed)).shape().words());
         // SAFETY: a node has the words of its shape, which does not change while it stays, and it stays for `'g`. Its
         // words are accessed only as atomics.
         unsafe { self.slot.0.add(at).as_ref() }
@@ -76,7 +76,7 @@ impl<'g> Node<'g> {
     #[inline(always)]
     fn line(self, at: usize) -> &'g compare::Line {
         #[cfg(test)]
-        crate::interleave::point();
+        crate::interleave::point(false);
         debug_assert!(at.is_multiple_of(8) && at < Shape::Interior.words());
         // SAFETY: as for `word`; nodes consist of whole lines.
         unsafe { self.slot.0.add(at).cast().as_ref() }
