@@ -120,7 +120,7 @@ pub const HIGHLIGHTS: [Highlight; 6] = [
 ];
 
 /// Experiments that only some builds include, each with its cargo feature.
-const BY_FEATURE: [(&str, &str); 2] = [("rpc-peers", "peers"), ("smr-etcd", "etcd")];
+pub const BY_FEATURE: [(&str, &str); 2] = [("rpc-peers", "peers"), ("smr-etcd", "etcd")];
 
 /// The content of `dunlin demo`: a sample of everything.
 pub const DEMO: Experiment = Experiment {
@@ -146,13 +146,16 @@ const DEMO_STARTS: Duration = Duration::from_millis(100);
 const DEMO_RUN_MIN: Duration = Duration::from_millis(50);
 
 /// Every role of a process in an experiment.
-fn roles() -> Vec<Entry> {
+pub fn roles() -> Vec<Entry> {
     let of_areas = AREAS.iter().flat_map(|(_, area)| area.roles).copied();
     of_areas.chain([Entry::of::<BusyNeighbour>()]).collect()
 }
 
 /// The papers' figures for all experiments.
-fn papers() -> Result<Papers, BenchError> {
+///
+/// # Errors
+/// A table of this crate is wrong.
+pub fn papers() -> Result<Papers, BenchError> {
     Ok(Papers::read(AREAS.iter().map(|(_, area)| area.papers))?)
 }
 
@@ -193,56 +196,5 @@ impl Experiment {
         let error = error.filter(|error| !matches!(error, BenchError::Lab(LabError::NoneWanted)));
         let left_out = lab.left_out();
         Ok(Outcome { report: lab.finish(), error, left_out })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::HashSet;
-
-    use dunlin_lab::report::Metric;
-
-    use super::*;
-
-    #[test]
-    fn names_are_names_of_one() {
-        let names: HashSet<_> = roles().iter().map(Entry::name).collect();
-        assert_eq!(names.len(), roles().len());
-        let experiments: HashSet<_> = all().map(|experiment| experiment.name).collect();
-        assert_eq!(experiments.len(), all().count());
-    }
-
-    #[test]
-    fn experiments_are_found_by_names_and_patterns() {
-        let found = |names: &[&str]| {
-            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-            find(&names).map(|found| found.iter().map(|experiment| experiment.name).collect::<Vec<_>>())
-        };
-        assert_eq!(found(&["kv-rate", "rpc-lat*", "kv-rate"]).unwrap(), ["rpc-latency", "kv-rate"]);
-        assert_eq!(found(&["all"]).unwrap().len(), all().count());
-        assert!(found(&["sim-*"]).unwrap().len() > 3);
-        assert!(
-            matches!(found(&["kv-rate", "none-*"]), Err(BenchError::UnknownExperiment { name, .. }) if name == "none-*")
-        );
-    }
-
-    #[test]
-    fn highlights_are_of_experiments() {
-        for Highlight { experiment, .. } in HIGHLIGHTS {
-            let is_optional = BY_FEATURE.iter().any(|(optional, _)| *optional == experiment);
-            assert!(is_optional || all().any(|it| it.name == experiment), "{experiment}");
-        }
-    }
-
-    #[test]
-    fn the_papers_tables_are_of_experiments() {
-        let papers = papers().unwrap();
-        for name in papers.experiments() {
-            let is_optional = BY_FEATURE.iter().any(|(optional, _)| *optional == name);
-            assert!(is_optional || name == DEMO.name || all().any(|experiment| experiment.name == name), "{name}");
-        }
-        let figure = |case, metric| papers.figure("rpc-latency", case, metric).map(|figure| figure.value);
-        assert_eq!(figure("udp 32 B", Metric::LatencyP50), Some(2300.0));
-        assert_eq!(figure("udp 32 B", Metric::LatencyP99), None);
     }
 }
