@@ -278,7 +278,8 @@ mod tests {
         has(&["items 1.40k", "nodes 64", "idle 2.00 MiB", "sessions 4"]);
         has(&["memory 10.0 MiB of 1.00 GiB"]);
         has(&["operate", "6.00k", "750 ns"]);
-        has(&["delete-range", "12"]);
+        // A name has ten columns.
+        has(&["delete-ran", "12"]);
         has(&["long-scan", "60"]);
         has(&["0 ", "3.04k", "3.00k"]);
         for (width, height) in [(1, 1), (2, 40), (200, 2), (33, 11), (300, 100)] {

@@ -16,8 +16,6 @@ use super::screen::Screen;
 pub const GRAPH_ROWS: u16 = 6;
 /// Width of a figure.
 const FIGURE_COLUMNS: u16 = 10;
-/// Width of the name of a row: `delete-range` is the longest.
-const NAME_COLUMNS: u16 = 12;
 
 /// Draws everything, in any size.
 pub fn draw(frame: &mut Frame<'_>, screen: &Screen<ServerStats>) {
@@ -178,8 +176,7 @@ pub fn table<const N: usize>(
         Row::new([name].into_iter().chain(cells.map(right)))
     };
     let heading = row(heading.map(str::to_owned).to_vec()).style(Style::new().dark_gray());
-    let columns = |at| Constraint::Length(if at == 0 { NAME_COLUMNS } else { FIGURE_COLUMNS });
-    Table::new(rows.into_iter().map(row), std::array::from_fn::<_, N, _>(columns))
+    Table::new(rows.into_iter().map(row), [Constraint::Length(FIGURE_COLUMNS); N])
         .header(heading)
         .block(Block::bordered().title(title))
 }
