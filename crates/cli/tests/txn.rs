@@ -403,14 +403,16 @@ fn a_bank_loses_nothing_when_a_node_stands_still() {
     let bank = Bank::open(&service);
     bank.go_on(50);
     let before = service.status().unwrap();
-    let incarnation = |status: &Value| status["members"].as_array().unwrap()[0]["incarnation"].as_u64();
+    let former = before["members"].as_array().unwrap()[0]["incarnation"].clone();
+    // Not their number: on a busy machine another one may be late as well.
+    let has_former = |status: &Value| status["members"].as_array().unwrap().iter().any(|it| it["incarnation"] == former);
     service.nodes[0].as_ref().unwrap().signal("-STOP");
     bank.go_on(100);
-    service.until("it is left out", |status| status["members"].as_array().unwrap().len() == 2);
+    service.until("it is left out", |status| !has_former(status));
     service.nodes[0].as_ref().unwrap().signal("-CONT");
     service.until_whole();
     let after = service.status().unwrap();
-    assert_ne!(incarnation(&after), incarnation(&before), "{after}");
+    assert!(!has_former(&after), "{after}");
     bank.go_on(50);
     assert_kept(&bank.close());
 }
