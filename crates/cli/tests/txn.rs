@@ -405,7 +405,8 @@ fn a_bank_loses_nothing_when_a_node_stands_still() {
     let before = service.status().unwrap();
     let former = before["members"].as_array().unwrap()[0]["incarnation"].clone();
     // Not their number: on a busy machine another one may be late as well.
-    let has_former = |status: &Value| status["members"].as_array().unwrap().iter().any(|it| it["incarnation"] == former);
+    let has_former =
+        |status: &Value| status["members"].as_array().unwrap().iter().any(|it| it["incarnation"] == former);
     service.nodes[0].as_ref().unwrap().signal("-STOP");
     bank.go_on(100);
     service.until("it is left out", |status| !has_former(status));
