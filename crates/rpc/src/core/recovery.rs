@@ -93,15 +93,16 @@ impl Core {
     }
 
     /// A packet came on a session whose calls waited for one. The peer runs, so everything unanswered is retransmitted,
-    /// unless the answers come within a round trip: they may be right behind this packet. What is retransmitted without
-    /// need costs a packet of a call without a window, but all the packets of a call with one: that waits longer.
+    /// unless the answers come soon: they may be right behind this packet. What is retransmitted without need costs one
+    /// packet of a call without a window, which waits for half of a round trip; it may cost many packets of a call with
+    /// one, which waits longer.
     fn on_sign_of_life(&mut self, session: u32) {
         self.end_silence(session);
         self.cold[session as usize].silence.ended = self.now;
         let long = self.probe_timeout(session);
         let short = match u64::from(self.sessions[session as usize].srtt) {
             0 => long,
-            round_trip => round_trip.min(long),
+            round_trip => (round_trip / 2).min(long),
         };
         for slot in 0..SLOTS_MAX {
             let call = self.sessions[session as usize].client[slot].call;

@@ -44,7 +44,8 @@ fn calls_that_are_lost_together_come_back_together() {
             for _ in 0..50 {
                 call_all(&stage, &session);
             }
-            let round_trip = stage.call(&session, 4, 4);
+            // Of as many calls.
+            let round_trip = call_all(&stage, &session)[SLOTS - 1];
             let before = stage.counters();
             for _ in 0..5 {
                 let mut left = SLOTS;
@@ -62,7 +63,7 @@ fn calls_that_are_lost_together_come_back_together() {
                 let rto = rto_min.as_nanos() as u64;
                 assert!(ends[0] < rto + rto / 4, "the first of {ends:?}");
                 let behind = ends[SLOTS - 1] - ends[0];
-                // After the first answer, the others may be right behind it for a round trip.
+                // After the first answer, the others may be right behind it for half of a round trip.
                 assert!(behind <= 2 * round_trip, "the last is {behind} ns behind the first: {ends:?}");
                 // A new round-trip sample ends the back-off at once.
                 call_all(&stage, &session);
