@@ -3,11 +3,11 @@
 
 use std::collections::HashSet;
 
+use dunlin_bench::BenchError;
+use dunlin_bench::experiments::{BY_FEATURE, DEMO, HIGHLIGHTS, all, find, papers, roles};
 use dunlin_lab::peer::Entry;
 use dunlin_lab::report::Metric;
-
-use dunlin_bench::BenchError;
-use dunlin_bench::experiments::{BY_FEATURE, DEMO, HIGHLIGHTS, Highlight, all, find, papers, roles};
+use dunlin_lab::report::docs::Highlight;
 
 #[test]
 fn names_are_names_of_one() {
