@@ -82,7 +82,7 @@ pub struct IndexFigures {
     pub handler_p99: f64,
     /// Look-ups in a burst, on average.
     pub burst: f64,
-    /// Writes in a burst, on average; not a number if there were none.
+    /// Writes in a burst, on average; 0 if there were none.
     pub write_burst: f64,
 }
 
@@ -200,7 +200,8 @@ impl OnTransport for Drive<'_> {
         let nanos = |percent| handler.percentile(percent).as_nanos() as f64;
         let (now, earlier) = (after.service(), before.service());
         let average = |now: u64, before: u64, bursts: u64, bursts_before: u64| {
-            now.saturating_sub(before) as f64 / bursts.saturating_sub(bursts_before) as f64
+            // No message can carry what is not a number.
+            now.saturating_sub(before) as f64 / bursts.saturating_sub(bursts_before).max(1) as f64
         };
         let (writes, writes_before) = (now.puts + now.deletes, earlier.puts + earlier.deletes);
         Ok(IndexFigures {
