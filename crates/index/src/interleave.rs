@@ -1,9 +1,9 @@
 //! Threads that take turns at each access to a word of a node, in an order that a seed decides.
 //!
 //! The words of nodes are plain memory, cut from chunks and used again, so a model checker cannot stand in for their
-//! atomics. Instead, real threads pass a baton: whoever has it runs up to its next access to a node, and then may have
-//! to pass it on. So a seed names an interleaving of accesses, with the real epochs and the real memory. What a weak
-//! memory order could show beyond that is not covered.
+//! atomics. Instead, real threads pass a baton: the thread that has it runs up to its next access to a node, and then
+//! may have to pass it on. So a seed names an interleaving of accesses, with the real epochs and the real memory. What a
+//! weak memory order could show beyond that is not covered.
 
 use std::cell::RefCell;
 use std::panic::resume_unwind;

@@ -44,7 +44,7 @@ fn reads_go_on_and_writes_say_who_missed_them() {
     assert!(matches!(error, ClusterError::NoReplica { .. }), "{error}");
 }
 
-/// It is empty, and must not be read, whoever asks.
+/// It is empty, and must refuse every read.
 #[test]
 fn a_server_that_was_restarted_is_not_read_until_it_is_filled() {
     let mut world = World::new(2, 2, 2);

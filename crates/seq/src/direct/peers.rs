@@ -6,8 +6,8 @@
 //! silent for some seconds makes room. If there is none, unknown clients are answered by a route for one burst, which is
 //! slower. The same happens if a route cannot be had, as when the process has no descriptors left.
 //!
-//! No request reads the clock: each leaves a mark, and whoever looks at a client later takes the mark away and notes the
-//! time. A client without a mark has been silent since.
+//! No request reads the clock: each leaves a mark. The next look at a client takes the mark away and notes the time. A
+//! client without a mark has been silent since.
 //!
 //! Over shared memory the transport sees that a client has ended. Such clients are forgotten, since their regions
 //! would stay in memory. A client that is started again under its name has another region, and gets other routes.

@@ -9,7 +9,7 @@
 //!   space is reclaimed without reading.
 //! - **Index.** A table from the hash of a key to the place of its record. The hash is keyed and has 64 bits. The record
 //!   has the key, which is compared when it is read.
-//! - **One version.** A key has an item in memory or a record in the tier, never both: whoever stores an item drops the
+//! - **One version.** A key has an item in memory or a record in the tier, never both: storing an item drops the
 //!   record, and a record that returns to memory leaves the index. So the tier never returns an outdated value.
 //! - **It is a cache.** It may lose any record at any time, and does: if the device is too slow for the evictions, fails,
 //!   or returns other bytes than were written.
