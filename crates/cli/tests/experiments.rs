@@ -1,6 +1,6 @@
 //! Every experiment runs to completion and fills its report.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dunlin_bench::experiments::{Experiment, all};
 use dunlin_lab::Settings;
@@ -14,7 +14,9 @@ fn runs_to_its_end(experiment: &Experiment) {
     let launcher = Launcher::of_program(env!("CARGO_BIN_EXE_dunlin"), Interrupt::default());
     let settings =
         Settings { run: Duration::from_millis(20), runs: 1, repeats: 0, items_max: ITEMS_MAX, ..Settings::default() };
+    let begun = Instant::now();
     let outcome = experiment.run(settings, launcher).unwrap();
+    println!("{}: {:.1} s", experiment.name, begun.elapsed().as_secs_f64());
     assert!(outcome.error.is_none(), "{}: {:?}", experiment.name, outcome.error);
     assert!(!outcome.report.rows.is_empty());
     for row in &outcome.report.rows {

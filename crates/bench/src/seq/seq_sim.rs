@@ -119,8 +119,12 @@ fn measure(trial: Trial<'_>, step: Step, cores: u16, cost: CostModel, time: u64)
         }
         trial.run_for(&mut cluster, SETTLING)?;
     }
-    let before = tally.numbers.get();
-    trial.run_for(&mut cluster, time)?;
+    let (before, mut measured) = (tally.numbers.get(), 0);
+    // Once, unless the costs are those of a program that is not optimized: then the least time is too short for a number.
+    while measured == 0 || (tally.numbers.get() == before && measured < SETTLINGS_MAX as u64 * time) {
+        trial.run_for(&mut cluster, time)?;
+        measured += time;
+    }
     let numbers = tally.numbers.get() - before;
     // Tasks end, so that they do not keep their endpoints.
     tally.is_over.set(true);
@@ -128,7 +132,7 @@ fn measure(trial: Trial<'_>, step: Step, cores: u16, cost: CostModel, time: u64)
     match tally.failure.take() {
         Some(error) => Err(error),
         None if numbers == 0 => Err(LabError::NoSamples { what: "a simulated sequencer" }.into()),
-        None => Ok(numbers as f64 * 1e9 / time as f64),
+        None => Ok(numbers as f64 * 1e9 / measured as f64),
     }
 }
 
