@@ -52,7 +52,7 @@ fn calls_that_are_lost_together_come_back_together() {
     for (rto_min, congestion, lost_probes) in cases {
         for answers_are_lost in [false, true] {
             let rto_initial = rto_min.max(config().rto_initial);
-            let client = EndpointConfig { rto_min, rto_initial, congestion: congestion.clone(), ..config() };
+            let client = EndpointConfig { rto_min, rto_initial, congestion, ..config() };
             let (stage, session) = Stage::with(config(), client);
             for _ in 0..50 {
                 call_all(&stage, &session);
