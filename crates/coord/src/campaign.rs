@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::coordinator::{Coordinator, HEARTBEAT_EVERY, nanos};
+use dunlin_net::clock::nanos;
+
+use crate::coordinator::{Coordinator, HEARTBEAT_EVERY};
 use crate::either::{Either, either, until};
 use crate::error::CoordError;
 use crate::limits::check_ttl;

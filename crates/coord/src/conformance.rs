@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use dunlin_net::clock::nanos;
+
 use crate::campaign::{campaign, campaign_as, campaign_until};
 use crate::coordinator::{Coordinator, Watch, join_after_leases};
 use crate::error::CoordError;
@@ -354,7 +356,7 @@ impl<S: Site> Bench<'_, S> {
 
     async fn a_member_knows_until_when_it_is_safe(&self) {
         let c = &self.coordinator;
-        let three_quarters = self.site.failure_timeout().as_nanos() as u64 / 4 * 3;
+        let three_quarters = nanos(self.site.failure_timeout()) / 4 * 3;
         let (one, two) = (c.join(7016, b"").await.unwrap(), c.join(7017, b"").await.unwrap());
         let before = c.now();
         let mut heard = c.heartbeat(&one).await.unwrap();
@@ -469,7 +471,7 @@ impl<S: Site> Bench<'_, S> {
         let (one, two) = (c.join(7006, b"").await.unwrap(), c.join(7007, b"").await.unwrap());
         assert_eq!(c.holder(name).await.unwrap(), None);
         let first = c.acquire(&one, name, ttl).await.unwrap();
-        assert!(first.safe_until <= c.now() + ttl.as_nanos() as u64 * 3 / 4, "the holder counts from before it asked");
+        assert!(first.safe_until <= c.now() + nanos(ttl) * 3 / 4, "the holder counts from before it asked");
         let refused = c.acquire(&two, name, ttl).await;
         assert!(
             matches!(refused, Err(CoordError::Held { holder: 7006, token, .. }) if token == first.token),
@@ -564,7 +566,7 @@ impl<S: Site> Bench<'_, S> {
         let ttl = LEASE_OF_TIMEOUT * self.site.failure_timeout();
         let mut first = campaign(c, 7021, name, ttl).await.unwrap();
         let mandate = first.mandate();
-        let deadline = c.now() + ttl.as_nanos() as u64 / 4;
+        let deadline = c.now() + nanos(ttl) / 4;
         let waits = campaign_until(c, 7022, name, ttl, deadline).await.err();
         assert!(matches!(waits, Some(CoordError::TimedOut { .. })), "one leads at a time: {waits:?}");
         // The cluster manager may have been unavailable when it left.

@@ -3,6 +3,8 @@
 use std::future::Future;
 use std::time::Duration;
 
+use dunlin_net::clock::nanos;
+
 use crate::error::CoordError;
 use crate::transaction::Transaction;
 use crate::types::{
@@ -254,11 +256,6 @@ pub(crate) async fn attend_between<C: Coordinator>(
         }
         pause(sent_at, often_enough(&membership, every)).await;
     }
-}
-
-/// A duration in nanoseconds; `u64::MAX` if it is longer.
-pub(crate) fn nanos(time: Duration) -> u64 {
-    time.as_nanos().try_into().unwrap_or(u64::MAX)
 }
 
 /// Joins as soon as an earlier incarnation has left or failed, and its leases have ended, and asks `every` so often. If

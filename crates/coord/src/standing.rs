@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use crate::coordinator::{Coordinator, attend_between, nanos};
+use dunlin_net::clock::nanos;
+
+use crate::coordinator::{Coordinator, attend_between};
 use crate::either::{either, until};
 use crate::error::CoordError;
 use crate::types::{Heartbeat, MemberId, Membership};

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::Duration;
 
+use dunlin_net::clock::nanos;
+
 use crate::error::CoordError;
 use crate::mutation::{Mutation, is_planted};
 use crate::types::{Incarnation, MemberId, Token};
@@ -55,8 +57,8 @@ impl WatchmanConfig {
 
     /// The same, for a member or lease that may be silent for this many nanoseconds; never less than two looks.
     fn gap_max_of(&self, patience: u64) -> u64 {
-        let looks = 2 * self.look_every.as_nanos() as u64;
-        (patience / 2).max(looks).min(self.gap_max().as_nanos() as u64)
+        let looks = 2 * nanos(self.look_every);
+        (patience / 2).max(looks).min(nanos(self.gap_max()))
     }
 }
 
@@ -186,14 +188,14 @@ impl Reign {
     /// Takes the counts at `now`, and decides.
     pub fn see(&mut self, now: u64, pulse: Pulse, config: &WatchmanConfig) -> Seen {
         let gap = now - std::mem::replace(&mut self.looked_at, now);
-        let was_late = gap > config.gap_max().as_nanos() as u64;
+        let was_late = gap > nanos(config.gap_max());
         let is_late = |patience| gap > config.gap_max_of(patience);
         if was_late {
             (self.members, self.leases) = (Silence::new(), Silence::new());
         }
         // What the member was told, if anything. An earlier watchman may have told it a longer timeout.
         let patience = |told: u64| match told {
-            told if told == 0 || is_planted(Mutation::PromiseForgotten) => config.failure_timeout.as_nanos() as u64,
+            told if told == 0 || is_planted(Mutation::PromiseForgotten) => nanos(config.failure_timeout),
             told => told.saturating_mul(1_000_000),
         };
         let beats = pulse.members.into_iter();

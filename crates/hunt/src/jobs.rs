@@ -89,13 +89,7 @@ impl State {
             let mut progress = lock(&self.progress);
             progress.seeds += 1;
             match result {
-                Ok(story) => {
-                    progress.calls += story.calls;
-                    progress.packets += story.packets;
-                    progress.undecided += story.undecided;
-                    progress.replaced += story.replaced;
-                    progress.changes += story.changes;
-                }
+                Ok(story) => progress.add(seed, &story),
                 Err(why) => self.fail(Failure { seed, why }),
             }
         }
@@ -111,7 +105,7 @@ impl State {
 
     fn progress(&self) -> Progress {
         let processor_time = processor_time().saturating_sub(self.used_before);
-        Progress { elapsed: self.begun.elapsed(), processor_time, ..*lock(&self.progress) }
+        Progress { elapsed: self.begun.elapsed(), processor_time, ..lock(&self.progress).clone() }
     }
 
     /// A run that takes too long.

@@ -155,8 +155,11 @@ pub struct Hunt {
     pub jobs: usize,
 }
 
+/// Seeds with undecided keys that are remembered, at most.
+pub const UNDECIDED_SEEDS_MAX: usize = 16;
+
 /// The progress so far.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Progress {
     /// Completed runs.
     pub seeds: u64,
@@ -166,14 +169,42 @@ pub struct Progress {
     pub packets: u64,
     /// Keys whose histories could not be decided in time.
     pub undecided: u64,
+    /// The first seeds with such keys, at most [`UNDECIDED_SEEDS_MAX`].
+    pub undecided_seeds: Vec<u64>,
     /// Replicas that refused to start because of bit rot, and were replaced.
     pub replaced: u64,
     /// Changes of members and of leaders that were made.
     pub changes: u64,
+    /// Times a running replica waited for a disk that hung.
+    pub hung: u64,
     /// Elapsed time.
     pub elapsed: Duration,
     /// Processor time that the process has used meanwhile: on a busy machine it says more about how much was searched.
     pub processor_time: Duration,
+}
+
+impl Progress {
+    /// Returns how many keys may stay undecided: one in 100 seeds, and two, since one seed may have both. A hunt with
+    /// more has judged too little.
+    pub fn undecided_max(&self) -> u64 {
+        self.seeds.div_ceil(100).max(2)
+    }
+
+    /// Adds a run that kept every promise.
+    fn add(&mut self, seed: u64, story: &Story) {
+        self.calls += story.calls;
+        self.packets += story.packets;
+        self.replaced += story.replaced;
+        self.changes += story.changes;
+        self.hung += story.hung;
+        self.undecided += story.undecided;
+        if story.undecided > 0 {
+            // Runs end in any order.
+            let at = self.undecided_seeds.partition_point(|earlier| *earlier < seed);
+            self.undecided_seeds.insert(at, seed);
+            self.undecided_seeds.truncate(UNDECIDED_SEEDS_MAX);
+        }
+    }
 }
 
 /// A seed that broke a promise.
@@ -207,4 +238,33 @@ pub fn shrink(kind: Kind, seed: u64) -> Option<(FaultPlan, Failure)> {
     let plan = kind.plan(seed).shrink(SHRINK_TRIES, |plan| why(plan).is_some());
     let why = why(&plan)?;
     Some((plan, Failure { seed, why }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_seeds_with_undecided_keys_are_told() {
+        let mut progress = Progress::default();
+        // In the order in which two jobs may end them.
+        for seed in (0..100_u64).map(|seed| seed ^ 1) {
+            let undecided = u64::from(seed % 3 == 0);
+            let story = Story {
+                digest: 0,
+                calls: 1,
+                packets: 1,
+                virtual_time: Duration::ZERO,
+                undecided,
+                replaced: 0,
+                changes: 0,
+                hung: 0,
+            };
+            progress.seeds += 1;
+            progress.add(seed, &story);
+        }
+        assert_eq!(progress.undecided_seeds, (0..16).map(|seed| 3 * seed).collect::<Vec<_>>());
+        assert_eq!((progress.undecided, progress.undecided_max()), (34, 2));
+        assert_eq!(Progress { seeds: 1001, ..progress }.undecided_max(), 11);
+    }
 }

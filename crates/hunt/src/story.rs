@@ -23,6 +23,8 @@ pub struct Story {
     pub replaced: u64,
     /// Changes of members and of leaders that were made. Only for [`super::Kind::Raft`].
     pub changes: u64,
+    /// Times a running replica waited for a disk that hung. Only for clusters of replicas.
+    pub hung: u64,
 }
 
 impl Story {
@@ -38,6 +40,7 @@ impl Story {
             undecided: 0,
             replaced: 0,
             changes: 0,
+            hung: 0,
         }
     }
 }

@@ -32,6 +32,7 @@ use arrayvec::ArrayVec;
 
 use crate::addr::Addr;
 use crate::clock::BootClock;
+use crate::clock::nanos;
 use crate::error::NetError;
 use crate::transport::{Arm, PeerHealth, RX_BURST, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
 use crate::wake::Event;
@@ -127,7 +128,7 @@ impl State {
 impl LoopbackNetwork {
     /// An empty network whose clock stands at zero.
     pub fn new(config: LoopbackConfig) -> Self {
-        let delay = config.delay.as_nanos().try_into().unwrap_or(u64::MAX);
+        let delay = nanos(config.delay);
         LoopbackNetwork { shared: Rc::new(Shared { config, delay, now: Cell::new(0), state: RefCell::default() }) }
     }
 
@@ -167,7 +168,7 @@ impl LoopbackNetwork {
 
     /// Moves the clock forward.
     pub fn advance(&self, by: Duration) {
-        self.advance_to(self.now().saturating_add(by.as_nanos().try_into().unwrap_or(u64::MAX)));
+        self.advance_to(self.now().saturating_add(nanos(by)));
     }
 
     /// Moves the clock to `time`, in nanoseconds; it stays where it is if it is already there or beyond.

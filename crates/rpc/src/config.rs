@@ -16,11 +16,6 @@ const MESSAGES_OF_HOST: u64 = 2;
 /// response and what its slots keep.
 const MESSAGES_OF_ALL: u64 = 5;
 
-/// Nanoseconds of a time that a user chose, saturating: the longest time that 64 bits hold, 584 years, stands for ever.
-pub(crate) fn nanos(time: Duration) -> u64 {
-    time.as_nanos().try_into().unwrap_or(u64::MAX)
-}
-
 /// Something that can be switched off, so that its worth is measured and not believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Switch {

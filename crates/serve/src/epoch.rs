@@ -23,6 +23,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use dunlin_net::Transport;
+use dunlin_net::clock::nanos;
 use dunlin_rpc::msgbuf::AllocError;
 use dunlin_rpc::{CallError, Endpoint, MsgBuf, Request};
 use futures::future::LocalBoxFuture;
@@ -30,7 +31,7 @@ use futures::future::LocalBoxFuture;
 use crate::channel::{CallPolicy, Channel, Why, ran};
 use crate::joint::Joint;
 use crate::owned_task::OwnedTask;
-use crate::waiting::{nanos, until};
+use crate::waiting::until;
 
 /// Bytes before the body of a request: the epoch, little-endian.
 pub const EPOCH_BYTES: usize = 8;

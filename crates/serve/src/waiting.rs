@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Wake};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
+use dunlin_net::clock::nanos;
 use dunlin_rpc::Timers;
 
 /// A deadline further away than this never comes: 30 years.
@@ -41,11 +42,6 @@ pub(crate) fn wait_until<F: Future>(deadline: Instant, work: F) -> Option<F::Out
         }
         thread::park_timeout(left);
     }
-}
-
-/// A duration in nanoseconds, saturating.
-pub(crate) fn nanos(time: Duration) -> u64 {
-    time.as_nanos().try_into().unwrap_or(u64::MAX)
 }
 
 /// Runs some work in a task of an endpoint, for at most `time`.

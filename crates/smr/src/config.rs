@@ -3,6 +3,8 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use dunlin_net::clock::nanos;
+
 use crate::cluster_id::ClusterId;
 use crate::log::LogError;
 use crate::machine::RestoreError;
@@ -226,7 +228,7 @@ impl NodeConfig {
     /// that acknowledged it votes for no other for `election_ticks`. The first of these ticks may be cut short; none of
     /// the others is shorter than 15/16 of a tick by its own clock.
     pub(crate) fn lease_nanos(&self) -> u64 {
-        self.tick.as_nanos() as u64 * u64::from(self.election_ticks - 1) * 3 / 4
+        nanos(self.tick) * u64::from(self.election_ticks - 1) * 3 / 4
     }
 }
 
@@ -312,5 +314,22 @@ pub enum NodeError {
 impl From<raft::Error> for NodeError {
     fn from(error: raft::Error) -> Self {
         NodeError::Library { why: error.to_string() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dunlin_net::clock::boot_nanos;
+
+    use super::*;
+
+    #[test]
+    fn leases_are_counted_by_the_clock_that_runs_while_the_machine_is_suspended() {
+        let config = NodeConfig::new(1);
+        let (first, begin) = ((config.clock)(), boot_nanos());
+        for _ in 0..10_000 {
+            let (before, now, after) = (boot_nanos(), (config.clock)(), boot_nanos());
+            assert!(before - begin <= now - first && now <= after, "{before} {now} {after}");
+        }
     }
 }

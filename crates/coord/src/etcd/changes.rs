@@ -14,9 +14,7 @@ use crate::path::check_root;
 use crate::types::{Changes, Event, Happening, Revision, Scope};
 use crate::wire::{Wire, WireError};
 
-/// A watch that was silent for this long asks up to which revision nothing has happened.
-const QUIET_MAX: Duration = Duration::from_secs(5);
-/// Time limit of that query.
+/// Time limit of the query up to which revision nothing has happened.
 const LOOK_MAX: Duration = Duration::from_secs(2);
 /// Watches that are kept for their callers to continue, and for how long.
 const PARKED_MAX: usize = 4096;
@@ -105,11 +103,11 @@ impl Parked {
 type Message = Result<Option<WatchResponse>, etcd_client::Error>;
 
 impl Watching {
-    /// Waits until something happens in the scope, but at most for [`QUIET_MAX`]; then it returns the revision up to
+    /// Waits until something happens in the scope, but at most for [`Work::quiet_max`]; then it returns the revision up to
     /// which nothing happened. Otherwise, a watch that stayed at its first revision would be told that this was
     /// compacted once its connection breaks. Returns itself, so that the caller can continue.
     pub async fn next(mut self) -> Result<(Watching, Changes), CoordError> {
-        let mut look_at = Instant::now() + QUIET_MAX;
+        let mut look_at = Instant::now() + self.work.quiet_max;
         loop {
             let response = match self.message_or_quiet(look_at).await {
                 Either::Left(response) => response.map_err(|error| backend(&error, false))?,
@@ -118,7 +116,7 @@ impl Watching {
                     return Ok((self, Changes { events: Vec::new(), up_to }));
                 }
                 Either::Right(None) => {
-                    look_at = Instant::now() + QUIET_MAX;
+                    look_at = Instant::now() + self.work.quiet_max;
                     continue;
                 }
             };

@@ -84,6 +84,8 @@ pub struct EtcdConfig {
     pub prefix: String,
     /// How long an operation may take. Default 5 s.
     pub timeout: Duration,
+    /// A watch that was silent for this long reports up to which revision nothing has happened. Default 5 s.
+    pub quiet_max: Duration,
     /// Limits of the state. The tree as a whole and the history are limited by etcd itself. Concurrent calls may exceed
     /// the limits of members and leases, by as many as run at one time.
     pub limits: Limits,
@@ -91,7 +93,8 @@ pub struct EtcdConfig {
 
 impl Default for EtcdConfig {
     fn default() -> Self {
-        EtcdConfig { prefix: "/dunlin".into(), timeout: Duration::from_secs(5), limits: Limits::default() }
+        let (timeout, quiet_max) = (Duration::from_secs(5), Duration::from_secs(5));
+        EtcdConfig { prefix: "/dunlin".into(), timeout, quiet_max, limits: Limits::default() }
     }
 }
 
@@ -179,6 +182,7 @@ impl Etcd {
             keys: Arc::new(Keys::new(&config.prefix)),
             limits: config.limits,
             attempt_timeout: config.timeout / ATTEMPTS,
+            quiet_max: config.quiet_max,
             trace: Arc::default(),
         };
         let (source, parked) = (WorkSource { template }, Arc::<Parked>::default());

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use dunlin_net::clock::nanos;
 use etcd_client::{KeyValue, Txn};
 use tokio::task::JoinHandle;
 
@@ -107,7 +108,7 @@ impl Post {
         let patience = if reigns == 0 { Duration::ZERO } else { self.config.failure_timeout };
         // Both only rise.
         let count = reigns.max(sign) as u64;
-        let counts = [((), count, patience.as_nanos() as u64)].into_iter();
+        let counts = [((), count, nanos(patience))].into_iter();
         if silence.look(clock::now(), |_| false, counts).is_empty() {
             return Ok(None);
         }
@@ -136,7 +137,7 @@ impl Post {
     async fn look(&self, reign: &mut Reign, sign_due: &mut u64) -> Result<(), CoordError> {
         if clock::now() >= *sign_due {
             self.in_time(self.give_sign(reign.number())).await?;
-            *sign_due = clock::now() + (self.config.failure_timeout / SIGNS_OF_TIMEOUT).as_nanos() as u64;
+            *sign_due = clock::now() + nanos(self.config.failure_timeout / SIGNS_OF_TIMEOUT);
         }
         let (pulse, settled) = self.in_time(pulse(self.source.work())).await?;
         if let Some(epoch) = settled {

@@ -32,6 +32,8 @@ pub(super) struct Work {
     /// Time limit of one request that may be sent again: after it, the member of etcd is given up, and another is
     /// asked.
     pub attempt_timeout: Duration,
+    /// A watch that was silent for this long asks up to which revision nothing has happened.
+    pub quiet_max: Duration,
     pub trace: Arc<Trace>,
 }
 

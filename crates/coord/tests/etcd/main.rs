@@ -2,6 +2,7 @@
 //! tested nothing, unless `DUNLIN_ETCD` names the program: then it must exist.
 
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use dunlin_coord::{
 };
 use dunlin_net::AnyTransport;
 use dunlin_rpc::{Endpoint, EndpointConfig};
+use futures::future::{Either, select};
 
 /// Real time: long compared with how far a busy machine may delay one thread.
 const WATCHMEN: WatchmanConfig =
@@ -255,6 +257,40 @@ fn what_cannot_be_reached_is_said_to_be_out_of_reach() {
     }
     let bad = Etcd::new(&["http://127.0.0.1:9".into()], EtcdConfig { prefix: "dunlin".into(), ..config });
     assert!(matches!(bad, Err(CoordError::BadPath { .. })));
+}
+
+/// While others write elsewhere, a watch is told up to where it was quiet, so that it continues behind a compaction.
+#[test]
+fn a_quiet_watch_does_not_fall_behind_the_history() {
+    const PATIENCE: u64 = 20_000_000_000;
+    let Some((etcd, _scratch)) = start("etcd-quiet", 1) else { return };
+    let config = EtcdConfig { quiet_max: Duration::from_millis(100), ..EtcdConfig::default() };
+    let [watching, other] = [(); 2].map(|()| Etcd::new(&etcd.endpoints(), config.clone()).unwrap());
+    let scope = Scope::Tree { root: "/watched".into() };
+    watching.block_on(async {
+        settled(&watching).await;
+        let from = watching.set("/noise", b"", Condition::Always).await.unwrap();
+        let mut noise = from;
+        for _ in 0..10 {
+            noise = watching.set("/noise", b"more", Condition::Always).await.unwrap();
+        }
+        let changes = pin!(watching.changes(&scope, from));
+        let patience = pin!(watching.sleep_until(watching.now() + PATIENCE));
+        let Either::Left((quiet, _)) = select(changes, patience).await else {
+            panic!("a quiet watch is not told up to where it was quiet");
+        };
+        let quiet = quiet.unwrap();
+        assert!(quiet.events.is_empty() && quiet.up_to >= noise, "{quiet:?} after noise up to {noise}");
+        // One continues with the watch that it had, the other with a new one.
+        watching.compact(quiet.up_to).await.unwrap();
+        let write = watching.set("/watched/a", b"", Condition::Always);
+        let (first, second, written) =
+            futures::join!(watching.changes(&scope, quiet.up_to), other.changes(&scope, quiet.up_to), write);
+        let written = written.unwrap();
+        for changes in [first.unwrap(), second.unwrap()] {
+            assert_eq!(changes.events.iter().map(|event| event.revision).collect::<Vec<_>>(), [written]);
+        }
+    });
 }
 
 /// Calls of this method that an etcd has begun to answer.

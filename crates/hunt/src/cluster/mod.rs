@@ -139,3 +139,24 @@ fn place<'a, S: Service>(history: &mut [Entry<S::Object>], committed: impl Itera
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coord::Manager;
+    use crate::raft::KeyValues;
+
+    /// Disks that hang for longer than a leader waits by default, and addresses that another cluster has too.
+    fn counts<S: Service>() -> [usize; 2] {
+        let scenarios: Vec<Scenario> = (0..200).map(|seed| Of::<S>::draw(seed).scenario).collect();
+        let hangs = |of: &Scenario| of.hangs.iter().filter(|hang| hang.length_ns > 3 * of.election_ns()).count();
+        [scenarios.iter().map(hangs).sum(), scenarios.iter().filter(|of| of.foreign().is_some()).count()]
+    }
+
+    #[test]
+    fn disks_hang_and_addresses_are_reused() {
+        for counts in [counts::<KeyValues>(), counts::<Manager>()] {
+            assert!(counts.iter().all(|count| *count >= 5), "{counts:?}");
+        }
+    }
+}

@@ -6,8 +6,8 @@ use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_sim::{Next, Program, SimTransport, ThreadClock};
 use dunlin_smr::log::OpenError;
 use dunlin_smr::wal::sim::{Crash, SimDisk};
-use dunlin_smr::wal::{Stepper, WalConfig, open_stepped};
-use dunlin_smr::{Beginning, DurableLog, Host, Node, NodeConfig, NodeError};
+use dunlin_smr::wal::{Disk as _, Stepper, WalConfig, open_stepped};
+use dunlin_smr::{Beginning, DurableLog, Host, LogStore, Node, NodeConfig, NodeError};
 use dunlin_trial::Random;
 
 use super::Service;
@@ -40,6 +40,8 @@ pub struct Replica<S: Service> {
     random: Random,
     clock: ThreadClock,
     idle_runs: u32,
+    /// Whether its disk hangs and a flush waits for that.
+    waits_for_hung: bool,
 }
 
 impl<S: Service> Life<S> {
@@ -146,6 +148,7 @@ impl<S: Service> Replica<S> {
             random: parts.random.clone(),
             clock: parts.clock.clone(),
             idle_runs: 0,
+            waits_for_hung: false,
         })
     }
 
@@ -156,6 +159,15 @@ impl<S: Service> Replica<S> {
         for hang in hangs.extract_if(.., |hang| hang.id == self.id && hang.from_ns <= time) {
             self.shared.disks[self.id as usize - 1].borrow().hang_until(self.clock.now() + hang.length_ns);
         }
+    }
+
+    /// Counts a flush that does not end because its disk hangs.
+    fn note_hung(&mut self, now: u64) {
+        let hangs = self.shared.disks[self.id as usize - 1].borrow().hangs_until() > now;
+        let waits = hangs && self.node.with_log(LogStore::under_way).is_some();
+        let is_new = waits && !self.waits_for_hung;
+        self.waits_for_hung = waits;
+        self.shared.hung.set(self.shared.hung.get() + u64::from(is_new));
     }
 
     fn look(&self) {
@@ -192,6 +204,7 @@ impl<S: Service> Replica<S> {
         let more = run_endpoint(&self.endpoint, &self.clock, &mut self.idle_runs);
         // As of the previous time, so that no flush completes before the replica can hear of it.
         let flushed = self.flusher.step(now);
+        self.note_hung(now);
         self.look();
         if more {
             return Next::Soon;

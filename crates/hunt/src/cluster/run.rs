@@ -38,6 +38,8 @@ pub struct Shared<S: Service> {
     pub rot: RefCell<Rot>,
     /// Disks that are still to hang.
     pub hangs: RefCell<Vec<Hang>>,
+    /// Times a running replica waited for a disk that hung.
+    pub hung: Cell<u64>,
     /// Changes of members and of leaders still to be requested, and those that were made.
     pub changes_left: Cell<u32>,
     pub changes_made: Cell<u64>,
@@ -67,7 +69,8 @@ pub fn run<S: Service>(scenario: Scenario, trace: Option<&Trace>) -> Story {
         let undecided = judge(keys, &history) + foreign.map_or(0, |history| judge(keys, &history));
         run.foreign.iter().chain([&run.shared]).for_each(|shared| S::end(shared, &mut run.datacenter));
         let replaced = run.shared.rot.borrow().count_replaced();
-        Story { undecided, replaced, changes: run.shared.changes_made.get(), ..story(&run.datacenter, &history) }
+        let (changes, hung) = (run.shared.changes_made.get(), run.shared.hung.get());
+        Story { undecided, replaced, changes, hung, ..story(&run.datacenter, &history) }
     })
 }
 
@@ -88,6 +91,7 @@ impl<S: Service> Shared<S> {
             clients: Rc::new(Clients::new(scenario.clients as usize)),
             rot: RefCell::new(Rot::new(&scenario.rots)),
             hangs: RefCell::new(scenario.hangs.clone()),
+            hung: Cell::default(),
             changes_left: Cell::new(scenario.changes),
             changes_made: Cell::new(0),
             service: S::new(&scenario),

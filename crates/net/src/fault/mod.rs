@@ -43,6 +43,7 @@ pub use faults::{FaultCounters, Faults};
 use held::{Destination, HeldPackets, Release};
 
 use crate::addr::Addr;
+use crate::clock::nanos;
 use crate::error::NetError;
 use crate::random::Random;
 use crate::transport::{Arm, Route, Transport, TxPacket};
@@ -251,11 +252,6 @@ impl<T: Transport> FaultInjector<T> {
             self.inner.tx_flush();
         }
     }
-}
-
-/// A duration in nanoseconds, for times of a clock that runs out after 584 years.
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Changes a packet, which must not be empty, into a different one.

@@ -8,9 +8,11 @@
 
 use std::time::Duration;
 
+use dunlin_net::clock::nanos;
+
 use super::rate::{Rate, bytes_per_nano, check_rates};
 use super::{Algorithm, Allowance, Sample, refuse};
-use crate::config::{ConfigError, nanos};
+use crate::config::ConfigError;
 
 /// Parameters of DCQCN. The defaults are those of its paper, with the timers of "ECN or Delay" (section 3).
 #[derive(Debug, Clone, Copy, PartialEq)]

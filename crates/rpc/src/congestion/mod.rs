@@ -30,8 +30,9 @@ pub use dcqcn::DcqcnConfig;
 pub use swift::SwiftConfig;
 pub use timely::{Gradient, TimelyConfig};
 
-use crate::config::{ConfigError, nanos};
+use crate::config::ConfigError;
 use dcqcn::Dcqcn;
+use dunlin_net::clock::nanos;
 use swift::Swift;
 use timely::Timely;
 

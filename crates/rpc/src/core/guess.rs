@@ -1,10 +1,12 @@
-//! Limits how often a sender with a forged address can guess a session's 24-bit tag.
+//! Limits how often a sender with a forged address can guess the 24-bit tags of a peer's sessions.
 //!
-//! A right guess cannot be told from a packet of the peer, so a limit on guesses also keeps out the peer. A session
-//! that received too many wrong tags receives nothing until the period is over: an attacker who guesses fast enough can
-//! delay a session, as with any flood, but not send in its name. `docs/wire-protocol.md`, section 13, has the numbers.
+//! A right guess cannot be told from a packet of the peer, so a limit on guesses also keeps out the peer. After too many
+//! wrong tags from one address, each session that a further one names receives nothing until the period is over: an
+//! attacker who guesses fast enough can delay sessions, as with any flood, but hardly send in their name. All sessions
+//! of the address have one limit, or else many of them would allow many guesses. `docs/wire-protocol.md`, section 13,
+//! has the numbers.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use dunlin_net::Route;
 
@@ -12,8 +14,9 @@ use super::Core;
 use super::session::State;
 use crate::wire::{Header, MASK_24};
 
-/// Wrong tags in packets for one session from its peer's address, in one period, after which it receives nothing until
-/// the next. Well-behaved peers send some: late packets of an earlier session with the same number.
+/// Wrong tags in packets from the address of a peer, in one period. The session that the last of them named, and each
+/// that a further one names, receives nothing until the next period. Well-behaved peers send some: late packets of an
+/// earlier session with the same number.
 const GUESSES_MAX: u32 = 64;
 /// Wrong session names in RESETs from one address, in one period, after which RESETs from there are ignored until the
 /// next. A restarted peer whose RESETs are ignored counts as silent in time.
@@ -26,10 +29,12 @@ const DEAF: u32 = 1 << 31;
 /// Wrong guesses in this period.
 #[derive(Debug, Default)]
 pub(crate) struct Guesses {
-    /// By session: at most as many entries as there are sessions.
-    by_session: HashMap<u32, u32>,
-    /// By source address: at most as many entries as there are routes.
+    /// Wrong tags by source address: at most as many entries as there are routes, as below.
+    tags: HashMap<Route, u32>,
+    /// Wrong names in RESETs by source address.
     resets: HashMap<Route, u32>,
+    /// Sessions that receive nothing until the period is over.
+    deaf: HashSet<u32>,
 }
 
 impl Core {
@@ -43,10 +48,11 @@ impl Core {
         if !is_open || from != Some(session.route) || session.local_tag & DEAF != 0 {
             return;
         }
-        let count = self.guesses.by_session.entry(header.session).or_default();
+        let count = self.guesses.tags.entry(session.route).or_default();
         *count += 1;
         if *count >= GUESSES_MAX {
             session.local_tag |= DEAF;
+            self.guesses.deaf.insert(header.session);
             self.counters.sessions_guessed_at += 1;
             // This endpoint may be descheduled when the period ends.
             self.excuse(header.session, 2 * PERIOD);
@@ -69,8 +75,9 @@ impl Core {
 
     /// Ends the period: all deaf sessions receive again.
     pub fn end_guesses(&mut self) {
+        self.guesses.tags.clear();
         self.guesses.resets.clear();
-        for (session, _) in self.guesses.by_session.drain() {
+        for session in self.guesses.deaf.drain() {
             self.sessions[session as usize].local_tag &= MASK_24;
         }
     }

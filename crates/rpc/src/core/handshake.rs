@@ -7,6 +7,7 @@
 use std::hash::Hasher;
 use std::task::Waker;
 
+use dunlin_net::clock::nanos;
 use dunlin_net::{Addr, PeerHealth, Route};
 use siphasher::sip128::{Hasher128, SipHasher24};
 
@@ -17,7 +18,6 @@ use super::session::{SessionRef, State};
 use super::share::HostName;
 use super::timers::token_of_session;
 use super::{Core, Routes, packet_data_bytes};
-use crate::config::nanos;
 use crate::error::ConnectError;
 use crate::mutation::{Mutation, is_planted};
 use crate::wire::control::{Accept, Body, Connect, Cookie, CookieBytes, Refuse, RefuseReason, SLOTS_MAX};
@@ -31,6 +31,9 @@ const CONNECT_REPEAT_NANOS: u64 = 5_000_000;
 const CONNECT_REPEAT_NANOS_MAX: u64 = 200_000_000;
 /// CONNECTs sent to an address that is reported to refuse packets, including the one before the report.
 const ATTEMPTS_IF_REFUSED: u32 = 4;
+/// How long an answer to them is waited for after the report, unless the address is on this host: longer than a round
+/// trip of the paths that datacenters have between them.
+const ANSWER_NANOS_IF_REFUSED: u64 = 250_000_000;
 
 /// How a repeated CONNECT finds its accepted session: by the client's route, nonce and incarnation. Another address
 /// that draws the same numbers, or has overheard them, does not find it.
@@ -70,11 +73,19 @@ pub(crate) struct OpenState {
     give_up: u64,
     /// When CONNECT was sent last.
     connect_sent: u64,
-    /// CONNECTs sent before the one after which its address was first reported to refuse packets, as long as it is.
-    attempts_before_hint: Option<u32>,
+    /// The first report that its address refuses packets, as long as it does.
+    hint: Option<Hint>,
     /// Until when it keeps what it was given places for at the start, although others want them. It is given them once.
     start_until: Option<u64>,
     progress: std::rc::Rc<std::cell::RefCell<OpenProgress>>,
+}
+
+/// A report that an address refuses packets.
+struct Hint {
+    /// When it was seen.
+    seen_at: u64,
+    /// CONNECTs sent before the one that it followed.
+    attempts_before: u32,
 }
 
 impl std::fmt::Debug for OpenState {
@@ -159,7 +170,7 @@ impl Core {
             cookie: CookieBytes::default(),
             give_up,
             connect_sent: self.now,
-            attempts_before_hint: None,
+            hint: None,
             start_until: None,
             progress,
         };
@@ -247,11 +258,13 @@ impl Core {
             PeerHealth::Dead => true,
             // Anyone can forge such a report. Each CONNECT since then checks whether it is true.
             PeerHealth::Refused => {
-                let before = *open.attempts_before_hint.get_or_insert(cold.attempts.saturating_sub(1));
-                cold.attempts >= before + ATTEMPTS_IF_REFUSED
+                let attempts_before = cold.attempts.saturating_sub(1);
+                let hint = open.hint.get_or_insert(Hint { seen_at: self.now, attempts_before });
+                let is_time = cold.path.is_local || self.now - hint.seen_at >= ANSWER_NANOS_IF_REFUSED;
+                is_time && cold.attempts >= hint.attempts_before + ATTEMPTS_IF_REFUSED
             }
             PeerHealth::Unknown | PeerHealth::Alive => {
-                open.attempts_before_hint = None;
+                open.hint = None;
                 false
             }
         };

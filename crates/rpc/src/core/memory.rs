@@ -21,9 +21,10 @@
 //! Consecutive single-packet responses of a slot use one buffer, which is charged when it grows: a stream of small
 //! calls costs one comparison each. It is freed with its slot's entry.
 
+use dunlin_net::clock::nanos;
+
 use super::Core;
 use super::serve::ServeState;
-use crate::config::nanos;
 use crate::msgbuf::{self, MsgBuf};
 use crate::payload::Payload;
 use crate::wire::Status;

@@ -62,7 +62,7 @@ use std::task::Waker;
 
 use dunlin_net::{Addr, NetError, PeerHealth, Route, Transport};
 
-use crate::config::{EndpointConfig, nanos};
+use crate::config::EndpointConfig;
 use crate::handler_stats::Handlers;
 use crate::msgbuf::Trimmer;
 use crate::payload::Payload;
@@ -71,6 +71,7 @@ use crate::timer::{TimerId, Wheel};
 use crate::wire::HEADER_BYTES_MAX;
 use call::{Call, CallRef};
 use congestion::Congestion;
+use dunlin_net::clock::nanos;
 use handshake::{CookieKey, Opening};
 use peer::Peers;
 use random::SecretRandom;

@@ -12,13 +12,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use dunlin_net::clock::nanos;
 use dunlin_net::{Addr, PeerHealth, Route};
 
 use super::mtu_search::MtuSearch;
 use super::session::{Session, State};
 use super::share::{HostName, Hosts, Share};
 use super::{Core, NONE, Routes};
-use crate::config::nanos;
 use crate::error::CallError;
 use crate::wire::control::Presence;
 use crate::wire::{Header, Kind};
@@ -320,7 +320,7 @@ impl Core {
 
     /// Excuses a session's peer: the session is deaf for `nanos`, so its peer may seem silent.
     pub fn excuse(&mut self, session: u32, nanos: u64) {
-        let most = crate::config::nanos(self.config.peer_timeout).saturating_mul(EXCUSED_TIMEOUTS);
+        let most = dunlin_net::clock::nanos(self.config.peer_timeout).saturating_mul(EXCUSED_TIMEOUTS);
         let peer = self.sessions[session as usize].peer;
         if let Some(peer) = self.peers.get_mut(peer) {
             peer.excused = (peer.excused + nanos).min(most);

@@ -3,13 +3,13 @@
 use std::ops::{Deref, DerefMut};
 
 use dunlin_net::Route;
+use dunlin_net::clock::nanos;
 
 use super::handshake::OpenState;
 use super::loan::Loan;
 use super::places::Places;
 use super::recovery::Silence;
 use super::{Core, NONE, Path};
-use crate::config::nanos;
 use crate::error::CallError;
 use crate::observe::Observed;
 use crate::timer::TimerId;

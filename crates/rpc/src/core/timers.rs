@@ -1,5 +1,7 @@
 //! What happens when a timer fires: timeouts of calls, handshakes, and the tick that checks peers.
 
+use dunlin_net::clock::nanos;
+
 use super::call::CallState;
 use super::session::State;
 use super::{Core, Routes};
@@ -16,7 +18,7 @@ const KIND_ALARM: u64 = 3 << 32;
 pub(super) const TICK_BUSY_NANOS: u64 = 5_000_000;
 /// Longest time between ticks while there are no calls: as long as the longest sleep of an endpoint, so that ticks wake
 /// it no more often. With a short [`crate::EndpointConfig::peer_timeout`] they come as often as peers must be pinged.
-const TICK_IDLE_NANOS: u64 = dunlin_net::poll::SLEEP_MAX.as_nanos() as u64;
+const TICK_IDLE_NANOS: u64 = nanos(dunlin_net::poll::SLEEP_MAX);
 /// Sessions that a tick examines for responses to release.
 const RELEASES_PER_TICK: usize = 512;
 /// Packets of unknown sessions that are answered between two ticks.

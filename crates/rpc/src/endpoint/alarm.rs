@@ -6,8 +6,9 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use dunlin_net::clock::nanos;
+
 use super::Shared;
-use crate::config::nanos;
 use crate::core::alarm::AlarmId;
 
 /// A handle for tasks that wait for a time. Clones refer to the same endpoint.

@@ -14,6 +14,7 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use dunlin_net::clock::nanos;
 use dunlin_net::poll::sleep_time;
 use dunlin_net::{Arm, NetError, PollPolicy, Transport};
 
@@ -24,7 +25,6 @@ use super::registry::Entry;
 use super::session::{Completion, Session};
 use super::worker::{Answer, WorkerReply};
 use super::{Continuation, Endpoint, Shared};
-use crate::config::nanos;
 use crate::core::Core;
 use crate::core::receive::{Others, Received};
 use crate::core::serve::Dispatch;

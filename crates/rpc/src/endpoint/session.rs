@@ -12,7 +12,6 @@ use dunlin_net::Addr;
 
 use super::Shared;
 use super::alarm::Timers;
-use crate::config::nanos;
 use crate::context::SessionId;
 use crate::core::call::{CallRef, NO_DEADLINE, NewCall, Waiter};
 use crate::core::handshake::{OpenProgress, Opening};
@@ -21,6 +20,7 @@ use crate::error::{CallError, CallFailure, ConnectError};
 use crate::msgbuf::MsgBuf;
 use crate::payload::{Payload, RequestBuffer};
 use crate::stats::SessionStats;
+use dunlin_net::clock::nanos;
 
 /// A session with another endpoint. Clones refer to the same session; dropping them does not close it. Either end may
 /// call the other.

@@ -7,10 +7,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use dunlin_net::Transport;
+use dunlin_net::clock::nanos;
 
 use super::event_loop::run_continuations;
 use super::{Endpoint, Shared};
-use crate::config::nanos;
 
 /// How long responses that their callers have not released are kept, in case one must be resent.
 const LINGER_NANOS: u64 = 200_000_000;

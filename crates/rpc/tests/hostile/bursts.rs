@@ -173,17 +173,26 @@ fn udp_server(peer_limits: PeerLimits) -> Server {
 
 #[test]
 fn one_datagram_does_not_pass_over_the_limits_of_a_peer() {
-    let server = udp_server(PeerLimits { sessions_max: 10, ..PeerLimits::default() });
-    let hoarder = Sender::new("127.0.0.1:0", &server);
-    let connects = hoarder.connects(&server, 700);
-    hoarder.send(&connects);
-    let start = Instant::now();
-    let decided = || server.stats().counters.sessions_accepted + server.stats().counters.sessions_refused;
-    while decided() < connects.len() as u64 {
-        server.run_once();
-        assert!(start.elapsed() < PATIENCE, "{}", server.stats());
+    let limits = [
+        (PeerLimits { sessions_max: 10, ..PeerLimits::default() }, 10),
+        // Each session wants sixteen.
+        (PeerLimits { places_max: 64, ..PeerLimits::default() }, 4),
+    ];
+    for (limits, sessions) in limits {
+        let server = udp_server(limits);
+        let hoarder = Sender::new("127.0.0.1:0", &server);
+        let connects = hoarder.connects(&server, 700);
+        hoarder.send(&connects);
+        let start = Instant::now();
+        let decided = || server.stats().counters.sessions_accepted + server.stats().counters.sessions_refused;
+        while decided() < connects.len() as u64 {
+            server.run_once();
+            assert!(start.elapsed() < PATIENCE, "{}", server.stats());
+        }
+        let stats = server.stats();
+        assert_eq!((u64::from(stats.sessions), stats.counters.sessions_accepted), (sessions, sessions));
+        assert_eq!(stats.credits_reserved as u64, 16 * sessions);
     }
-    assert_eq!((server.stats().sessions, server.stats().counters.sessions_accepted), (10, 10));
 }
 
 #[test]

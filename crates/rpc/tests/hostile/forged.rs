@@ -87,8 +87,25 @@ fn nobody_listens_where_several_handshakes_find_nobody() {
     let error = lab.drive(1, lab.client().connect(&Addr::Node(50))).unwrap_err();
     assert!(matches!(error, ConnectError::Unreachable { .. }), "{error}");
     let time = Duration::from_nanos(lab.network.now() - start);
-    assert!((Duration::from_millis(20)..Duration::from_millis(100)).contains(&time), "{time:?}");
+    assert!((Duration::from_millis(250)..Duration::from_millis(400)).contains(&time), "{time:?}");
     assert!(lab.drive(1, lab.client().connect(&address(0))).is_ok());
+}
+
+/// No answer to any of the first CONNECTs can have come before the fourth is sent.
+#[test]
+fn a_hint_on_a_long_path_is_asked_about() {
+    let network = LoopbackConfig { delay: Duration::from_millis(50), ..LoopbackConfig::default() };
+    let lab = Lab::over(network, &[config(), EndpointConfig { seed: Some(8), ..config() }]);
+    lab.network.set_health(1, PeerHealth::Refused);
+    let mut opening = Box::pin(lab.client().connect(&address(0)));
+    let opened = loop {
+        lab.turn();
+        lab.network.advance(Duration::from_micros(100));
+        if let Some(opened) = lab.client().poll_once(opening.as_mut()) {
+            break opened;
+        }
+    };
+    assert!(opened.is_ok(), "{:?}", opened.err());
 }
 
 /// A packet from the peer's address that ends the session if the tag is right.
@@ -132,6 +149,33 @@ fn tags_cannot_be_tried_one_after_the_other() {
     raw.send(&close(&opened, right));
     raw.answers(&lab);
     assert_eq!(lab.server().stats().sessions, 1);
+}
+
+/// An attacker who spreads guesses over many sessions of a peer gets no more of them for that.
+#[test]
+fn many_sessions_of_a_peer_do_not_allow_many_guesses() {
+    const SESSIONS: u32 = 64;
+    let lab = lab();
+    let mut raw = Raw::new(&lab, 66);
+    let open = |i: u32| Connect { nonce: u64::from(i), session: i, ..connect() };
+    let opened: Vec<_> = (0..SESSIONS).map(|i| raw.open(&lab, open(i))).collect();
+    // Each session is named by a few wrong tags and then by the right one, which ends it if it is heard.
+    for victim in &opened {
+        for guess in (0..8).rev() {
+            raw.send(&close(victim, (victim.accept.tag + guess) & MASK_24));
+        }
+        lab.turn();
+    }
+    lab.turn();
+    let stats = lab.server().stats();
+    assert!(stats.sessions >= SESSIONS - 64 / 7, "{stats}");
+    assert_eq!(stats.counters.sessions_guessed_at, u64::from(stats.sessions), "all others are deaf");
+    // The others are not lost.
+    lab.run_for(Duration::from_millis(250));
+    raw.receive();
+    let last = &opened[SESSIONS as usize - 1];
+    raw.send(&packet(&last.header(Kind::Request, Header::data_aux(ECHO, 32), 8), &[0; 32]));
+    assert!(raw.answers(&lab).iter().any(|(header, _)| header.kind == Kind::Response));
 }
 
 /// A client that answers pings, and an attacker with its address who guesses the tag of one of its sessions, all the

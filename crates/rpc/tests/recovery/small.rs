@@ -5,16 +5,19 @@ use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
 
+use dunlin_rpc::congestion::SwiftConfig;
 use dunlin_rpc::wire::{Header, Kind};
-use dunlin_rpc::{EndpointConfig, PeerLimits, Session};
+use dunlin_rpc::{CongestionControl, EndpointConfig, PeerLimits, Session};
 
 use crate::scripted::Fate::{Arrives, IsLost};
 use crate::stage::{SIZED, Stage, config, request};
 
 const SLOTS: usize = 8;
 
-fn with_rto_min(rto_min: Duration) -> EndpointConfig {
-    EndpointConfig { rto_min, rto_initial: rto_min.max(config().rto_initial), ..config() }
+const MILLISECOND: Duration = Duration::from_millis(1);
+
+fn swift() -> CongestionControl {
+    CongestionControl::Swift(SwiftConfig::default())
 }
 
 /// Makes a call in every slot; returns when each call ended, in nanoseconds from now.
@@ -38,9 +41,19 @@ fn call_all(stage: &Stage, session: &Session) -> Vec<u64> {
 
 #[test]
 fn calls_that_are_lost_together_come_back_together() {
-    for rto_min in [1, 20].map(Duration::from_millis) {
+    // The last of these calls also lose the first packet that is sent again, which probes for all of them.
+    let cases = [
+        (MILLISECOND, CongestionControl::None, 0),
+        (20 * MILLISECOND, swift(), 0),
+        (MILLISECOND, swift(), 0),
+        (MILLISECOND, swift(), 1),
+        (MILLISECOND, CongestionControl::None, 1),
+    ];
+    for (rto_min, congestion, lost_probes) in cases {
         for answers_are_lost in [false, true] {
-            let (stage, session) = Stage::with(config(), with_rto_min(rto_min));
+            let rto_initial = rto_min.max(config().rto_initial);
+            let client = EndpointConfig { rto_min, rto_initial, congestion, ..config() };
+            let (stage, session) = Stage::with(config(), client);
             for _ in 0..50 {
                 call_all(&stage, &session);
             }
@@ -48,7 +61,7 @@ fn calls_that_are_lost_together_come_back_together() {
             let round_trip = call_all(&stage, &session)[SLOTS - 1];
             let before = stage.counters();
             for _ in 0..5 {
-                let mut left = SLOTS;
+                let mut left = SLOTS + lost_probes;
                 let lose = move |header: &Header| {
                     let hits = matches!(header.kind, Kind::Request | Kind::Response) && left > 0;
                     left -= usize::from(hits);
@@ -60,8 +73,9 @@ fn calls_that_are_lost_together_come_back_together() {
                     stage.on_request(lose)
                 }
                 let ends = call_all(&stage, &session);
-                let rto = rto_min.as_nanos() as u64;
-                assert!(ends[0] < rto + rto / 4, "the first of {ends:?}");
+                // Each probe waits twice as long as the one before.
+                let probed_after = ((1 << (lost_probes + 1)) - 1) * rto_min.as_nanos() as u64;
+                assert!(ends[0] < probed_after + probed_after / 4, "the first of {ends:?}");
                 let behind = ends[SLOTS - 1] - ends[0];
                 // After the first answer, the others may be right behind it for half of a round trip.
                 assert!(behind <= 2 * round_trip, "the last is {behind} ns behind the first: {ends:?}");
@@ -70,8 +84,10 @@ fn calls_that_are_lost_together_come_back_together() {
                 assert_eq!(session.stats().unwrap().rto, rto_min);
             }
             let again = stage.counters().tx_packets_again - before.tx_packets_again;
-            assert_eq!(again as usize, 5 * SLOTS, "each was sent again once");
-            assert_eq!(stage.counters().pings_sent, before.pings_sent, "nobody doubts that the server lives");
+            assert_eq!(again as usize, 5 * (SLOTS + lost_probes), "each was sent again once");
+            if lost_probes == 0 {
+                assert_eq!(stage.counters().pings_sent, before.pings_sent, "nobody doubts that the server lives");
+            }
             assert_eq!(stage.counters().congestion_onsets, before.congestion_onsets);
         }
     }

@@ -15,6 +15,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
+use dunlin_net::clock::nanos;
 use dunlin_net::{Addr, Transport};
 use dunlin_rpc::{CallError, Endpoint, Timers};
 use dunlin_serve::channel::{Retry, Turning, Why};
@@ -218,8 +219,7 @@ impl<T: Transport + 'static> Client<T> {
         if waiting.len() >= inner.config.waiting_max {
             return Err(SeqError::TooMany { max: inner.config.waiting_max, setting: "waiting_max" });
         }
-        let nanos: u64 = timeout.as_nanos().try_into().unwrap_or(u64::MAX);
-        let deadline = inner.endpoint.now().saturating_add(nanos);
+        let deadline = inner.endpoint.now().saturating_add(nanos(timeout));
         let ask = Rc::new(Ask::new(length, deadline));
         waiting.push_back(ask.clone());
         drop(waiting);

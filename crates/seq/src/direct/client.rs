@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
+use dunlin_net::clock::nanos;
 use dunlin_net::poll::{Idle, PollPolicy, sleep_time};
 use dunlin_net::transport::RX_BURST;
 use dunlin_net::{Addr, NetError, PeerHealth, Route, Transport, TxPacket};
@@ -330,10 +331,6 @@ pub struct DirectClient<T> {
 /// The epoch of a server, by its hello.
 fn epoch_of(hello: &Packet) -> u32 {
     if hello.kind == Kind::Epoch { hello.incarnation } else { 0 }
-}
-
-fn nanos(time: Duration) -> u64 {
-    time.as_nanos().try_into().unwrap_or(u64::MAX)
 }
 
 impl<T: Transport> DirectClient<T> {

@@ -23,6 +23,7 @@ use dunlin_coord::{
     Condition, CoordError, Coordinator, HEARTBEAT_EVERY, LEASE_TTL_MAX, LEASE_TTL_MIN, Lease, MemberId, Revision,
     Standing, Transaction, check_path, join_after_leases,
 };
+use dunlin_net::clock::nanos;
 use futures::future::{LocalBoxFuture, join};
 
 use super::{Reserve, ReserveError, Reserved};
@@ -134,7 +135,7 @@ impl<C: Coordinator> Shared<C> {
     }
 
     async fn pause(&self) {
-        let pause = (self.config.lease / ASKED_OF_LEASE).as_nanos() as u64;
+        let pause = nanos(self.config.lease / ASKED_OF_LEASE);
         self.coordinator.sleep_until(self.coordinator.now().saturating_add(pause)).await;
     }
 
@@ -192,7 +193,7 @@ impl<C: Coordinator> Shared<C> {
 
     /// When a term under this lease ends.
     fn until(&self, lease: &Lease) -> u64 {
-        let more = if is_planted(Mutation::TermBeyondLease) { self.config.lease.as_nanos() as u64 } else { 0 };
+        let more = if is_planted(Mutation::TermBeyondLease) { nanos(self.config.lease) } else { 0 };
         lease.safe_until.saturating_add(more)
     }
 }

@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dunlin_net::Transport;
+use dunlin_net::clock::nanos;
 use dunlin_rpc::Timers;
 use dunlin_smr::{Client, ClientError};
 
@@ -107,7 +108,7 @@ impl<T: Transport> Replicated<T> {
             return Err(failed("the replicas do not know this command: are they of another version?"));
         }
         let begun = if is_planted(Mutation::TermFromAnswer) { self.timers.boot_now() } else { asked };
-        let term: u64 = self.term().as_nanos().try_into().unwrap_or(u64::MAX / 2);
+        let term = nanos(self.term()).min(u64::MAX / 2);
         Ok((reply, begun.saturating_add(term)))
     }
 

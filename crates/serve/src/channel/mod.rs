@@ -16,6 +16,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use dunlin_net::clock::nanos;
 use dunlin_net::{Addr, Transport};
 use dunlin_rpc::{Call, CallError, CallFailure, CallOptions, ConnectError, Endpoint, MsgBuf, Payload, Session, Timers};
 use thiserror::Error;
@@ -27,7 +28,7 @@ use self::retry::Budget;
 pub use self::retry::Retry;
 use crate::epoch::refusal;
 use crate::joint::Joint;
-use crate::waiting::{nanos, until};
+use crate::waiting::until;
 
 /// Sessions on an endpoint that was not turned are not trusted for longer than this, in nanoseconds: less than the
 /// shortest time after which a server with default settings gives up a client,

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
+use dunlin_net::clock::nanos;
 use dunlin_net::random::Random;
 
 /// What a success adds to the budget; a retry costs 1.
@@ -63,7 +64,7 @@ impl Budget {
 
     fn pause(&self, attempts: u32) -> Duration {
         let pause = self.retry.pause.saturating_mul(1 << attempts.saturating_sub(1).min(20)).min(self.retry.pause_max);
-        let nanos: u64 = pause.as_nanos().try_into().unwrap_or(u64::MAX / 2);
+        let nanos = nanos(pause).min(u64::MAX / 2);
         Duration::from_nanos(nanos / 2 + self.random.borrow_mut().below(nanos.max(1)))
     }
 }

@@ -13,6 +13,7 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::time::Duration;
 
+use dunlin_net::clock::nanos;
 use dunlin_net::{Addr, Transport};
 use dunlin_rpc::{Endpoint, MsgBuf, Timers};
 
@@ -497,7 +498,7 @@ impl<T: Transport> Client<T> {
     }
 
     fn after(&self, time: Duration) -> u64 {
-        self.endpoint.now().saturating_add(time.as_nanos().try_into().unwrap_or(u64::MAX))
+        self.endpoint.now().saturating_add(nanos(time))
     }
 
     /// Returns the session; opens one, or waits for the task that is opening it.

@@ -9,6 +9,8 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use dunlin_net::clock::nanos;
+
 /// Ticks of a process.
 pub(super) struct Ticks {
     tick: u64,
@@ -21,7 +23,7 @@ pub(super) struct Ticks {
 impl Ticks {
     /// Starts counting now.
     pub fn new(tick: Duration, now: u64) -> Ticks {
-        Ticks { tick: tick.as_nanos() as u64, last: Cell::new(now), planned: Cell::new(1) }
+        Ticks { tick: nanos(tick), last: Cell::new(now), planned: Cell::new(1) }
     }
 
     /// Whether the process sleeps for several ticks, so that some may have passed unnoticed.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dunlin_net::Addr;
+use dunlin_net::clock::nanos;
 use dunlin_net::random::Random;
 use dunlin_rpc::Session;
 use raft::eraftpb::{Message, MessageType, Snapshot};
@@ -91,6 +92,8 @@ pub(super) struct Common {
     pub taking: Rc<Cell<Option<u16>>>,
     /// Memory of all snapshots in flight, in bytes.
     pub snapshot_bytes: Rc<Cell<u64>>,
+    /// Memory of the snapshots that the logs begin with, in bytes.
+    pub base_bytes: Rc<Cell<u64>>,
     /// A group that cannot take a snapshot, since those of other groups use the memory.
     pub starved: Rc<Cell<Option<u16>>>,
     /// There was no memory for a snapshot that a leader sends: this one.
@@ -108,6 +111,7 @@ impl Common {
             links,
             taking: Rc::default(),
             snapshot_bytes: Rc::default(),
+            base_bytes: Rc::default(),
             starved: Rc::default(),
             crowded: Rc::default(),
             cluster: Rc::default(),
@@ -124,6 +128,8 @@ pub(super) struct Core<M, L: LogStore> {
     pub common: Common,
     /// This group's share of `common.snapshot_bytes`.
     pub own_snapshot_bytes: u64,
+    /// This group's share of `common.base_bytes`.
+    pub own_base_bytes: u64,
     pub raft: RawNode<L>,
     pub state: Replicated<M>,
     /// The number of the cluster; `None` while this replica does not take part yet, and `waiting` says what it waits
@@ -191,7 +197,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     ) -> Result<Self, NodeError> {
         let limits = Limits {
             sessions_max: config.sessions_max,
-            idle_max: config.session_idle_max.as_nanos().try_into().unwrap_or(u64::MAX),
+            idle_max: nanos(config.session_idle_max),
             reply_bytes_max: config.session_reply_bytes_max,
         };
         let mut state = Replicated::new(machine, limits, Default::default());
@@ -257,6 +263,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             group,
             common,
             own_snapshot_bytes: 0,
+            own_base_bytes: 0,
             raft,
             state,
             cluster,
@@ -299,6 +306,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             config,
         };
         core.common.links.borrow_mut().follow(core.group, &core.state.members);
+        core.note_base();
         core.continue_restore()?;
         core.ask_for_number();
         Ok(core)

@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use dunlin_net::clock::nanos;
+
 use super::clients::respond;
 use super::core::Core;
 use super::reads::Read;
@@ -65,7 +67,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// Sweeps at most once per tick: rejected clients ask again and again.
     fn make_room_to_keep(&mut self) {
         let now = self.now();
-        if self.kept.refused == 0 || now >= self.kept.refused + self.config.tick.as_nanos() as u64 {
+        if self.kept.refused == 0 || now >= self.kept.refused + nanos(self.config.tick) {
             self.kept.refused = now;
             self.sweep_kept();
         }

@@ -2,6 +2,7 @@
 //! A change takes effect when its entry is executed. No change is begun after which the recently heard replicas would
 //! not be a majority.
 
+use dunlin_net::clock::nanos;
 use protobuf::Message as _;
 use raft::eraftpb::{ConfChange, ConfChangeType, Entry, EntryType};
 
@@ -123,7 +124,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// Returns those that this leader has not heard from for an election timeout.
     pub fn silent(&self, ids: &[u64]) -> Vec<u64> {
         let now = self.now();
-        let timeout = self.config.tick.as_nanos() as u64 * u64::from(self.config.election_ticks);
+        let timeout = nanos(self.config.tick) * u64::from(self.config.election_ticks);
         let heard = self.heard(ids.iter().copied(), now);
         // A leader whose own disk hangs acknowledges nothing.
         let is_hung = |id: u64| id == self.config.id && self.disk.hangs();

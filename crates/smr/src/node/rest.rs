@@ -1,6 +1,7 @@
 //! Idle groups rest: no timers, no messages. A resting group relies on hearing from its leader's process, which the
 //! host watches for all groups. `docs/replication-groups.md` says why that is enough.
 
+use dunlin_net::clock::nanos;
 use raft::StateRole;
 use raft::eraftpb::{Message, MessageType};
 
@@ -57,7 +58,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     }
 
     fn election_nanos(&self) -> u64 {
-        self.config.tick.as_nanos() as u64 * u64::from(self.config.election_ticks)
+        nanos(self.config.tick) * u64::from(self.config.election_ticks)
     }
 
     /// A process is missed. Nothing came from it for this many ticks, so nothing came from its replica of this group.

@@ -171,10 +171,19 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     pub fn has_memory_for(&self, bytes: u64) -> bool {
         let taking = self.snapshots.taking.as_ref().map_or(0, |taking| taking.state.capacity() as u64);
         let log = self.raft.store();
-        let (base, written) = (log.base().data.len() as u64, log.compacting_bytes());
-        let here = self.memory_of_others().saturating_add(taking).saturating_add(base).saturating_add(written);
-        let here = here.saturating_add(self.memory_of_other_groups());
+        let bases = self.common.base_bytes.get() - self.own_base_bytes + log.base().data.len() as u64;
+        let here = [self.memory_of_others(), taking, bases, log.compacting_bytes(), self.memory_of_other_groups()];
+        let here = here.into_iter().fold(0, u64::saturating_add);
         here.saturating_add(bytes) <= self.config.snapshot_memory_max
+    }
+
+    /// Tells the other groups how much memory the snapshot takes that this group's log begins with.
+    pub fn note_base(&mut self) {
+        let bytes = self.raft.store().base().data.len() as u64;
+        if bytes != self.own_base_bytes {
+            self.common.base_bytes.set(self.common.base_bytes.get() - self.own_base_bytes + bytes);
+            self.own_base_bytes = bytes;
+        }
     }
 
     /// Returns the bytes of the other groups' snapshots, including those being taken.
@@ -185,6 +194,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// Tells the other groups how much memory this group's snapshots use, and lets the next group take one when this
     /// one has finished.
     pub fn note_snapshots(&mut self) {
+        self.note_base();
         let is_taking = self.is_taking();
         if !is_taking && self.common.taking.get() == Some(self.group) {
             self.common.taking.set(None);

@@ -12,6 +12,8 @@ use std::task::Waker;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use dunlin_net::clock::nanos;
+
 use super::disk::Disk;
 use super::error::{Failure, WalError};
 use super::job::{Job, Source};
@@ -300,7 +302,7 @@ impl<D: Disk> Turns<D> {
         let shared = self.shared.clone();
         let _panicking = FailOnPanic { shared: &shared, path: self.writer.disk().place("") };
         let begun = Instant::now();
-        let now = || begun.elapsed().as_nanos() as u64;
+        let now = || nanos(begun.elapsed());
         loop {
             let mut queue = lock(&shared.queue);
             loop {
@@ -440,7 +442,7 @@ impl<D: Disk> Stepped<D> {
                         Next::Nothing => return None,
                     }
                     shared.turn();
-                    self.due = Some(now.saturating_add(self.turns.writer.disk().flush_time().as_nanos() as u64));
+                    self.due = Some(now.saturating_add(nanos(self.turns.writer.disk().flush_time())));
                     self.turns.begin()
                 }
             };

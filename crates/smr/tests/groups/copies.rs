@@ -17,10 +17,10 @@ const MEMORY: u64 = 100_000;
 /// Bytes of a snapshot that leaves room for the last one, but not for a third.
 const LARGE: u64 = 45_000;
 
-/// Two groups, and a process that leads the first.
+/// Two groups, of which only the first has a large state, and a process that leads it.
 fn tight(config: NodeConfig) -> (World<InMemory>, u64) {
     let limits = NodeConfig { snapshot_bytes_max: MEMORY / 2, snapshot_memory_max: MEMORY, ..config };
-    let world = World::padded(InMemory, 2, limits, STATE);
+    let world = World::padded(InMemory, 2, limits, |group| if group == 0 { STATE } else { 0 });
     world.all_lead();
     world.add(0, 1).unwrap();
     let (_, leader) = world.leader(0).unwrap();

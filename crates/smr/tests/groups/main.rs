@@ -122,7 +122,7 @@ fn a_process_that_stood_still_follows() {
 fn a_leader_that_restarts_at_once_is_replaced() {
     const GROUPS: u16 = 100;
     let pieces = NodeConfig { snapshot_step_bytes: 4, ..config() };
-    let mut world = World::padded(OnDisk::default(), GROUPS, pieces, 6000);
+    let mut world = World::padded(OnDisk::default(), GROUPS, pieces, |_| 6000);
     world.all_lead();
     world.all_rest();
     let before = world.leaders();

@@ -50,6 +50,11 @@ pub fn send_piece(world: &World<InMemory>, to: u64, group: u16, place: [u64; 2])
     })
 }
 
+/// Returns the bytes of the snapshots that a process's logs begin with.
+fn base_bytes(world: &World<InMemory>, id: u64) -> u64 {
+    world.processes[&id].host.nodes().map(|node| node.with_log(|log| log.base().data.len() as u64)).sum()
+}
+
 /// Returns resting groups, and a process that leads group 0 and is receiving as many snapshots as fit.
 fn with_forged_pieces() -> (World<InMemory>, u64) {
     let limits = NodeConfig { snapshot_bytes_max: LARGEST, snapshot_memory_max: 2 * LARGEST, ..config() };
@@ -57,8 +62,8 @@ fn with_forged_pieces() -> (World<InMemory>, u64) {
     world.all_lead();
     world.all_rest();
     let (_, to) = world.leader(0).unwrap();
-    let base = world.processes[&to].host.node(2).unwrap().with_log(|log| log.base().data.len() as u64);
-    assert!(send_first_piece(&world, to, 1, LARGEST) && send_first_piece(&world, to, 2, LARGEST - base));
+    let bases = base_bytes(&world, to);
+    assert!(send_first_piece(&world, to, 1, LARGEST) && send_first_piece(&world, to, 2, LARGEST - bases));
     assert!(!send_first_piece(&world, to, 3, 1), "there is no memory left");
     world.all_rest();
     (world, to)
@@ -87,12 +92,26 @@ fn pieces_that_come_together_do_not_pass_over_the_limit() {
     assert!((1..=2).contains(&accepted), "{accepted} snapshots of {LARGEST} bytes");
 }
 
+/// Also those of groups that have nothing to do.
+#[test]
+fn the_snapshots_that_logs_begin_with_count() {
+    let limits = NodeConfig { snapshot_bytes_max: LARGEST, snapshot_memory_max: 5 * LARGEST / 2, ..config() };
+    let world = World::padded(InMemory, 10, limits, |_| LARGEST as usize / 5);
+    world.all_lead();
+    world.all_rest();
+    let (_, to) = world.leader(0).unwrap();
+    let bases = base_bytes(&world, to);
+    assert!(bases > 2 * LARGEST);
+    assert!(!send_first_piece(&world, to, 1, LARGEST));
+    assert!(send_first_piece(&world, to, 1, 5 * LARGEST / 2 - bases));
+}
+
 /// An attacker sends them again before they expire.
 #[test]
 fn a_snapshot_of_a_member_goes_before_those_of_strangers_for_other_groups() {
     let (mut world, to) = with_forged_pieces();
     let node = world.processes[&to].host.node(3).unwrap();
-    let base = world.processes[&to].host.node(2).unwrap().with_log(|log| log.base().data.len() as u64);
+    let bases = base_bytes(&world, to);
     let restored = || node.counters().snapshots_restored;
     let before = restored();
     world.paused.push(to);
@@ -102,7 +121,7 @@ fn a_snapshot_of_a_member_goes_before_those_of_strangers_for_other_groups() {
     let end = world.now() + Duration::from_secs(6);
     while restored() == before {
         assert!(world.now() < end, "{forged} forged pieces keep the memory");
-        forged += [(1, LARGEST), (2, LARGEST - base)]
+        forged += [(1, LARGEST), (2, LARGEST - bases)]
             .into_iter()
             .filter(|(group, total)| send_first_piece(&world, to, *group, *total))
             .count();

@@ -180,8 +180,8 @@ pub struct World<S: Storage> {
     /// The number of groups of processes that are started from now on.
     pub groups: u16,
     pub config: NodeConfig,
-    /// Padding bytes in their snapshots.
-    pub padding: usize,
+    /// Padding bytes in the snapshots of a group.
+    pub padding: fn(u16) -> usize,
     lives: u64,
 }
 
@@ -215,11 +215,11 @@ pub fn endpoint(network: &LoopbackNetwork, node: u32, seed: u64) -> Rc<Endpoint<
 impl<S: Storage> World<S> {
     /// Starts three processes with this many groups.
     pub fn new(storage: S, groups: u16, config: NodeConfig) -> World<S> {
-        World::padded(storage, groups, config, 0)
+        World::padded(storage, groups, config, |_| 0)
     }
 
-    /// The same, with this many padding bytes in their snapshots.
-    pub fn padded(storage: S, groups: u16, config: NodeConfig, padding: usize) -> World<S> {
+    /// The same, with this many padding bytes in the snapshots of each group.
+    pub fn padded(storage: S, groups: u16, config: NodeConfig, padding: fn(u16) -> usize) -> World<S> {
         let network = LoopbackNetwork::new(LoopbackConfig { queue_len: 8192, ..LoopbackConfig::default() });
         let endpoint = endpoint(&network, CLIENT, 1);
         let timeouts = ClientConfig {
@@ -256,7 +256,8 @@ impl<S: Storage> World<S> {
         let seed = Some(self.lives << 8 | id);
         let config = NodeConfig { id, seed, clock: Rc::new(move || clock.get()), ..self.config.clone() };
         let (logs, device) = self.storage.open(id, self.groups);
-        let groups = logs.into_iter().map(|log| (log, Sum { padding: self.padding, ..Sum::default() })).collect();
+        let machine = |group| Sum { padding: (self.padding)(group), ..Sum::default() };
+        let groups = (0..).zip(logs).map(|(group, log)| (log, machine(group))).collect();
         let host = Host::start(&endpoint, config, groups, beginning).unwrap();
         self.processes.insert(id, Process { host, endpoint, device });
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use dunlin_net::Transport;
+use dunlin_net::clock::nanos;
 use dunlin_net::random::Random;
 
 use super::{Client, Transaction};
@@ -28,8 +29,7 @@ impl Default for RetryPolicy {
 impl RetryPolicy {
     fn pause_before(&self, attempt: u32, random: &mut Random) -> Duration {
         let longest = self.pause.saturating_mul(1 << (attempt - 1).min(20)).min(self.pause_max);
-        let nanos: u64 = longest.as_nanos().try_into().unwrap_or(u64::MAX / 2);
-        Duration::from_nanos(random.below(nanos.max(1)))
+        Duration::from_nanos(random.below(nanos(longest).max(1)))
     }
 }
 

@@ -24,6 +24,7 @@ use dunlin_coord::{
     Transaction, View, campaign_as, join_after_leases, with_deadline,
 };
 use dunlin_net::Addr;
+use dunlin_net::clock::nanos;
 use dunlin_serve::Mailboxes;
 use futures::future::{Either, select};
 use tokio::sync::mpsc;
@@ -148,10 +149,6 @@ pub struct Agent<C> {
     /// What all cores have entered.
     entered: RefCell<Option<Published>>,
     waiting: RefCell<Vec<Waker>>,
-}
-
-fn nanos(time: Duration) -> u64 {
-    time.as_nanos().try_into().unwrap_or(u64::MAX)
 }
 
 impl<C: Coordinator> Agent<C> {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use dunlin_net::clock::nanos;
 use dunlin_net::random::Random;
 use dunlin_net::{Addr, Transport};
 use dunlin_rpc::{Endpoint, Timers};
@@ -159,7 +160,7 @@ impl<T: Transport + 'static> Remote<T> {
         config: RemoteConfig,
     ) -> Result<Remote<T>, RemoteError> {
         let timers = endpoint.timers();
-        let deadline = timers.now().saturating_add(config.timeout.as_nanos() as u64);
+        let deadline = timers.now().saturating_add(nanos(config.timeout));
         let channel = |addr: &Addr| Channel::new(endpoint, vec![addr.clone()], ChannelConfig::default());
         let channels: BTreeMap<Addr, Channel<T>> = at.iter().map(|addr| (addr.clone(), channel(addr))).collect();
         let found = loop {
@@ -261,7 +262,7 @@ impl<T: Transport + 'static> Remote<T> {
             if !matches!(error, TxnError::Conflict { .. } | TxnError::RangeConflict { .. } | TxnError::Busy { .. }) {
                 inner.refresh().await;
             }
-            let part = inner.random.borrow_mut().below(pause.as_nanos() as u64);
+            let part = inner.random.borrow_mut().below(nanos(pause));
             inner.timers.sleep(Duration::from_nanos(part)).await;
             pause = (2 * pause).min(PAUSE_MAX);
         }
@@ -342,7 +343,7 @@ impl<T: Transport + 'static> Remote<T> {
 
 impl<T: Transport + 'static> Inner<T> {
     fn deadline(&self) -> u64 {
-        self.timers.now().saturating_add(self.config.timeout.as_nanos() as u64)
+        self.timers.now().saturating_add(nanos(self.config.timeout))
     }
 
     /// The first core of each member, and where it was told to ask.

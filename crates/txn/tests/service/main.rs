@@ -347,6 +347,33 @@ fn seeds(few: u64) -> std::ops::Range<u64> {
     }
 }
 
+/// A client whose timeout stands for ever waits for its service for as long as that takes.
+#[test]
+fn a_client_may_wait_for_ever() {
+    // They do not fit 64 bits of nanoseconds, or only just.
+    let seconds = Duration::from_secs(u64::MAX / 1_000_000_000 + 1);
+    for timeout in [Duration::MAX, Duration::from_nanos(u64::MAX), Duration::from_nanos(u64::MAX - 1), seconds] {
+        let topology = Topology::one_switch(BANK + 1, 25);
+        let mut datacenter = Datacenter::new(&topology, CostModel::free(), 1).unwrap();
+        let end = endpoint(datacenter.bind(BANK, 0).unwrap(), 7);
+        let connected = Rc::<RefCell<Option<Result<(), String>>>>::default();
+        let (result, endpoint) = (connected.clone(), end.clone());
+        end.spawn(async move {
+            let attempt_timeout = Duration::from_millis(50);
+            let config = RemoteConfig { timeout, attempt_timeout, seed: Some(1), ..RemoteConfig::default() };
+            let remote = Remote::connect(&endpoint, vec![Datacenter::addr(1, 0)], config).await;
+            *result.borrow_mut() = Some(remote.map(|_| ()).map_err(|error| error.to_string()));
+        });
+        datacenter.spawn(BANK, 0, move || turn(&end)).unwrap();
+        datacenter.run_until(1000 * MILLISECOND);
+        assert_eq!(connected.take(), None, "{timeout:?} is over while the service does not run");
+        start_manager(&mut datacenter, &Rc::default(), 2);
+        let _stop = start_node(&mut datacenter, 1, GRACE, 3);
+        datacenter.run_until(3000 * MILLISECOND);
+        assert_eq!(connected.take(), Some(Ok(())), "{timeout:?}");
+    }
+}
+
 /// As many nodes crash for good as there are copies, and then another one.
 #[test]
 fn a_bank_loses_nothing_while_nodes_crash() {

@@ -2,15 +2,14 @@
 
 use dunlin_lab::report::{Metric, RowBuilder, Target};
 use dunlin_lab::spread;
-use dunlin_rpc::EndpointConfig;
 
 use super::hoarders::{BESIDE_BUDGET, SESSIONS_PLANNED, SMALL, rounds, seen, server};
 use super::{load_length, push, push_seen, with_threads};
 use crate::rpc::roles::{Carrier, LostCalls, RpcServing, Setup, ShortPath, ShortPathCalls};
 use crate::{BenchError, Lab};
 
-/// Maximum delay of the last answer after the first, in retransmission timeouts.
-const TIMEOUTS_MAX: f64 = 2.0;
+/// Maximum delay of the last answer after the first, in round trips of as many calls without losses.
+const ROUND_TRIPS_MAX: f64 = 2.0;
 
 /// Eight small calls of a session that are lost together recover together. Only the network misbehaves here.
 pub(super) fn calls(lab: &mut Lab) -> Result<(), BenchError> {
@@ -25,10 +24,10 @@ pub(super) fn calls(lab: &mut Lab) -> Result<(), BenchError> {
         server.stop()?;
         Ok(recovered)
     })?;
-    let timeouts = EndpointConfig::default().rto_min_local.as_nanos() as f64 * TIMEOUTS_MAX;
+    let round_trips = spread(&recovered, |recovered| recovered.round_trip)?.median * ROUND_TRIPS_MAX;
     let row = RowBuilder::new(case, Metric::LatencyP50, spread(&recovered, |recovered| recovered.last)?);
     let row = row.floor(spread(&recovered, |recovered| recovered.first)?);
-    lab.push(row.target(Target::FloorPlus(timeouts)));
+    lab.push(row.target(Target::FloorPlus(round_trips)));
     Ok(())
 }
 

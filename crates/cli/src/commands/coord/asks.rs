@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use dunlin_coord::embedded::Embedded;
 use dunlin_coord::{CoordError, Coordinator};
+use dunlin_net::clock::nanos;
 use dunlin_serve::Interrupt;
 use dunlin_serve::signals::EXIT_INTERRUPTED;
 
@@ -90,7 +91,7 @@ pub async fn unless_interrupted<R>(
 
 /// Sleeps.
 pub async fn pause(manager: &Manager, time: Duration) {
-    manager.sleep_until(manager.now().saturating_add(time.as_nanos() as u64)).await;
+    manager.sleep_until(manager.now().saturating_add(nanos(time))).await;
 }
 
 fn try_ask(target: &Target, work: impl AsyncFnOnce(&Manager) -> Result<Outcome>) -> Result<Outcome> {

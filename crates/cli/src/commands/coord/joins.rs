@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Error, Result};
 use dunlin_coord::{CoordError, Coordinator, Membership, Token, heartbeat_every, join_after_leases, keep};
+use dunlin_net::clock::nanos;
 use dunlin_serve::Interrupt;
 
 use super::asks::{Outcome, Target, attend, unless_interrupted};
@@ -143,7 +144,7 @@ async fn heard(manager: &Manager, membership: &Membership) -> Error {
             Err(error) => return error.into(),
         }
         let every = heartbeat_every(&membership);
-        manager.sleep_until(sent_at.saturating_add(every.as_nanos() as u64)).await;
+        manager.sleep_until(sent_at.saturating_add(nanos(every))).await;
     }
 }
 

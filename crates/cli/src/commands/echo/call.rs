@@ -10,6 +10,7 @@ use clap::builder::RangedU64ValueParser;
 use dunlin_bench::echo::{self, Calls, EchoFigures};
 use dunlin_lab::report::{Metric, human};
 use dunlin_net::AnyTransport;
+use dunlin_net::clock::nanos;
 use dunlin_net::pcap::PcapWriter;
 use dunlin_serve::Interrupt;
 use serde_json::json;
@@ -91,8 +92,7 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
 fn show(arguments: &Arguments, figures: &EchoFigures) -> Result<(), OutputError> {
     let rtt = |percent| human::figure(Metric::LatencyP50, figures.endpoint.rtt.percentile(percent).as_nanos() as f64);
     if arguments.json {
-        let [p50, p99, p999] =
-            [50.0, 99.0, 99.9].map(|percent| figures.endpoint.rtt.percentile(percent).as_nanos() as u64);
+        let [p50, p99, p999] = [50.0, 99.0, 99.9].map(|percent| nanos(figures.endpoint.rtt.percentile(percent)));
         return output::line(json!({
             "rate": figures.rate, "window": arguments.window, "size": arguments.size,
             "rtt_ns": { "p50": p50, "p99": p99, "p99.9": p999 },

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use clap::builder::RangedU64ValueParser;
-use dunlin_hunt::{Failure, Hunt, Progress};
+use dunlin_hunt::{Failure, Hunt, Progress, Story};
 use dunlin_serve::Interrupt;
 use dunlin_sim::FaultPlan;
 
@@ -25,7 +25,8 @@ const LENGTH: RangeInclusive<Duration> = Duration::from_millis(600)..=Duration::
 #[command(after_help = "\
 Each seed is a datacenter of its own in virtual time, with endpoints that call each other while packets, links and hosts fail. Then
 everything heals, and must end as promised. Ends with 1 at the first seed that does not, and prints why (where the history of a key is
-not linearizable: all that was done to it, when, by whom, with which answer) and the command that repeats it.
+not linearizable: all that was done to it, when, by whom, with which answer) and the command that repeats it. Ends with 1 also if more than
+one key in 100 seeds (at least two) could not be decided.
 
 Examples:
   dunlin sim hunt --seeds 1000
@@ -124,7 +125,11 @@ fn hunt(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
         eprintln!();
     }
     output::line(describe(&progress))?;
-    let Some(failure) = failure else { return Ok(ExitCode::SUCCESS) };
+    let Some(failure) = failure else {
+        let Some(why) = too_little_judged(&progress) else { return Ok(ExitCode::SUCCESS) };
+        output::line(why)?;
+        return Ok(ExitCode::from(exit::NOT_FOUND));
+    };
     report(arguments.kind, &failure)?;
     eprintln!("looking for fewer faults with which it fails ...");
     if let Some((plan, _)) = dunlin_hunt::shrink(arguments.kind.hunted(), failure.seed) {
@@ -152,13 +157,7 @@ fn replay(seed: u64, arguments: &Arguments) -> Result<ExitCode> {
     }
     match result {
         Ok(story) => {
-            output::line(format_args!(
-                "seed {seed} keeps every promise: {} calls, {} packets, {:.3} s of virtual time, digest {:016x}",
-                story.calls,
-                story.packets,
-                story.virtual_time.as_secs_f64(),
-                story.digest
-            ))?;
+            output::line(tell(seed, &story))?;
             Ok(ExitCode::SUCCESS)
         }
         Err(failure) => {
@@ -166,6 +165,34 @@ fn replay(seed: u64, arguments: &Arguments) -> Result<ExitCode> {
             Ok(ExitCode::from(exit::NOT_FOUND))
         }
     }
+}
+
+/// Describes a seed that broke no promise.
+fn tell(seed: u64, story: &Story) -> String {
+    let verdict = match story.undecided {
+        0 => "keeps every promise".into(),
+        keys => format!("breaks no promise that could be judged, {keys} keys undecided"),
+    };
+    format!(
+        "seed {seed} {verdict}: {} calls, {} packets, {:.3} s of virtual time, digest {:016x}",
+        story.calls,
+        story.packets,
+        story.virtual_time.as_secs_f64(),
+        story.digest
+    )
+}
+
+/// Says why a hunt without a broken promise has failed all the same, if it has.
+fn too_little_judged(progress: &Progress) -> Option<String> {
+    let (keys, most) = (progress.undecided, progress.undecided_max());
+    (keys > most).then(|| {
+        let seeds: Vec<String> = progress.undecided_seeds.iter().map(u64::to_string).collect();
+        format!(
+            "{keys} keys are undecided, and {most} may be: their histories need a longer search. The first seeds with such \
+             keys: {}",
+            seeds.join(", ")
+        )
+    })
 }
 
 fn report(kind: Kind, failure: &Failure) -> Result<(), OutputError> {
@@ -194,4 +221,36 @@ fn describe(progress: &Progress) -> String {
         progress.calls,
         progress.packets as f64 / 1e6
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn undecided_keys_are_told_with_their_seeds_and_bounded() {
+        let mut progress = Progress { seeds: 150, undecided: 2, undecided_seeds: vec![7, 120], ..Progress::default() };
+        assert_eq!(too_little_judged(&progress), None);
+        progress.undecided = 3;
+        let why = too_little_judged(&progress).unwrap();
+        assert!(why.starts_with("3 keys are undecided, and 2 may be") && why.ends_with(": 7, 120"), "{why}");
+    }
+
+    #[test]
+    fn a_seed_with_undecided_keys_is_not_said_to_keep_every_promise() {
+        let mut story = Story {
+            digest: 1,
+            calls: 2,
+            packets: 3,
+            virtual_time: Duration::from_secs(4),
+            undecided: 0,
+            replaced: 0,
+            changes: 0,
+            hung: 0,
+        };
+        assert!(tell(5, &story).starts_with("seed 5 keeps every promise: 2 calls"));
+        story.undecided = 2;
+        let told = tell(5, &story);
+        assert!(told.contains("2 keys undecided") && !told.contains("every promise"), "{told}");
+    }
 }

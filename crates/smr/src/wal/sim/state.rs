@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
+use dunlin_net::clock::nanos;
 use dunlin_net::random::Random;
 
 use super::file::FileImage;
@@ -107,7 +108,7 @@ impl State {
 
     pub fn flush_time(&mut self) -> Duration {
         let (min, max) = self.config.flush_time;
-        let spread = max.saturating_sub(min).as_nanos() as u64;
+        let spread = nanos(max.saturating_sub(min));
         min + Duration::from_nanos(self.random.below(spread + 1))
     }
 

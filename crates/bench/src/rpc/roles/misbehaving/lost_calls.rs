@@ -36,13 +36,15 @@ pub struct LostCalls {
     pub run: Duration,
 }
 
-/// Nanoseconds from the calls until their answers: medians of the rounds with losses.
+/// Nanoseconds from the calls until their answers: medians.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Recovered {
-    /// The first of the eight.
+    /// The first of the eight, in rounds with losses.
     pub first: f64,
-    /// The last of the eight.
+    /// The last of the eight, in rounds with losses.
     pub last: f64,
+    /// The last of the eight, in rounds without losses.
+    pub round_trip: f64,
 }
 
 impl Role for LostCalls {
@@ -68,18 +70,20 @@ impl OnTransport for Rounds<'_> {
         let loss = Rc::new(Cell::new(Loss::Nothing));
         let endpoint = Endpoint::new(Losing { inner: transport, loss: loss.clone() }, self.role.setup.endpoint())?;
         let session = endpoint.block_on(endpoint.connect(&self.role.server.parse()?))?;
-        let (mut firsts, mut lasts) = (Latencies::new(), Latencies::new());
+        let (mut firsts, mut lasts, mut round_trips) = (Latencies::new(), Latencies::new(), Latencies::new());
         let until = Instant::now() + self.role.run;
         while lasts.count() == 0 || (Instant::now() < until && !self.control.stopping()) {
             for _ in 0..ROUNDS_BETWEEN {
-                round(&endpoint, &session)?;
+                let (_, last) = round(&endpoint, &session)?;
+                round_trips.record(last.as_nanos() as u64);
             }
             loss.set(Loss::Requests(CALLS as u32));
             let (first, last) = round(&endpoint, &session)?;
             firsts.record(first.as_nanos() as u64);
             lasts.record(last.as_nanos() as u64);
         }
-        Ok(Recovered { first: firsts.percentiles()?.p50, last: lasts.percentiles()?.p50 })
+        let median = |times: &Latencies| Ok::<_, BenchError>(times.percentiles()?.p50);
+        Ok(Recovered { first: median(&firsts)?, last: median(&lasts)?, round_trip: median(&round_trips)? })
     }
 }
 
