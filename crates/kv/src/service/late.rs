@@ -29,7 +29,7 @@ pub(super) fn split_deferred(request: &DeferredRequest) -> Option<(Option<Ranked
     }
 }
 
-/// What a request for `keys` keys claims, of which one must be read.
+/// Returns the place of a request for `keys` keys, one of which must be read.
 pub(super) fn parcel(
     desk: &Desk,
     context: &RequestContext,
@@ -39,9 +39,7 @@ pub(super) fn parcel(
     waiter: Box<dyn Waiter>,
 ) -> Parcel {
     let rank = ranked.map_or_else(|| desk.rank(keys), |ranked| ranked.rank);
-    // Each read is one operation of the device. A request that claims to cost more than its reads pays for that.
-    let cost = ranked.map_or(1, |ranked| (ranked.cost / keys as u32).max(1));
-    Parcel { ticket, rank, cost, client: client_number(&context.peer().map(host)), waiter }
+    Parcel { ticket, rank, client: client_number(&context.peer().map(host)), waiter }
 }
 
 /// Whether nobody waits for the answer.

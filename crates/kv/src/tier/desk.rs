@@ -24,6 +24,8 @@ use crate::wire::Waited;
 
 /// Bytes of records that operations of a core wait for, at most, plus those of one operation.
 const BYTES_MAX: usize = 64 << 20;
+/// A read of this many bytes costs twice as much as one of a few.
+const UNIT_BYTES: usize = 16 << 10;
 /// Classes of ranks, for metrics: 0 and 1, 2 and 3, 4 to 7, and so on; the last has the rest.
 pub const RANK_CLASSES: usize = 12;
 /// How long a connection waits before it asks for a place again.
@@ -60,7 +62,6 @@ struct Place {
 pub(crate) struct Parcel {
     pub ticket: Ticket,
     pub rank: u64,
-    pub cost: u32,
     pub client: u32,
     pub waiter: Box<dyn Waiter>,
 }
@@ -193,12 +194,12 @@ impl Desk {
 
     /// Lets an operation wait. Call [`advance`] when the store is not in use.
     pub fn push(&self, parcel: Parcel) {
-        let Parcel { ticket, rank, cost, client, waiter } = parcel;
+        let Parcel { ticket, rank, client, waiter } = parcel;
         let bytes = ticket.bytes();
         self.bytes.set(self.bytes.get() + bytes);
         let reserved = Reserved { of: self.bytes.clone(), bytes };
         let now = self.clock.now();
-        let tag = Tag { rank, cost, client };
+        let tag = Tag { rank, cost: cost(&ticket), client };
         self.enqueue(Place { ticket, tag, since: now, begun: now, waiter, _reserved: reserved });
     }
 
@@ -383,6 +384,12 @@ fn arrive<S: Store + 'static>(shard: &Rc<Shard<S>>, desk: &Desk, ticket: Ticket,
     }
 }
 
+/// What a read costs: one for the access, and one for each [`UNIT_BYTES`] that it moves. By the server's own word: a
+/// client that could lie about it would decide what others pay.
+fn cost(ticket: &Ticket) -> u32 {
+    u32::try_from(1 + ticket.bytes() / UNIT_BYTES).unwrap_or(u32::MAX)
+}
+
 /// Returns the number by which a host has its share of the service.
 pub(crate) fn client_number(host: &impl Hash) -> u32 {
     let mut hasher = DefaultHasher::new();
@@ -437,7 +444,7 @@ pub(super) async fn fetch_within<S: Store + 'static>(
         let mut waiting = Vec::with_capacity(tickets.len());
         for ticket in tickets {
             let (knock, knocked) = oneshot::channel();
-            desk.push(Parcel { ticket, rank, cost: 1, client, waiter: Box::new(Knock(knock)) });
+            desk.push(Parcel { ticket, rank, client, waiter: Box::new(Knock(knock)) });
             waiting.push(knocked);
         }
         advance(&shard);

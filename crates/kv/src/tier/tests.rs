@@ -188,7 +188,7 @@ fn nobody_starves_under_overload_whatever_the_order() {
                     let (name, ticket) = cold[100 + number % (cold.len() - 100)].clone();
                     let served = served.clone();
                     let waiter = Box::new(Noting { name, number, shard: shard.clone(), served });
-                    let parcel = Parcel { ticket, rank: 0, cost: 1, client: number as u32 % 8, waiter };
+                    let parcel = Parcel { ticket, rank: 0, client: number as u32 % 8, waiter };
                     shard.desk().unwrap().push(parcel);
                 }
                 advance(&shard);
@@ -230,7 +230,7 @@ fn ranks_decide_who_is_read_first_and_a_client_that_lies_has_its_share() {
         let push = |number: usize, rank: u64, client: u32| {
             let (name, ticket) = cold[number].clone();
             let waiter = Box::new(Noting { name, number, shard: shard.clone(), served: served.clone() });
-            shard.desk().unwrap().push(Parcel { ticket, rank, cost: 1, client, waiter });
+            shard.desk().unwrap().push(Parcel { ticket, rank, client, waiter });
         };
         // A liar asks for a hundred values, all of them most urgent. Then an honest client asks for eight.
         (0..100).for_each(|number| push(number, 0, 1));
@@ -261,7 +261,7 @@ fn a_value_that_many_wait_for_is_read_once() {
         let served = Rc::new(RefCell::new(Vec::new()));
         for number in 0..20 {
             let waiter = Box::new(Noting { name: name.clone(), number, shard: shard.clone(), served: served.clone() });
-            shard.desk().unwrap().push(Parcel { ticket, rank: 1, cost: 1, client: 1, waiter });
+            shard.desk().unwrap().push(Parcel { ticket, rank: 1, client: 1, waiter });
         }
         advance(&shard);
         open.send(()).unwrap();
@@ -281,7 +281,7 @@ fn what_was_changed_while_it_was_read_is_not_what_was_read() {
         let served = Rc::new(RefCell::new(Vec::new()));
         for (number, (name, ticket)) in cold[..2].iter().cloned().enumerate() {
             let waiter = Box::new(Noting { name, number, shard: shard.clone(), served: served.clone() });
-            shard.desk().unwrap().push(Parcel { ticket, rank: 1, cost: 1, client: 1, waiter });
+            shard.desk().unwrap().push(Parcel { ticket, rank: 1, client: 1, waiter });
         }
         advance(&shard);
         {
