@@ -161,7 +161,7 @@ fn what_is_over_costs_its_level_nothing() {
     for rank in 0..4u64 {
         for turn in 0..1000 {
             queue.push(Tag { rank, cost: 1, client: 1 }, (rank as usize, false)).unwrap();
-            if turn % 100 == rank * 10 {
+            if rank == 0 && turn % 100 == 0 {
                 queue.push(Tag { rank, cost: u32::MAX, client: 1 }, (rank as usize, true)).unwrap();
             }
         }
@@ -208,8 +208,8 @@ type Costs = fn(client: u64, turn: u32) -> u32;
 const ONE: Costs = |_, _| 1;
 /// As a server says that charges for bytes.
 const VARIED: Costs = |client, turn| 1 + (turn.wrapping_mul(2_654_435_769) >> 8).wrapping_add(client as u32) % 65;
-/// Half of the liar's operations cost as much as can be said.
-const HUGE: Costs = |client, turn| if client == LIAR && turn.is_multiple_of(2) { u32::MAX } else { 1 };
+/// Some of the liar's operations cost as much as can be said, while it is in debt.
+const HUGE: Costs = |client, turn| if client == LIAR && turn % 50 == 49 { u32::MAX } else { 1 };
 
 /// The share of the service that a client gets which sends as much as all others together, marks everything as urgent,
 /// and whose operations come first whenever there is room. The others exceed the capacity, too. Service is `of_cost`.
