@@ -209,7 +209,7 @@ const ONE: Costs = |_, _| 1;
 /// As a server says that charges for bytes.
 const VARIED: Costs = |client, turn| 1 + (turn.wrapping_mul(2_654_435_769) >> 8).wrapping_add(client as u32) % 65;
 /// Some of the liar's operations cost as much as can be said, while it is in debt.
-const HUGE: Costs = |client, turn| if client == LIAR && turn % 50 == 49 { u32::MAX } else { 1 };
+const HUGE: Costs = |client, turn| if client == LIAR && turn % 10 == 9 { u32::MAX } else { 1 };
 
 /// The share of the service that a client gets which sends as much as all others together, marks everything as urgent,
 /// and whose operations come first whenever there is room. The others exceed the capacity, too. Service is `of_cost`.
