@@ -95,7 +95,7 @@ impl Levels {
     }
 
     /// The level whose interval contains `cost`; the fastest is 0.
-    pub(crate) fn of_cost(&self, cost: u64) -> usize {
+    pub fn of_cost(&self, cost: u64) -> usize {
         let last = self.weights.len() - 1;
         let mut begin = self.first;
         for level in 0..=last {

@@ -137,6 +137,41 @@ fn weights_are_kept_while_all_levels_wait() {
 }
 
 #[test]
+fn weights_are_of_cost() {
+    let mut queue = queue(Order::Weighted { weights: vec![4, 3, 2, 1] }, None, 1_000_000);
+    for turn in 0..20_000u32 {
+        let (rank, cost) = (u64::from(turn % 4), VARIED(u64::from(turn % 4), turn / 4));
+        queue.push(Tag { rank, cost, client: 1 }, (rank as usize, u64::from(cost))).unwrap();
+    }
+    let (mut served, mut all) = ([0; 4], 0);
+    while all < 50_000 {
+        let (level, cost) = queue.pop().unwrap();
+        (served[level], all) = (served[level] + cost, all + cost);
+    }
+    for (level, served) in served.into_iter().enumerate() {
+        let share = all * (4 - level as u64) / 10;
+        assert!(served.abs_diff(share) <= 2 * 66 * 4, "level {level}: {served} of {share}");
+    }
+}
+
+/// Nobody waits for them: neither they nor their costs take turns from others.
+#[test]
+fn what_is_over_costs_its_level_nothing() {
+    let mut queue = queue(Order::Weighted { weights: vec![4, 3, 2, 1] }, None, 1_000_000);
+    for rank in 0..4u64 {
+        for turn in 0..1000 {
+            queue.push(Tag { rank, cost: 1, client: 1 }, (rank as usize, false)).unwrap();
+            if rank == 0 && turn % 100 == 0 {
+                queue.push(Tag { rank, cost: u32::MAX, client: 1 }, (rank as usize, true)).unwrap();
+            }
+        }
+    }
+    let mut served = [0; 4];
+    (0..1000).for_each(|_| served[queue.pop_unless(|(_, is_over)| *is_over).unwrap().0] += 1);
+    assert_eq!(served, [400, 300, 200, 100]);
+}
+
+#[test]
 fn a_full_queue_gives_the_operation_back() {
     for order in orders() {
         let mut queue = queue(order, None, 2);
@@ -155,7 +190,7 @@ fn what_is_over_is_dropped_when_it_would_be_next() {
         let mut queue = queue(order.clone(), Some(Damping { burst: 4 }), 100);
         (0..100)
             .for_each(|number| assert_eq!(queue.push(Tag { rank: 5, cost: 1, client: number % 2 }, number), Ok(None)));
-        let served: Vec<u32> = std::iter::from_fn(|| queue.pop_unless(|number| number % 10 != 3)).collect();
+        let served: Vec<u64> = std::iter::from_fn(|| queue.pop_unless(|number| number % 10 != 3)).collect();
         let (mut sorted, expected) = (served.clone(), (0..10).map(|ten| 10 * ten + 3).collect::<Vec<_>>());
         sorted.sort_unstable();
         assert_eq!(sorted, expected, "{order:?}: {served:?}");
@@ -163,45 +198,81 @@ fn what_is_over_is_dropped_when_it_would_be_next() {
     }
 }
 
-const CLIENTS: u32 = 8;
-const LIAR: u32 = 0;
+const CLIENTS: u64 = 8;
+const LIAR: u64 = 0;
+
+/// What the operations of a client cost.
+type Costs = fn(client: u64, turn: u32) -> u32;
+
+/// As a server that counts says.
+const ONE: Costs = |_, _| 1;
+/// As a server says that charges for bytes.
+const VARIED: Costs = |client, turn| 1 + (turn.wrapping_mul(2_654_435_769) >> 8).wrapping_add(client as u32) % 65;
+/// Some of the liar's operations cost as much as can be said, while it is in debt.
+const HUGE: Costs = |client, turn| if client == LIAR && turn % 4 == 3 { u32::MAX } else { 1 };
 
 /// The share of the service that a client gets which sends as much as all others together, marks everything as urgent,
-/// and whose operations come first whenever there is room. The others exceed the capacity, too.
-fn share_of_liar(order: Order, damping: Option<Damping>) -> f64 {
-    let mut queue = queue(order, damping, 4096);
-    let (mut of_liar, mut all) = (0u32, 0u32);
+/// and whose operations come first whenever there is room. The others exceed the capacity, too. Service is `of_cost`.
+fn share_of_liar(order: Order, damping: Option<Damping>, limit: usize, costs: Costs, of_cost: fn(u32) -> u32) -> f64 {
+    let mut queue = queue(order, damping, limit);
+    let (mut of_liar, mut all) = (0, 0);
     for turn in 0..40_000u32 {
-        (1..CLIENTS).for_each(|_| _ = queue.push(Tag { rank: 0, cost: 1, client: LIAR }, LIAR));
+        let mut push = |rank, client, cost| _ = queue.push(Tag { rank, cost, client }, (client, cost));
+        (1..CLIENTS).for_each(|number| push(0, LIAR, costs(LIAR, turn + number as u32)));
         for client in 1..CLIENTS {
-            let rank = [1, 2, 5, 40][(turn + client) as usize % 4];
-            _ = queue.push(Tag { rank, cost: 1, client }, client);
+            push([1, 2, 5, 40][(u64::from(turn) + client) as usize % 4], client, costs(client, turn));
         }
         for _ in 0..CLIENTS / 2 {
-            let client = queue.pop().expect("more comes than is served");
+            let (client, cost) = queue.pop().expect("more comes than is served");
             // The queue fills up first.
             if turn > 10_000 {
-                of_liar += u32::from(client == LIAR);
-                all += 1;
+                let service = u64::from(of_cost(cost));
+                of_liar += if client == LIAR { service } else { 0 };
+                all += service;
             }
         }
     }
-    f64::from(of_liar) / f64::from(all)
+    of_liar as f64 / all as f64
 }
 
 #[test]
 fn a_client_that_calls_everything_urgent_gets_its_fair_share() {
-    let fair = 1.0 / f64::from(CLIENTS);
-    for order in orders() {
-        let damped = share_of_liar(order.clone(), Some(Damping { burst: 64 }));
+    let fair = 1.0 / CLIENTS as f64;
+    for (order, costs) in orders().into_iter().flat_map(|order| [(order.clone(), ONE), (order, VARIED)]) {
+        let damped = share_of_liar(order.clone(), Some(Damping { burst: 64 }), 4096, costs, |cost| cost);
         // Operations above the shares have their turns.
         let turns = 1.0 / DEMOTED_ONE_IN as f64;
         assert!(damped <= fair + turns + 0.01, "{order:?}: {damped:.3} of the service, {fair:.3} is fair");
         assert!(damped >= fair * 0.9, "{order:?}: {damped:.3} of the service: honest or not, it has its share");
     }
     // Its share without damping.
-    let undamped = share_of_liar(Order::Exact { ageing: None }, None);
+    let undamped = share_of_liar(Order::Exact { ageing: None }, None, 4096, ONE, |cost| cost);
     assert!(undamped > 0.9, "{undamped:.3}");
+}
+
+/// What they cost pays nobody's debts, its own least of all.
+#[test]
+fn a_client_whose_operations_cost_very_much_is_not_served_more_of_them() {
+    let fair = 1.0 / CLIENTS as f64 + 1.0 / DEMOTED_ONE_IN as f64;
+    for order in orders() {
+        let damped = share_of_liar(order.clone(), Some(Damping { burst: 64 }), 1 << 20, HUGE, |_| 1);
+        assert!(damped <= fair + 0.01, "{order:?}: {damped:.3} of the operations, {fair:.3} is fair");
+    }
+}
+
+/// The operations above a share get one part in 16 of the service, not one operation in 16.
+#[test]
+fn what_is_above_its_share_and_costs_much_has_few_turns() {
+    for order in orders() {
+        let mut queue = queue(order.clone(), Some(Damping { burst: 1 }), 10_000);
+        let mut push = |client, cost| _ = queue.push(Tag { rank: 1, cost, client }, (client, cost)).unwrap();
+        (0..1000).for_each(|_| push(LIAR, 64));
+        (1..=4000).for_each(|client| push(client, 1));
+        let served: Vec<u32> = (0..4000).filter_map(|_| queue.pop()).map(|(_, cost)| cost).collect();
+        let (all, dear) = (served.iter().sum::<u32>(), served.iter().filter(|cost| **cost > 1).sum::<u32>());
+        let bound = all / DEMOTED_ONE_IN as u32 + 2 * 64;
+        assert!(dear > 64 && dear <= bound, "{order:?}: {dear} of {all}, {bound} at most");
+    }
 }
 
 /// A lead is not forgotten when the queue runs empty: of a client's continuous load, only its share of the service
@@ -219,12 +290,12 @@ fn an_empty_queue_forgives_nothing() {
             for _ in 0..HONEST {
                 (1..CLIENTS).for_each(|client| _ = queue.push(Tag { rank: 3, cost: 1, client }, client).unwrap());
             }
-            let served: Vec<u32> = std::iter::from_fn(|| queue.pop()).collect();
+            let served: Vec<u64> = std::iter::from_fn(|| queue.pop()).collect();
             let last = served.iter().rposition(|client| *client != LIAR).expect("the others ask too");
             ahead += served[..last].iter().filter(|client| **client == LIAR).count() as u64;
             all += served.len() as u64;
         }
-        let bound = all / u64::from(CLIENTS) + all / DEMOTED_ONE_IN + u64::from(BURST);
+        let bound = all / CLIENTS + all / DEMOTED_ONE_IN + u64::from(BURST);
         assert!(ahead <= bound, "{order:?}: {ahead} of {all} ahead of others, {bound} at most");
     }
 }
@@ -253,7 +324,7 @@ fn what_is_above_its_share_makes_room_in_a_full_queue() {
 #[test]
 fn the_client_furthest_above_its_share_makes_room() {
     let mut queue = queue(Order::default(), Some(Damping { burst: 1 }), 10);
-    let mut push = |client: u32| queue.push(Tag { rank: 0, cost: 1, client }, client);
+    let mut push = |client: u64| queue.push(Tag { rank: 0, cost: 1, client }, client);
     // Eight of the liar, seven of which are above its share; two of another client, one of them above.
     (0..8).for_each(|_| assert_eq!(push(LIAR), Ok(None)));
     (0..2).for_each(|_| assert_eq!(push(1), Ok(None)));
@@ -274,7 +345,7 @@ fn the_worked_example_of_the_thesis() {
             partitions.iter().for_each(|partition| _ = multiget.add(*partition, 1));
             multiget.rank(&policy);
             for opset in multiget.as_slice() {
-                let tag = Tag { rank: opset.rank, cost: 1, client: request as u32 };
+                let tag = Tag { rank: opset.rank, cost: 1, client: request as u64 };
                 (0..opset.ops).for_each(|_| _ = servers[opset.partition as usize].push(tag, request).unwrap());
             }
         }

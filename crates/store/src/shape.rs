@@ -1,6 +1,7 @@
 //! The properties of a partition, besides its items, that decide whether the items fit.
 
 use crate::config::{KeyFunction, Layout, Mode, PartitionConfig, PartitionError};
+use crate::memory::LINE_BYTES;
 
 /// The properties that a partition must share with another to have room for all of its items: the secret of its hash,
 /// and how index and log share the memory. Under another secret, other keys crowd the index, and a full store may then
@@ -36,6 +37,11 @@ impl Shape {
     /// Returns the bytes of memory of the partition, including the index.
     pub fn memory_bytes(&self) -> u64 {
         self.memory
+    }
+
+    /// Returns the bytes of the lines of its index.
+    pub fn index_bytes(&self) -> u64 {
+        self.lines * LINE_BYTES as u64
     }
 }
 

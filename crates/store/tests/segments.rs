@@ -2,7 +2,7 @@
 
 use dunlin_store::{
     Layout, MEMORY_BYTES_MIN, Mode, Partition, PartitionConfig, PartitionError, Put, Refused, SEGMENT_BYTES_MIN, Store,
-    Visit,
+    Sweep, Visit,
 };
 
 const MIB: usize = 1 << 20;
@@ -118,6 +118,8 @@ fn a_store_of_four_gibibytes_grows_and_finds_everything() {
         put(&mut store, number, &value(number)).expect("there is room");
     }
     assert_eq!(store.stats().items, ITEMS);
+    let index_bytes = store.shape().index_bytes();
+    assert!(index_bytes > 50 << 20, "the index took few segments: {index_bytes} bytes");
     for number in (0..ITEMS).step_by(7) {
         let bytes = u128::from(number).to_be_bytes();
         let key = store.key(&bytes).expect("16 bytes");

@@ -17,7 +17,7 @@ use super::dump::{self, DumpPart};
 use super::limits::STALL_TURN_MAX;
 use crate::metrics::{CoreMetrics, Timing};
 use crate::routing::Core;
-use crate::tier::{DeviceHangs, Hold};
+use crate::tier::{DeviceHangs, Holds};
 
 /// The memcached state of one core, beyond that of its connections. Created once per core.
 #[derive(Debug)]
@@ -232,8 +232,8 @@ pub trait Backend: 'static {
 
     /// Waits until these records of this core's tier have been read. Their items are found as long as the result lives.
     /// `Err` if the device does not answer.
-    fn fetch(&self, _tickets: Vec<Ticket>, _client: u32) -> impl Future<Output = Result<Vec<Hold>, DeviceHangs>> {
-        std::future::ready(Ok(Vec::new()))
+    fn fetch(&self, _tickets: Vec<Ticket>, _client: u64) -> impl Future<Output = Result<Holds, DeviceHangs>> {
+        std::future::ready(Ok(Holds::default()))
     }
 
     /// Deletes everything on all cores. Returns when every core has done so, or has scheduled it for the given time in

@@ -39,7 +39,7 @@ pub struct Batch {
     /// Records that must be read before it can go on.
     awaited: Vec<Ticket>,
     /// The number of its client, for fair shares.
-    client: u32,
+    client: u64,
 }
 
 /// The result of running a batch.
@@ -82,6 +82,16 @@ impl Batch {
         self.value_bytes_max = value_bytes_max;
     }
 
+    /// Creates a batch of these commands, ready to run.
+    #[cfg(test)]
+    pub(crate) fn of(commands: &[&str]) -> Box<Batch> {
+        let mut batch = Box::<Batch>::default();
+        batch.reset(1 << 20);
+        batch.begin_run(AnswersMax::OneLong);
+        commands.iter().for_each(|command| batch.push_command(command.as_bytes()));
+        batch
+    }
+
     /// Returns the bytes of memory it has allocated, with what it will note of its answers.
     pub(super) fn memory_bytes(&self) -> usize {
         let ends = self.ends.capacity() * size_of::<(usize, IsPart)>();
@@ -91,7 +101,7 @@ impl Batch {
     }
 
     /// Whether the last run returned answers.
-    pub(super) fn got_on(&self) -> bool {
+    pub(crate) fn got_on(&self) -> bool {
         self.done > self.taken
     }
 
@@ -205,12 +215,12 @@ impl Batch {
     }
 
     /// Returns the number of its client.
-    pub(crate) fn client(&self) -> u32 {
+    pub(crate) fn client(&self) -> u64 {
         self.client
     }
 
     /// Sets the number of its client.
-    pub(super) fn set_client(&mut self, client: u32) {
+    pub(super) fn set_client(&mut self, client: u64) {
         self.client = client;
     }
 
@@ -229,7 +239,7 @@ impl Batch {
     }
 
     /// Returns the answer of a unit; `None` if the batch must be sent again to get it.
-    pub(super) fn answer(&self, unit: usize) -> Option<&[u8]> {
+    pub(crate) fn answer(&self, unit: usize) -> Option<&[u8]> {
         let at = unit.checked_sub(self.taken)?;
         let end = *self.answer_ends.get(at)?;
         let start = if at == 0 { 0 } else { self.answer_ends[at - 1] };

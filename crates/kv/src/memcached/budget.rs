@@ -4,7 +4,7 @@
 //! Memory that a connection holds only while it runs is not counted, since one runs at a time. Before a connection may
 //! hold more, it takes the bytes from a pool, and waits in line if the pool has none; while it waits, the server reads
 //! nothing from it. Small commands and answers need no pool: they are counted beside the pools, so they take nothing
-//! from connections in line. There is a pool for each stage of a command. A connection takes memory in a fixed order of
+//! from connections in line, as long as they are together less than half of what the pools have. There is a pool for each stage of a command. A connection takes memory in a fixed order of
 //! pools, and never waits in a pool from which it already holds memory. So no two connections wait for each other:
 //! incoming commands wait for turns, turns wait for answers, and answers wait for clients only.
 //!
@@ -18,7 +18,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use super::hosts::{Host, Hosts};
-use super::limits::SHORT_BYTES;
+use super::limits::{SHORT_BYTES, UNREAD_BYTES_MIN};
 
 /// Minimum memory for the connections of one core, in bytes: each pool in which connections wait has room for the
 /// longest commands or answers of two hosts.
@@ -50,12 +50,24 @@ impl Memory {
     }
 }
 
+/// Bytes held beside the pools. While they are less than this, every connection may keep small commands and answers.
+#[derive(Debug, Default)]
+pub(crate) struct Beside {
+    held: Cell<usize>,
+    max: usize,
+}
+
+impl Beside {
+    fn has_room(&self, bytes: usize) -> bool {
+        self.held.get() + bytes <= self.max
+    }
+}
+
 /// The pools of one core.
 #[derive(Debug)]
 pub(super) struct Budget {
-    /// Bytes held beside the pools: small commands and answers, which every connection may keep. Counted, but without a
-    /// limit.
-    beside: Rc<Cell<usize>>,
+    /// Small commands and answers.
+    beside: Rc<Beside>,
     /// Read buffers. No connection waits for these: without room here, a connection reads little, or waits for room in
     /// `commands`.
     pub reads: Rc<Pool>,
@@ -73,7 +85,7 @@ impl Budget {
     /// Divides this many bytes, at least [`CORE_BYTES_MIN`], among the pools.
     pub fn new(bytes: usize) -> Budget {
         const PARTS: usize = 32;
-        let beside = Rc::default();
+        let beside = Rc::new(Beside { held: Cell::new(0), max: bytes.max(CORE_BYTES_MIN) / 2 });
         let pool = |parts: usize| {
             let max = bytes.max(CORE_BYTES_MIN) / PARTS * parts;
             let longest = CORE_BYTES_MIN / PARTS * parts / 2;
@@ -99,7 +111,7 @@ impl Budget {
 
     /// Returns the bytes held.
     pub fn held(&self) -> usize {
-        self.beside.get() + self.pools().iter().map(|pool| pool.held.get()).sum::<usize>()
+        self.beside.held.get() + self.pools().iter().map(|pool| pool.held.get()).sum::<usize>()
     }
 
     /// Returns the bytes that may be held.
@@ -107,28 +119,28 @@ impl Budget {
         self.pools().iter().map(|pool| pool.max).sum()
     }
 
-    /// Whether connections wait for memory.
+    /// Whether connections wait for memory, or must do without what they may usually have.
     pub fn is_wanted(&self) -> bool {
-        self.pools().iter().any(|pool| !pool.waiting.borrow().is_empty())
+        !self.beside.has_room(UNREAD_BYTES_MIN) || self.pools().iter().any(|pool| !pool.waiting.borrow().is_empty())
     }
 }
 
 /// Bytes that connections hold, up to a limit, and the hosts whose connections wait for some.
 #[derive(Debug)]
-pub(super) struct Pool {
+pub(crate) struct Pool {
     max: usize,
     /// Bytes that one host may hold.
     host_max: usize,
     held: Cell<usize>,
     /// Bytes held beside all pools.
-    beside: Rc<Cell<usize>>,
+    beside: Rc<Beside>,
     /// The waiting hosts, each once, in the order of their turns.
     waiting: RefCell<VecDeque<Rc<Account>>>,
 }
 
 /// The bytes that one host holds of a pool, and the line of its waiting connections.
 #[derive(Debug)]
-pub(super) struct Account {
+pub(crate) struct Account {
     pool: Rc<Pool>,
     held: Cell<usize>,
     waiting: RefCell<VecDeque<Rc<Ticket>>>,
@@ -143,8 +155,14 @@ struct Ticket {
 }
 
 impl Pool {
-    fn new(max: usize, host_max: usize, beside: &Rc<Cell<usize>>) -> Rc<Pool> {
+    /// Creates a pool of this many bytes, of which one host may hold `host_max`.
+    pub fn new(max: usize, host_max: usize, beside: &Rc<Beside>) -> Rc<Pool> {
         Rc::new(Pool { max, host_max, held: Cell::new(0), beside: beside.clone(), waiting: RefCell::default() })
+    }
+
+    /// Returns the bytes held.
+    pub fn held(&self) -> usize {
+        self.held.get()
     }
 
     #[inline]
@@ -253,7 +271,7 @@ impl Account {
 
 /// The bytes that one connection holds of a pool. Dropping it returns them.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(crate) struct Held {
     account: Rc<Account>,
     bytes: usize,
     /// Bytes held beside the pool.
@@ -288,6 +306,16 @@ impl Held {
         self.divide(of_pool, bytes - of_pool);
     }
 
+    /// Returns how many bytes are held beside the pool.
+    pub fn bytes_beside(&self) -> usize {
+        self.beside
+    }
+
+    /// Whether this many bytes may be held beside the pool: so many connections may do so that few are not enough.
+    pub fn may_be_beside(&self, bytes: usize) -> bool {
+        bytes <= self.beside || self.account.pool.beside.has_room(bytes - self.beside)
+    }
+
     /// Sets how many bytes are held now, all beside the pool: few, and bounded for each connection.
     #[inline]
     pub fn set_beside(&mut self, bytes: usize) {
@@ -297,7 +325,7 @@ impl Held {
 
     fn divide(&mut self, of_pool: usize, beside: usize) {
         let pool = &self.account.pool;
-        pool.beside.set(pool.beside.get() - self.beside + beside);
+        pool.beside.held.set(pool.beside.held.get() - self.beside + beside);
         self.beside = beside;
         let before = std::mem::replace(&mut self.bytes, of_pool);
         if of_pool < before {
@@ -361,6 +389,28 @@ mod tests {
         (pool, accounts)
     }
 
+    /// Two thousand clients that read none of their answers.
+    #[test]
+    fn small_answers_need_a_pool_when_many_are_unread() {
+        const UNREAD_BYTES: usize = 7 << 10;
+        let budget = Budget::new(CORE_BYTES_MIN);
+        let host = budget.open_accounts();
+        let mut connections: Vec<Held> = (0..2_000).map(|_| Held::nothing(&host.answers)).collect();
+        for held in &mut connections {
+            if held.may_be_beside(UNREAD_BYTES) {
+                held.set_beside(UNREAD_BYTES);
+            } else {
+                is_ready(held, UNREAD_BYTES);
+            }
+        }
+        assert!(budget.is_wanted());
+        assert!(budget.held() <= CORE_BYTES_MIN * 3 / 2, "{} bytes", budget.held());
+        let waiting = connections.iter().filter(|held| held.bytes() + held.bytes_beside() == 0).count();
+        assert!(waiting > 1_000, "{waiting} wait");
+        drop(connections);
+        assert_eq!((budget.held(), budget.is_wanted()), (0, false));
+    }
+
     fn is_ready(held: &mut Held, bytes: usize) -> bool {
         held.poll_at_least(bytes, &mut Context::from_waker(Waker::noop())).is_ready()
     }
@@ -421,12 +471,12 @@ mod tests {
         small.iter_mut().for_each(|held| held.set_beside(4));
         let (mut large, mut other) = (Held::nothing(&greedy), Held::nothing(&honest));
         large.set(100);
-        assert_eq!((pool.held.get(), pool.beside.get()), (75, 4_025), "more than a host may hold");
+        assert_eq!((pool.held.get(), pool.beside.held.get()), (75, 4_025), "more than a host may hold");
         large.set(75);
         assert!(is_ready(&mut other, 25));
-        assert_eq!((pool.held.get(), pool.beside.get()), (100, 4_000));
+        assert_eq!((pool.held.get(), pool.beside.held.get()), (100, 4_000));
         drop((small, large, other));
-        assert_eq!((pool.held.get(), pool.beside.get()), (0, 0));
+        assert_eq!((pool.held.get(), pool.beside.held.get()), (0, 0));
     }
 
     /// Each takes as much as a host may have, plus a byte, if it can.
@@ -439,7 +489,7 @@ mod tests {
                 held.set(76);
             }
         }
-        assert_eq!((pool.held.get(), pool.beside.get()), (75, 1));
+        assert_eq!((pool.held.get(), pool.beside.held.get()), (75, 1));
     }
 
     #[test]

@@ -24,6 +24,7 @@ use super::socket::Stream;
 use super::stats;
 use super::turn::Merged;
 use crate::routing::Core;
+use crate::tier::Holds;
 
 /// Bytes around a value in an answer, at most.
 const ANSWER_LINE_BYTES: usize = 512;
@@ -81,14 +82,20 @@ impl Holdings {
         }
     }
 
-    /// Returns the bytes that others may wait for.
+    /// Returns the bytes that others may wait for, also those beside the pools.
     fn bytes(&self) -> usize {
-        self.read.bytes() + self.command.bytes() + self.turn.bytes() + self.answers.bytes()
+        let held = [&self.short, &self.read, &self.command, &self.turn, &self.answers];
+        held.into_iter().map(|held| held.bytes() + held.bytes_beside()).sum()
+    }
+
+    /// Whether a connection may keep this much of a command while it waits, without a buffer of a pool.
+    fn may_keep_short(&self, kept: usize) -> bool {
+        kept == 0 || kept <= SHORT_BYTES && self.short.may_be_beside(kept)
     }
 }
 
 impl<B: Backend> Connection<B> {
-    pub fn new(service: Rc<Service<B>>, shared: Rc<Shared>, stream: Stream, host: &Host, client: u32) -> Connection<B> {
+    pub fn new(service: Rc<Service<B>>, shared: Rc<Shared>, stream: Stream, host: &Host, client: u64) -> Connection<B> {
         let session = Session::new(service.value_bytes_max()).with_client(client);
         let held = Holdings::of(host);
         Connection { service, shared, stream, session, input: None, carried: Vec::new(), output: Vec::new(), held }
@@ -139,7 +146,7 @@ impl<B: Backend> Connection<B> {
 
     /// Returns all borrowed memory, except for an incomplete command.
     fn put_buffers(&mut self) {
-        if self.kept() <= SHORT_BYTES {
+        if self.held.may_keep_short(self.kept()) {
             self.carry();
         } else {
             self.shrink_input();
@@ -161,7 +168,8 @@ impl<B: Backend> Connection<B> {
 
     /// Returns the memory of a finished command, before the connection may wait with the answers of later ones.
     fn release_command(&mut self) {
-        if self.held.command.bytes() > 0 && self.kept() <= SHORT_BYTES {
+        let is_short = self.kept() <= SHORT_BYTES && self.held.short.may_be_beside(SHORT_BYTES);
+        if self.held.command.bytes() > 0 && is_short {
             self.carry();
             self.hold_short();
         }
@@ -279,7 +287,7 @@ impl<B: Backend> Connection<B> {
                 self.hold_read();
                 return Poll::Ready(READ_BYTES);
             }
-            if wanted <= SHORT_BYTES && kept < SHORT_BYTES {
+            if wanted <= SHORT_BYTES && kept < SHORT_BYTES && self.held.short.may_be_beside(SHORT_BYTES) {
                 self.hold_short();
                 return Poll::Ready(SHORT_BYTES);
             }
@@ -375,7 +383,7 @@ impl<B: Backend> Connection<B> {
     async fn consume(&mut self) -> Result<(), End> {
         let (mut waited, mut has_turn) = (0, false);
         // Keeps what was read from the tier in memory until the commands have run that wait for it.
-        let mut holds = Vec::new();
+        let mut holds = Holds::default();
         loop {
             // A turn is for what runs right after the wait for it.
             let may_change = std::mem::take(&mut has_turn) || !must_wait(self.service.backend());
@@ -541,10 +549,10 @@ impl<B: Backend> Client<'_, B> {
         Ok(())
     }
 
-    /// Accounts for the memory of answers that the client does not read at once. A small amount needs no room; a larger
-    /// one may have to wait in line again, since connections that ran while other cores worked may have taken the room.
+    /// Accounts for the memory of answers that the client does not read at once. A small amount needs no room, unless
+    /// many connections have some; a larger one may have to wait in line again, since connections that ran while other cores worked may have taken the room.
     async fn hold_unread(&mut self, bytes: usize) -> Result<(), End> {
-        if bytes <= UNREAD_BYTES_MIN {
+        if bytes <= UNREAD_BYTES_MIN && self.held.answers.may_be_beside(bytes) {
             self.held.answers.set_beside(bytes);
             return Ok(());
         }

@@ -6,22 +6,34 @@ use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use dunlin_net::host_of;
+use dunlin_net::{Addr, host_of};
 
 use super::budget::{Account, Budget};
 
 /// The identity of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum HostName {
+pub(crate) enum HostName {
     /// By [`host_of`].
     Ip(IpAddr),
-    /// All clients of Unix sockets together.
-    Unix,
+    /// All clients of Unix sockets and of shared memory together: they choose their names.
+    Local,
+    /// A host of a simulated network, or a node of a loopback one.
+    Node(u32),
 }
 
 impl From<IpAddr> for HostName {
     fn from(ip: IpAddr) -> HostName {
         HostName::Ip(host_of(ip))
+    }
+}
+
+impl From<&Addr> for HostName {
+    fn from(addr: &Addr) -> HostName {
+        match addr {
+            Addr::Udp(addr) => HostName::from(addr.ip()),
+            Addr::Shm(_) => HostName::Local,
+            Addr::Node(host) | Addr::Sim { host, .. } => HostName::Node(*host),
+        }
     }
 }
 
@@ -77,15 +89,24 @@ mod tests {
         assert_ne!(name("192.0.2.7"), name("192.0.2.8"));
     }
 
+    /// Whatever the protocol, and the port.
+    #[test]
+    fn a_host_has_one_name() {
+        let udp: Addr = "udp://192.0.2.7:7700".parse().unwrap();
+        let other_port: Addr = "udp://192.0.2.7:7701".parse().unwrap();
+        assert_eq!([HostName::from(&udp), HostName::from(&other_port)], [name("192.0.2.7"); 2]);
+        assert_eq!(HostName::from(&"shm:a".parse().unwrap()), HostName::from(&"shm:b".parse().unwrap()));
+    }
+
     #[test]
     fn a_host_is_forgotten_with_its_last_connection() {
         let (hosts, budget) = (Hosts::default(), Budget::new(CORE_BYTES_MIN));
-        let (first, second) = (hosts.join(HostName::Unix, &budget), hosts.join(HostName::Unix, &budget));
+        let (first, second) = (hosts.join(HostName::Local, &budget), hosts.join(HostName::Local, &budget));
         let other = hosts.join(name("192.0.2.7"), &budget);
         assert!(Rc::ptr_eq(&first, &second) && !Rc::ptr_eq(&first, &other));
-        hosts.leave(HostName::Unix, first);
+        hosts.leave(HostName::Local, first);
         assert_eq!(hosts.len(), 2);
-        hosts.leave(HostName::Unix, second);
+        hosts.leave(HostName::Local, second);
         hosts.leave(name("192.0.2.7"), other);
         assert_eq!(hosts.len(), 0);
     }

@@ -1,10 +1,10 @@
 //! The memcached side of one core: adopts connections, and serves them until it is told to stop.
 
 use std::cell::{Cell, RefCell, RefMut};
+use std::hash::{BuildHasher as _, RandomState};
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::tier::client_number;
 use dunlin_serve::guarded;
 use dunlin_store::{Store as _, UnixSeconds, VALUE_BYTES_MAX};
 use tokio::sync::Notify;
@@ -35,6 +35,8 @@ pub struct Settings {
     pub started: UnixSeconds,
     /// The addresses it listens at.
     pub listens: Vec<Listen>,
+    /// Numbers the clients, by the same secret on all cores.
+    pub(crate) clients: RandomState,
     limit: ConnectionLimit,
 }
 
@@ -47,7 +49,15 @@ impl Settings {
         started: UnixSeconds,
         listens: Vec<Listen>,
     ) -> Settings {
-        Settings { connections_max: limit.max(), idle_seconds_max, look: LOOK_DEFAULT, started, listens, limit }
+        Settings {
+            connections_max: limit.max(),
+            idle_seconds_max,
+            look: LOOK_DEFAULT,
+            started,
+            listens,
+            clients: RandomState::new(),
+            limit,
+        }
     }
 
     pub(super) fn rejected(&self) -> u64 {
@@ -134,7 +144,7 @@ impl<B: Backend> Service<B> {
         state.counters.add(Count::TotalConnections);
         let (place, shared) = state.connections.add(peer, self.backend.now());
         let host = state.budget.hosts.join(name, &state.budget);
-        let connection = Connection::new(self.clone(), shared, stream, &host, client_number(&name));
+        let connection = Connection::new(self.clone(), shared, stream, &host, self.settings.clients.hash_one(name));
         let service = self.clone();
         spawn_local(async move {
             guarded(connection.run(), |why| service.backend.panicked(why)).await;

@@ -87,7 +87,7 @@ pub struct Session {
     /// Records that must be read before it can go on.
     awaited: Vec<Ticket>,
     /// The number of its client, for fair shares.
-    client: u32,
+    client: u64,
 }
 
 impl Session {
@@ -110,12 +110,12 @@ impl Session {
 
     /// Returns the same session of a client with this number.
     #[must_use]
-    pub(super) fn with_client(self, client: u32) -> Session {
+    pub(super) fn with_client(self, client: u64) -> Session {
         Session { client, ..self }
     }
 
     /// Returns the number of its client.
-    pub(super) fn client(&self) -> u32 {
+    pub(super) fn client(&self) -> u64 {
         self.client
     }
 

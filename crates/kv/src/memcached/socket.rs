@@ -204,7 +204,7 @@ impl Acceptor {
         };
         let (is_unix, host, peer) = match (&self.listen, peer) {
             (_, Some(peer)) => (false, HostName::from(peer.ip()), format!("tcp:{peer}")),
-            (listen, None) => (true, HostName::Unix, listen.to_string()),
+            (listen, None) => (true, HostName::Local, listen.to_string()),
         };
         if !is_unix {
             stream.set_tcp_nodelay(true)?;
@@ -308,6 +308,21 @@ impl Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Both are what ends a connection whose client is gone.
+    #[tokio::test]
+    async fn connections_are_probed_and_may_be_idle_for_an_hour() {
+        let limit = ConnectionLimit::new(1);
+        let acceptor = Acceptor::bind(&"tcp://127.0.0.1:0".parse().unwrap(), limit).unwrap();
+        let Listen::Tcp(addr) = acceptor.listen() else { panic!("{}", acceptor.listen()) };
+        let client = std::net::TcpStream::connect(addr).unwrap();
+        let socket = acceptor.accept().await;
+        assert!(socket.stream.keepalive().unwrap());
+        assert_eq!(socket.stream.tcp_keepalive_time().unwrap(), Duration::from_secs(60));
+        assert_eq!(socket.stream.tcp_keepalive_interval().unwrap(), Duration::from_secs(10));
+        assert_eq!(crate::server::ServerConfig::default().idle_max, Some(Duration::from_secs(3600)));
+        drop(client);
+    }
 
     #[test]
     fn places_to_listen_are_read_and_written() {

@@ -8,8 +8,8 @@ use std::time::Duration;
 use dunlin_net::{Addr, Transport};
 use dunlin_rpc::{DeferredRequest, Endpoint};
 use dunlin_serve::{Core, Draining, Health, Pace, ServeError, guarded, guarded_now};
-use dunlin_store::Sweep;
 use dunlin_store::snapshot::{Part, Turn};
+use dunlin_store::{Moment, Sweep};
 use tokio::task::{AbortHandle, spawn_local, yield_now};
 
 use super::clock::{moment, ticks};
@@ -22,7 +22,7 @@ use crate::memcached::Ran;
 use crate::metrics::CoreStats;
 use crate::service::{Identity, KvService};
 use crate::shard::Shard;
-use crate::tier::desk;
+use crate::tier::{Desk, desk};
 use crate::wire::{ServerMap, Status};
 
 /// How long a core waits for the disk before it checks again.
@@ -127,6 +127,7 @@ impl<T: Transport + 'static, P: Sweep + 'static> Core for KvCore<T, P> {
         if let Some(ticking) = self.ticking.take() {
             ticking.abort();
         }
+        self.shard.desk().into_iter().for_each(Desk::close);
     }
 }
 
@@ -143,9 +144,7 @@ impl<T: Transport + 'static, P: Sweep + 'static> KvCore<T, P> {
             let mut ticks = ticks(tick);
             loop {
                 ticks.tick().await;
-                shard.set_moment(moment());
-                expire(&shard).await;
-                flush();
+                tick_to(moment(), &shard, &flush).await;
             }
         };
         let ticking = spawn_local(async move {
@@ -156,6 +155,13 @@ impl<T: Transport + 'static, P: Sweep + 'static> KvCore<T, P> {
         self.health.on_failure(move || on_failure.abort());
         ticking
     }
+}
+
+/// Sets the time, and does what is due then.
+async fn tick_to<P: Sweep>(moment: Moment, shard: &Shard<P>, flush_if_due: &impl Fn()) {
+    shard.set_moment(moment);
+    expire(shard).await;
+    flush_if_due();
 }
 
 /// Drops expired items, as many as the partition asks for, and lets the other tasks of the core run in between.
@@ -201,5 +207,36 @@ async fn take_part<P: Sweep>(shard: Rc<Shard<P>>, mut part: Part, health: Health
             // Dropping a part before it is over ends the snapshot.
             Some(Turn::Over) | None => return,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dunlin_store::{Mode, Partition, PartitionConfig, Put, Store as _};
+
+    use super::*;
+    use crate::routing::Routing;
+
+    #[tokio::test]
+    async fn items_that_expired_go_without_any_request() {
+        const ITEMS: u64 = 10_000;
+        let store = Partition::new(PartitionConfig::new(Mode::Store, 4 << 20)).unwrap();
+        let shard = Shard::new(store, Routing::new([1; 16], 1).unwrap(), 0);
+        let at = |now| Moment { now, ..Moment::default() };
+        shard.set_moment(at(1_000));
+        for number in 0..ITEMS {
+            let mut store = shard.store.borrow_mut();
+            let name = number.to_be_bytes();
+            let key = store.key(&name).unwrap();
+            store.put(&key, b"gone soon", Put { expires: Some(1_001), ..Put::default() }).unwrap();
+        }
+        let items = || shard.store.borrow().stats().items;
+        tick_to(at(1_000), &shard, &|| ()).await;
+        assert_eq!(items(), ITEMS);
+        // The sweep is bounded: it goes on with each tick.
+        for now in 1_002..1_102 {
+            tick_to(at(now), &shard, &|| ()).await;
+        }
+        assert_eq!(items(), 0);
     }
 }

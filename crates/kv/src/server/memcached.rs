@@ -23,7 +23,7 @@ use crate::memcached::{
 use crate::metrics::{ConnectionCounts, CoreMetrics, CoreStats, Operation, Outcome};
 use crate::routing::Core;
 use crate::shard::Shard;
-use crate::tier::{self, DeviceHangs, Hold};
+use crate::tier::{self, Desk, DeviceHangs, Holds};
 
 /// One core, as its memcached connections see it.
 pub(super) struct CoreBackend<P> {
@@ -108,7 +108,7 @@ impl<P: Sweep + 'static> Backend for CoreBackend<P> {
         self.shard.desk().is_some()
     }
 
-    fn fetch(&self, tickets: Vec<Ticket>, client: u32) -> impl Future<Output = Result<Vec<Hold>, DeviceHangs>> {
+    fn fetch(&self, tickets: Vec<Ticket>, client: u64) -> impl Future<Output = Result<Holds, DeviceHangs>> {
         tier::fetch(&self.shard, tickets, client)
     }
 
@@ -191,6 +191,7 @@ impl<P: Sweep + 'static> Memcached<P> {
         let limit = self.limit.get_or_insert_with(|| ConnectionLimit::new(config.connections_max)).clone();
         let mut settings = Settings::new(limit, idle, unix_seconds(), config.memcached.clone());
         settings.look = config.look;
+        settings.clients = shard.desk().map_or(settings.clients, Desk::clients);
         let service = Service::start(backend.clone(), settings);
         let connections = Rc::downgrade(&service);
         health.on_failure(move || connections.upgrade().iter().for_each(|service| service.end_all_now()));
@@ -248,10 +249,16 @@ impl<P: Sweep + 'static> Memcached<P> {
                 // Keeps what was read in memory until the commands have run that wait for it.
                 let _holds = if awaited.is_empty() {
                     yield_now().await;
-                    Vec::new()
+                    Holds::default()
                 } else {
-                    // Without an answer the sender learns that there is none.
-                    let Ok(holds) = backend.fetch(awaited, batch.client()).await else { return };
+                    let Ok(holds) = backend.fetch(awaited, batch.client()).await else {
+                        // What ran is answered: else a client would repeat it. The rest is sent again and fails alone.
+                        // Without an answer the sender learns that there is none.
+                        if batch.got_on() {
+                            break;
+                        }
+                        return;
+                    };
                     batch.add_waited(begun.elapsed().as_nanos().try_into().unwrap_or(u64::MAX));
                     holds
                 };
@@ -317,6 +324,7 @@ mod tests {
 
     use super::*;
     use crate::routing::Routing;
+    use crate::tier::{Schedule, desk, tests};
 
     const NOW: UnixSeconds = 1_800_000_000;
 
@@ -383,6 +391,43 @@ mod tests {
                 }
             });
             assert_eq!(core.flush(FlushTime::Now).await, Err(Unavailable));
+        });
+    }
+
+    #[test]
+    fn what_ran_is_answered_though_the_device_hangs_for_the_rest() {
+        tests::run(async {
+            let (open, gate) = std::sync::mpsc::channel();
+            let device = Arc::new(tests::Memory::new(Some(gate)));
+            let shard = tests::shard_within(device, 1, Schedule::default(), Duration::from_millis(80));
+            spawn_local(desk::attend(shard.clone()));
+            let (cold, _) = &tests::fill(&shard).await[0];
+            {
+                let mut store = shard.store.borrow_mut();
+                let key = store.key(b"number").unwrap();
+                store.put(&key, b"1", Put::default()).unwrap();
+            }
+            let (mailboxes, _receivers) = mailbox::mailboxes(1, 8);
+            let health = Health::new(0, Failure::default(), &mailboxes);
+            let (state, flush_at) = (CoreState::default(), Cell::new(None));
+            let backend = Rc::new(CoreBackend { shard, mailboxes, state, flush_at, health });
+            let settings = Settings::new(ConnectionLimit::new(1), None, NOW, Vec::new());
+            let service = Service::start(backend.clone(), settings);
+            let memcached = Memcached { core: Some((backend, service)), ..Memcached::default() };
+            let get = format!("get {cold}\r\n");
+            let mut batch = Batch::of(&["incr number 1\r\n", &get, &get]);
+            assert_eq!(memcached.run(&mut batch), Ran::Tier);
+            let (answer, answered) = oneshot::channel();
+            memcached.run_rest(batch, answer);
+            let batch = answered.await.expect("its client would repeat what ran");
+            assert_eq!((batch.answer(0), batch.answer(1)), (Some(&b"2\r\n"[..]), None));
+            // The rest, when it is sent again.
+            let mut batch = Batch::of(&[&get]);
+            assert_eq!(memcached.run(&mut batch), Ran::Tier);
+            let (answer, answered) = oneshot::channel();
+            memcached.run_rest(batch, answer);
+            assert!(answered.await.is_err());
+            drop(open);
         });
     }
 

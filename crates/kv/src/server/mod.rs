@@ -96,9 +96,14 @@ impl<P: Sweep + 'static> Server<P> {
         let cores = config.cores;
         if config.replica.is_some() {
             // Other replicas would not hear of their changes, and a snapshot is older than those.
-            let what = if config.snapshot.is_some() { Some("snapshot") } else { None };
-            let what = if config.memcached.is_empty() { what } else { Some("memcached clients of its own") };
-            what.map_or(Ok(()), |what| Err(ServerError::Replica { what }))?;
+            let wrong = [
+                (config.snapshot.is_some(), "snapshot"),
+                (!config.memcached.is_empty(), "memcached clients of its own"),
+                // It compares versions with items in memory only.
+                (config.tier.is_some(), "tier"),
+            ];
+            let wrong = wrong.into_iter().find(|(is_wrong, _)| *is_wrong);
+            wrong.map_or(Ok(()), |(_, what)| Err(ServerError::Replica { what }))?;
         }
         let mut random = [0; 24];
         getrandom::fill(&mut random)

@@ -4,14 +4,16 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
+use dunlin_net::Transport;
 use dunlin_rpc::{DeferredRequest, RequestContext};
-use dunlin_store::Store;
 use dunlin_store::tier::Ticket;
+use dunlin_store::{Store, Visit};
 
-use super::postponed::host;
+use super::postponed::Postponed;
 use super::{multiget, single};
+use crate::memcached::HostName;
 use crate::shard::Shard;
-use crate::tier::{Desk, Hold, Parcel, Waiter, client_number};
+use crate::tier::{Desk, Hold, Parcel, Refusal, Reserved, Waiter};
 use crate::wire::{RANKED_MULTI_GET, RANKED_OPERATE, Ranked, Waited};
 
 /// Splits a request into its header, if its type has one, and the ordinary request. `None` if the header is malformed.
@@ -29,19 +31,22 @@ pub(super) fn split_deferred(request: &DeferredRequest) -> Option<(Option<Ranked
     }
 }
 
-/// What a request for `keys` keys claims, of which one must be read.
+/// Returns the place of a request for `keys` keys, one of which must be read.
 pub(super) fn parcel(
     desk: &Desk,
-    context: &RequestContext,
+    client: u64,
     ranked: Option<Ranked>,
     keys: usize,
     ticket: Ticket,
     waiter: Box<dyn Waiter>,
 ) -> Parcel {
     let rank = ranked.map_or_else(|| desk.rank(keys), |ranked| ranked.rank);
-    // Each read is one operation of the device. A request that claims to cost more than its reads pays for that.
-    let cost = ranked.map_or(1, |ranked| (ranked.cost / keys as u32).max(1));
-    Parcel { ticket, rank, cost, client: client_number(&context.peer().map(host)), waiter }
+    Parcel { ticket, rank, client, waiter }
+}
+
+/// Returns the number of who sent a request.
+pub(super) fn client(desk: &Desk, context: &RequestContext) -> u64 {
+    desk.client(context.peer().map(HostName::from))
 }
 
 /// Whether nobody waits for the answer.
@@ -51,26 +56,32 @@ fn is_over(request: &DeferredRequest) -> bool {
 }
 
 /// An operation on one key.
-pub(super) struct Late<S> {
-    pub shard: Rc<Shard<S>>,
+pub(super) struct Late<S, T: Transport> {
+    pub postponed: Postponed<S, T>,
     pub request: DeferredRequest,
+    pub reserved: Reserved,
 }
 
-impl<S: Store + 'static> Waiter for Late<S> {
+impl<S: Store + Visit + 'static, T: Transport + 'static> Waiter for Late<S, T> {
     fn is_over(&self) -> bool {
         is_over(&self.request)
     }
 
     fn serve(self: Box<Self>, hold: Option<Hold>, waited: Waited) {
-        let Late { shard, request } = *self;
-        if let Some(kind) = single::answer(&shard, request, waited) {
+        let Late { postponed, request, reserved } = *self;
+        let shard = &postponed.shard;
+        let is_due = postponed.is_due(&shard.store.borrow());
+        if is_due && single::changes(shard, &request) {
+            return postponed.push_read(request, (hold, reserved));
+        }
+        if let Some(kind) = single::answer(shard, request, waited) {
             let micros = u64::from(waited.queued_micros) + u64::from(waited.read_micros);
             shard.metrics.borrow_mut().latency(kind, micros * 1000, 1);
         }
         drop(hold);
     }
 
-    fn refuse(self: Box<Self>) {
+    fn refuse(self: Box<Self>, _: Refusal) {
         self.request.push_back();
     }
 }
@@ -80,6 +91,7 @@ pub(super) struct Together<S> {
     shard: Rc<Shard<S>>,
     request: RefCell<Option<DeferredRequest>>,
     holds: RefCell<Vec<Hold>>,
+    reserved: RefCell<Option<Reserved>>,
     /// Values that are not read yet.
     left: Cell<usize>,
     /// How long the slowest has waited.
@@ -88,19 +100,27 @@ pub(super) struct Together<S> {
 
 impl<S: Store + 'static> Together<S> {
     /// Lets a request wait for the records of `tickets`.
-    pub fn push(shard: &Rc<Shard<S>>, desk: &Desk, request: DeferredRequest, keys: usize, tickets: &[Ticket]) {
+    pub fn push(
+        shard: &Rc<Shard<S>>,
+        desk: &Desk,
+        request: DeferredRequest,
+        keys: usize,
+        tickets: &[Ticket],
+        reserved: Reserved,
+    ) {
         let ranked = split_deferred(&request).and_then(|(ranked, _)| ranked);
-        let context = request.request().context().clone();
+        let client = client(desk, request.request().context());
         let together = Rc::new(Together {
             shard: shard.clone(),
             request: RefCell::new(Some(request)),
             holds: RefCell::default(),
+            reserved: RefCell::new(Some(reserved)),
             left: Cell::new(tickets.len()),
             waited: Cell::default(),
         });
         for ticket in tickets {
             let part = Box::new(Part(together.clone()));
-            desk.push(parcel(desk, &context, ranked, keys, *ticket, part));
+            desk.push(parcel(desk, client, ranked, keys, *ticket, part));
         }
     }
 
@@ -115,7 +135,7 @@ impl<S: Store + 'static> Together<S> {
             && let Some(request) = self.request.take()
         {
             multiget::answer(&self.shard, request, self.waited.get());
-            drop(self.holds.take());
+            drop((self.holds.take(), self.reserved.take()));
         }
     }
 }
@@ -131,10 +151,11 @@ impl<S: Store + 'static> Waiter for Part<S> {
         self.0.arrived(hold, waited);
     }
 
-    /// One of its values cannot wait: the client asks again for all of them.
-    fn refuse(self: Box<Self>) {
+    /// One of its values cannot wait: the client asks again for all of them, and nothing is kept for the others.
+    fn refuse(self: Box<Self>, _: Refusal) {
         if let Some(request) = self.0.request.take() {
             request.push_back();
+            drop((self.0.holds.take(), self.0.reserved.take()));
         }
     }
 }

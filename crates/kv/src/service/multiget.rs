@@ -8,7 +8,7 @@ use dunlin_rpc::{DeferredRequest, MsgBuf, Request};
 use dunlin_store::tier::Ticket;
 use dunlin_store::{Key, Store};
 
-use super::late::{Together, split, split_deferred};
+use super::late::{Together, client, split, split_deferred};
 use crate::metrics::{CoreMetrics, Operation, Outcome, Timing};
 use crate::shard::{Shard, on_device};
 use crate::tier::desk;
@@ -43,12 +43,10 @@ pub(super) fn multi_get<S: Store + 'static, const RANKED: bool>(
     if let Some(desk) = shard.desk() {
         let tickets = awaits(shard, keys.clone());
         if !tickets.is_empty() {
-            let bytes = tickets.iter().map(Ticket::bytes).sum();
-            if !desk.has_room(bytes) {
-                return request.push_back();
-            }
+            let client = client(desk, &request.context());
+            let Some(reserved) = desk.reserve(client, &tickets) else { return request.push_back() };
             match request.defer() {
-                Ok(request) => Together::push(shard, desk, request, count, &tickets),
+                Ok(request) => Together::push(shard, desk, request, count, &tickets, reserved),
                 Err(request) => request.push_back(),
             }
             return desk::advance(shard);

@@ -16,6 +16,7 @@ use super::single;
 use crate::memcached::STALL_WAIT;
 use crate::memcached::limits::STALL_TURN_MAX;
 use crate::shard::Shard;
+use crate::tier::{Hold, Reserved};
 
 /// How long changes may wait for the disk in a turn of the snapshot before further ones are postponed. It is half of
 /// the limit for memcached's commands, so neither protocol takes all of the time.
@@ -26,10 +27,14 @@ const CHANGES_MAX: u32 = 256;
 /// Bytes of their requests, plus one request, for the same reason.
 const BYTES_MAX: usize = 1 << 20;
 
+/// What keeps an item staged that was read from the tier, and its bytes counted.
+pub(super) type Kept = (Option<Hold>, Reserved);
+
 /// A change, and when it arrived by the endpoint's clock.
 struct Change {
     since: u64,
     request: DeferredRequest,
+    kept: Option<Kept>,
 }
 
 /// Postponed changes: as many as the endpoint lets handlers keep, at most.
@@ -89,11 +94,18 @@ pub(super) fn host(addr: &Addr) -> Addr {
 }
 
 /// The postponed changes of one core. While there are any, a task makes them: those of each host in the order in which
-/// they came, and the hosts in turn.
+/// they came, and the hosts in turn. Clones are the same changes.
 pub(super) struct Postponed<S, T: Transport> {
-    shard: Rc<Shard<S>>,
+    pub shard: Rc<Shard<S>>,
     endpoint: Weak<Endpoint<T>>,
     waiting: Rc<RefCell<Waiting>>,
+}
+
+impl<S, T: Transport> Clone for Postponed<S, T> {
+    fn clone(&self) -> Self {
+        let (shard, endpoint, waiting) = (self.shard.clone(), self.endpoint.clone(), self.waiting.clone());
+        Postponed { shard, endpoint, waiting }
+    }
 }
 
 impl<S: Store + Visit + 'static, T: Transport + 'static> Postponed<S, T> {
@@ -115,24 +127,41 @@ impl<S: Store + Visit + 'static, T: Transport + 'static> Postponed<S, T> {
         let Some(endpoint) = self.endpoint.upgrade() else { return };
         // A session that has ended has no peer, and nobody waits.
         let Some(host) = burst.context(i).peer().map(host) else { return burst.push_back(i) };
-        let (mut waiting, now) = (self.waiting.borrow_mut(), endpoint.loop_time());
-        if burst.time_left(i).is_some_and(|left| left <= waiting.least(&host, now)) {
+        let now = endpoint.loop_time();
+        if burst.time_left(i).is_some_and(|left| left <= self.waiting.borrow().least(&host, now)) {
             return burst.push_back(i);
         }
         let Ok(request) = burst.defer(i) else { return burst.push_back(i) };
+        self.enter(&endpoint, host, Change { since: now, request, kept: None });
+    }
+
+    /// The same for a request whose item was read from the tier.
+    #[cold]
+    pub fn push_read(&self, request: DeferredRequest, kept: Kept) {
+        let Some(endpoint) = self.endpoint.upgrade() else { return };
+        let Some(host) = request.request().context().peer().map(host) else { return request.push_back() };
+        let now = endpoint.loop_time();
+        if request.request().time_left().is_some_and(|left| left <= self.waiting.borrow().least(&host, now)) {
+            return request.push_back();
+        }
+        self.enter(&endpoint, host, Change { since: now, request, kept: Some(kept) });
+    }
+
+    fn enter(&self, endpoint: &Endpoint<T>, host: Addr, change: Change) {
+        let mut waiting = self.waiting.borrow_mut();
         let is_first = waiting.is_empty();
-        waiting.push(host, Change { since: now, request });
+        waiting.push(host, change);
         if is_first {
-            endpoint.spawn(make(self.shard.clone(), endpoint.timers(), self.waiting.clone()));
+            endpoint.spawn(make(self.clone(), endpoint.timers()));
         }
     }
 }
 
 /// Makes changes until none is left.
-async fn make<S: Store + 'static>(shard: Rc<Shard<S>>, timers: Timers, waiting: Rc<RefCell<Waiting>>) {
+async fn make<S: Store + Visit + 'static, T: Transport + 'static>(postponed: Postponed<S, T>, timers: Timers) {
     let clock = Clock::new();
     let mut has_stalled = true;
-    while !waiting.borrow().is_empty() {
+    while !postponed.waiting.borrow().is_empty() {
         if has_stalled {
             // The snapshot and the other tasks of the core have a turn. Even if memcached's commands use that up, some
             // changes are made after it.
@@ -140,20 +169,27 @@ async fn make<S: Store + 'static>(shard: Rc<Shard<S>>, timers: Timers, waiting: 
         } else {
             next_iteration().await;
         }
-        has_stalled = make_some(&shard, timers.now(), &clock, &waiting);
+        has_stalled = make_some(&postponed, timers.now(), &clock);
     }
 }
 
 /// Makes some changes, at least one unless nobody waits for any. Returns whether they have waited for the disk for long
 /// enough.
-fn make_some<S: Store + 'static>(shard: &Rc<Shard<S>>, now: u64, clock: &Clock, waiting: &RefCell<Waiting>) -> bool {
+fn make_some<S: Store + Visit + 'static, T: Transport + 'static>(
+    postponed: &Postponed<S, T>,
+    now: u64,
+    clock: &Clock,
+) -> bool {
+    let Postponed { shard, waiting, .. } = postponed;
     let stalled = || shard.store.borrow().stalled();
     let (stalled_before, begun, least) = (stalled(), clock.now(), waiting.borrow().least);
     let (mut bytes, mut is_any_made, mut has_stalled) = (0, false, false);
     for _ in 0..CHANGES_MAX {
-        let Some(Change { since, request }) = waiting.borrow_mut().pop() else { break };
+        let Some(Change { since, request, kept }) = waiting.borrow_mut().pop() else { break };
         bytes += request.request().payload().len();
-        if let Some(kind) = single::operate_late(shard, request, least) {
+        let kind = single::operate_late(postponed, request, least);
+        drop(kept);
+        if let Some(kind) = kind {
             is_any_made = true;
             // The clock of the event loop stands still meanwhile.
             let nanos = now.saturating_sub(since) + (clock.now() - begun);

@@ -9,7 +9,7 @@ use dunlin_rpc::{DeferredRequest, MsgBuf, RequestBurst};
 use dunlin_store::tier::Ticket;
 use dunlin_store::{Condition, Delta, Key, Put, Refused, Side, Store, Stored, UnixSeconds, Visit};
 
-use super::late::{Late, parcel, split, split_deferred};
+use super::late::{Late, client, parcel, split, split_deferred};
 use super::postponed::Postponed;
 use super::wall;
 use crate::metrics::{CoreMetrics, Operation as Kind, Outcome, Timing};
@@ -73,7 +73,7 @@ pub(super) fn operate<S: Store + Visit + 'static, T: Transport + 'static, const 
         if shard.desk().is_some()
             && let Some(ticket) = work.awaits(&*store, shard.now())
         {
-            wait::<S, RANKED>(shard, burst, 0, ticket);
+            wait::<S, T, RANKED>(shard, postponed, burst, 0, ticket);
             drop((store, metrics));
             return desk::advance(shard);
         }
@@ -109,7 +109,7 @@ pub(super) fn operate<S: Store + Visit + 'static, T: Transport + 'static, const 
             postponed.push(burst, i);
             is_postponed |= 1 << i;
         } else if may_wait && let Some(ticket) = work.awaits(&*store, shard.now()) {
-            wait::<S, RANKED>(shard, burst, i, ticket);
+            wait::<S, T, RANKED>(shard, postponed, burst, i, ticket);
             is_postponed |= 1 << i;
         } else {
             run::<S, RANKED>(shard, &mut *store, &mut metrics, burst, i, work);
@@ -127,24 +127,26 @@ pub(super) fn operate<S: Store + Visit + 'static, T: Transport + 'static, const 
 
 /// Lets a request wait for the tier, or pushes it back if there is no place for it.
 #[cold]
-fn wait<S: Store + 'static, const RANKED: bool>(
+fn wait<S: Store + Visit + 'static, T: Transport + 'static, const RANKED: bool>(
     shard: &Rc<Shard<S>>,
+    postponed: &Postponed<S, T>,
     burst: &mut RequestBurst<'_>,
     i: usize,
     ticket: Ticket,
 ) {
-    let Some(desk) = shard.desk().filter(|desk| desk.has_room(ticket.bytes())) else { return burst.push_back(i) };
-    let (context, ranked) = (burst.context(i), ranked::<RANKED>(burst.payload(i)));
+    let Some(desk) = shard.desk() else { return burst.push_back(i) };
+    let (client, ranked) = (client(desk, &burst.context(i)), ranked::<RANKED>(burst.payload(i)));
+    let Some(reserved) = desk.reserve(client, &[ticket]) else { return burst.push_back(i) };
     let Ok(request) = burst.defer(i) else { return burst.push_back(i) };
-    let late = Box::new(Late { shard: shard.clone(), request });
-    desk.push(parcel(desk, &context, ranked, 1, ticket, late));
+    let late = Box::new(Late { postponed: postponed.clone(), request, reserved });
+    desk.push(parcel(desk, client, ranked, 1, ticket, late));
 }
 
 /// Executes a request that was postponed, if its caller waits for longer than `least`; else pushes it back, so that a
 /// caller that still hears of it knows that nothing was done. Returns what it was counted as, unless it has to wait
 /// again.
-pub(super) fn operate_late<S: Store + 'static>(
-    shard: &Rc<Shard<S>>,
+pub(super) fn operate_late<S: Store + Visit + 'static, T: Transport + 'static>(
+    postponed: &Postponed<S, T>,
     request: DeferredRequest,
     least: Duration,
 ) -> Option<Kind> {
@@ -152,22 +154,31 @@ pub(super) fn operate_late<S: Store + 'static>(
         request.push_back();
         return None;
     }
+    let shard = &postponed.shard;
     if let Some(desk) = shard.desk() {
         let store = shard.store.borrow();
         let (ranked, payload) = split_deferred(&request).unwrap_or_default();
         if let Some(ticket) = prepare::<S, false>(shard, &*store, payload).awaits(&*store, shard.now()) {
             drop(store);
-            if !desk.has_room(ticket.bytes()) {
-                request.push_back();
-                return None;
+            let client = client(desk, request.request().context());
+            match desk.reserve(client, &[ticket]) {
+                Some(reserved) => {
+                    let late = Box::new(Late { postponed: postponed.clone(), request, reserved });
+                    desk.push(parcel(desk, client, ranked, 1, ticket, late));
+                    desk::advance(shard);
+                }
+                None => request.push_back(),
             }
-            let context = request.request().context().clone();
-            desk.push(parcel(desk, &context, ranked, 1, ticket, Box::new(Late { shard: shard.clone(), request })));
-            desk::advance(shard);
             return None;
         }
     }
     answer(shard, request, Waited::default())
+}
+
+/// Whether a request that was deferred may change an item.
+pub(super) fn changes<S: Store>(shard: &Shard<S>, request: &DeferredRequest) -> bool {
+    let store = shard.store.borrow();
+    split_deferred(request).is_some_and(|(_, payload)| prepare::<S, false>(shard, &*store, payload).changes())
 }
 
 /// Executes a request that has waited, and answers it. Returns what it was counted as.

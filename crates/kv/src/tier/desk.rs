@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher as _, RandomState};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -17,19 +17,26 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::pool::{Done, DoneSender, Pool};
+use super::room::{Reserved, Room};
 use super::schedule::Schedule;
+use crate::memcached::HostName;
 use crate::metrics::LatencyHistogram;
 use crate::shard::Shard;
 use crate::wire::Waited;
 
-/// Bytes of records that operations of a core wait for, at most, plus those of one operation.
-const BYTES_MAX: usize = 64 << 20;
+/// A read of this many bytes costs twice as much as one of a few.
+const UNIT_BYTES: usize = 16 << 10;
 /// Classes of ranks, for metrics: 0 and 1, 2 and 3, 4 to 7, and so on; the last has the rest.
 pub const RANK_CLASSES: usize = 12;
-/// How long a connection waits before it asks for a place again.
+/// How long a connection waits before it asks for a place again, if places of operations that nobody waits for fill the
+/// queue.
 const PLACE_WAIT: Duration = Duration::from_millis(1);
-/// How long a connection waits for its records, at most. Native callers have a timeout of their own.
-const FETCH_TIME_MAX: Duration = Duration::from_secs(10);
+/// How long a read may take. Time in a queue does not count.
+const READ_TIME_MAX: Duration = Duration::from_secs(10);
+/// How often reads are looked at that take long, in each [`READ_TIME_MAX`].
+const LOOKS: u32 = 8;
+/// Places that are looked at before the other tasks of the core have their turn.
+const TURN_PLACES_MAX: usize = 256;
 /// Errors of the device are logged once in this many seconds.
 const LOG_SECONDS: u32 = 10;
 
@@ -41,8 +48,17 @@ pub(crate) trait Waiter {
     /// Goes on: its item is found now, or lost. `hold` keeps the item staged; release it when it was used.
     fn serve(self: Box<Self>, hold: Option<Hold>, waited: Waited);
 
-    /// There is no place for it: nothing was done.
-    fn refuse(self: Box<Self>);
+    /// Nothing was done for it.
+    fn refuse(self: Box<Self>, why: Refusal);
+}
+
+/// Why an operation is not served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// There is no place for it.
+    Full,
+    /// The device does not answer, or the desk is closed.
+    Hangs,
 }
 
 /// An operation at the desk.
@@ -53,35 +69,27 @@ struct Place {
     since: u64,
     begun: u64,
     waiter: Box<dyn Waiter>,
-    _reserved: Reserved,
+}
+
+/// A read in progress.
+struct Read {
+    begun: u64,
+    /// The operations that wait for it: none if all were refused.
+    places: Vec<Place>,
 }
 
 /// What an operation waits for, and its claim.
 pub(crate) struct Parcel {
     pub ticket: Ticket,
     pub rank: u64,
-    pub cost: u32,
-    pub client: u32,
+    pub client: u64,
     pub waiter: Box<dyn Waiter>,
 }
 
-/// Bytes that an operation counts as until it is served.
-struct Reserved {
-    of: Rc<Cell<usize>>,
-    bytes: usize,
-}
-
-impl Drop for Reserved {
-    fn drop(&mut self) {
-        self.of.set(self.of.get() - self.bytes);
-    }
-}
-
-/// Keeps a record staged, and its bytes counted, as long as it lives.
-pub struct Hold {
+/// Keeps a record staged as long as it lives.
+pub(crate) struct Hold {
     ticket: Ticket,
     release: Rc<dyn Fn(&Ticket)>,
-    _reserved: Option<Reserved>,
 }
 
 impl fmt::Debug for Hold {
@@ -96,6 +104,31 @@ impl Drop for Hold {
     }
 }
 
+/// Keeps the records that a connection waited for staged, and their bytes counted.
+#[derive(Debug, Default)]
+pub struct Holds {
+    holds: Vec<Hold>,
+    reserved: Option<Reserved>,
+}
+
+impl Holds {
+    /// Returns how many records there are.
+    pub fn len(&self) -> usize {
+        self.holds.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.holds.is_empty()
+    }
+
+    /// Gives them up.
+    pub fn clear(&mut self) {
+        self.holds.clear();
+        self.reserved = None;
+    }
+}
+
 /// The desk of one core.
 pub(crate) struct Desk {
     pool: Pool,
@@ -104,11 +137,13 @@ pub(crate) struct Desk {
     schedule: Schedule,
     queue: RefCell<RequestQueue<Place>>,
     /// Operations by the place of the record that is being read for them.
-    reading: RefCell<HashMap<u64, Vec<Place>>>,
+    reading: RefCell<HashMap<u64, Read>>,
     /// Reads at a time.
     slots: usize,
-    /// Bytes that operations wait for.
-    bytes: Rc<Cell<usize>>,
+    /// For the records that operations wait for.
+    room: Rc<Room>,
+    read_time_max: Duration,
+    is_closed: Cell<bool>,
     done: DoneSender,
     finished: Cell<Option<UnboundedReceiver<Done>>>,
     /// Records to release that could not be at once, since the store was in use.
@@ -171,7 +206,9 @@ impl Desk {
             schedule,
             reading: RefCell::default(),
             slots: slots.max(1),
-            bytes: Rc::default(),
+            room: Room::new(),
+            read_time_max: READ_TIME_MAX,
+            is_closed: Cell::new(false),
             done,
             finished: Cell::new(Some(finished)),
             released: Rc::default(),
@@ -186,32 +223,87 @@ impl Desk {
         self.schedule.rank(keys)
     }
 
-    /// Whether operations that wait for this many bytes more may join.
-    pub fn has_room(&self, bytes: usize) -> bool {
-        self.bytes.get() == 0 || self.bytes.get() + bytes <= BYTES_MAX
+    /// Gives a device another time for each read.
+    #[cfg(test)]
+    pub fn with_read_time_max(self, read_time_max: Duration) -> Desk {
+        Desk { read_time_max, ..self }
+    }
+
+    /// Returns the number of a client, by which it has its share of the service and of the room.
+    pub fn client(&self, host: Option<HostName>) -> u64 {
+        host.map_or(0, |host| self.pool.clients().hash_one(host))
+    }
+
+    /// Returns what numbers the clients of all cores: nobody can choose the number of another one.
+    pub fn clients(&self) -> RandomState {
+        self.pool.clients().clone()
+    }
+
+    /// Takes room for the records that an operation waits for; `None` if there is none.
+    pub fn reserve(&self, client: u64, tickets: &[Ticket]) -> Option<Reserved> {
+        self.room.take(client, tickets)
     }
 
     /// Lets an operation wait. Call [`advance`] when the store is not in use.
     pub fn push(&self, parcel: Parcel) {
-        let Parcel { ticket, rank, cost, client, waiter } = parcel;
-        let bytes = ticket.bytes();
-        self.bytes.set(self.bytes.get() + bytes);
-        let reserved = Reserved { of: self.bytes.clone(), bytes };
+        let Parcel { ticket, rank, client, waiter } = parcel;
+        if self.is_closed.get() {
+            return self.refuse(waiter, Refusal::Hangs);
+        }
         let now = self.clock.now();
-        let tag = Tag { rank, cost, client };
-        self.enqueue(Place { ticket, tag, since: now, begun: now, waiter, _reserved: reserved });
-    }
-
-    fn enqueue(&self, place: Place) {
-        let pushed = self.queue.borrow_mut().push(place.tag, place);
+        let tag = Tag { rank, cost: cost(&ticket), client };
+        let place = Place { ticket, tag, since: now, begun: now, waiter };
+        let pushed = self.queue.borrow_mut().push(tag, place);
         let refused = match pushed {
             Ok(displaced) => displaced,
             Err(Full { item, .. }) => Some(item),
         };
         if let Some(Place { waiter, .. }) = refused {
-            self.stats.borrow_mut().refused += 1;
-            waiter.refuse();
+            self.refuse(waiter, Refusal::Full);
         }
+    }
+
+    fn refuse(&self, waiter: Box<dyn Waiter>, why: Refusal) {
+        self.stats.borrow_mut().refused += 1;
+        waiter.refuse(why);
+    }
+
+    /// Takes the operation that is next, and drops those before it for which nobody waits. Counts what it looks at; drops
+    /// no more when nothing is `left`.
+    fn next(&self, left: &mut usize) -> Option<Place> {
+        let mut abandoned = 0;
+        let next = self.queue.borrow_mut().pop_unless(|place| {
+            let is_over = *left > 0 && place.waiter.is_over();
+            abandoned += u64::from(is_over);
+            *left = left.saturating_sub(usize::from(is_over));
+            is_over
+        });
+        *left = left.saturating_sub(1);
+        self.stats.borrow_mut().abandoned += abandoned;
+        next
+    }
+
+    /// Refuses what waits for reads that take too long; if the device can do nothing else, all that waits.
+    fn refuse_hung(&self) {
+        let now = self.clock.now();
+        let (mut refused, mut hung) = (Vec::new(), 0);
+        for read in self.reading.borrow_mut().values_mut() {
+            if u128::from(now.saturating_sub(read.begun)) >= self.read_time_max.as_nanos() {
+                hung += 1;
+                refused.append(&mut read.places);
+            }
+        }
+        if hung >= self.slots {
+            refused.extend(std::iter::from_fn(|| self.queue.borrow_mut().pop()));
+        }
+        refused.into_iter().for_each(|place| self.refuse(place.waiter, Refusal::Hangs));
+    }
+
+    /// Drops what waits, and lets nothing wait any more: operations know the shard that has the desk.
+    pub fn close(&self) {
+        self.is_closed.set(true);
+        let mut dropped: Vec<Place> = std::iter::from_fn(|| self.queue.borrow_mut().pop()).collect();
+        dropped.extend(self.reading.take().into_values().flat_map(|read| read.places));
     }
 
     /// Hands blocks to the thread that writes.
@@ -231,7 +323,7 @@ impl Desk {
             abandoned: stats.abandoned,
             lengths: self.queue.borrow().lengths(),
             reading: self.reading.borrow().len(),
-            bytes: self.bytes.get(),
+            bytes: self.room.taken(),
             waits: stats.waits.clone(),
         }
     }
@@ -277,19 +369,14 @@ pub(crate) fn advance<S: Store + 'static>(shard: &Rc<Shard<S>>) {
         released.iter().for_each(|ticket| tier.release(ticket));
         desk.write(tier);
     }
+    let mut left = TURN_PLACES_MAX;
     while desk.reading.borrow().len() < desk.slots {
-        let next = {
-            let mut abandoned = 0;
-            let mut queue = desk.queue.borrow_mut();
-            let next = queue.pop_unless(|place| {
-                let is_over = place.waiter.is_over();
-                abandoned += u64::from(is_over);
-                is_over
-            });
-            desk.stats.borrow_mut().abandoned += abandoned;
-            next
-        };
-        let Some(mut place) = next else { return };
+        if left == 0 {
+            // The task goes on. It is gone only if the core ends.
+            let _ = desk.done.send(Done::Again);
+            return;
+        }
+        let Some(mut place) = desk.next(&mut left) else { return };
         place.begun = desk.clock.now();
         begin(shard, desk, place);
     }
@@ -297,6 +384,10 @@ pub(crate) fn advance<S: Store + 'static>(shard: &Rc<Shard<S>>) {
 
 /// Begins the read of an operation, joins one that is in progress, or serves the operation.
 fn begin<S: Store + 'static>(shard: &Rc<Shard<S>>, desk: &Desk, mut place: Place) {
+    if place.waiter.is_over() {
+        desk.stats.borrow_mut().abandoned += 1;
+        return;
+    }
     let next = {
         let mut store = shard.store.borrow_mut();
         let Some(tier) = store.tier_mut() else { return };
@@ -314,16 +405,24 @@ fn begin<S: Store + 'static>(shard: &Rc<Shard<S>>, desk: &Desk, mut place: Place
         }
     };
     match next {
-        Next::Wait => desk.reading.borrow_mut().entry(place.ticket.place()).or_default().push(place),
+        Next::Wait => {
+            let mut reading = desk.reading.borrow_mut();
+            let read = reading.entry(place.ticket.place());
+            read.or_insert_with(|| Read { begun: desk.clock.now(), places: Vec::new() }).places.push(place);
+        }
         Next::Serve(ticket) => serve(shard, desk, place, ticket),
     }
 }
 
+/// Serves an operation, unless its caller has gone meanwhile: a change would be made that nobody hears of.
 fn serve<S: Store + 'static>(shard: &Rc<Shard<S>>, desk: &Desk, place: Place, staged: Option<Ticket>) {
+    let hold = staged.map(|ticket| Hold { ticket, release: release(shard, desk) });
+    if place.waiter.is_over() {
+        desk.stats.borrow_mut().abandoned += 1;
+        return;
+    }
     let waited = desk.note(&place);
-    let Place { waiter, _reserved, .. } = place;
-    let hold = staged.map(|ticket| Hold { ticket, release: release(shard, desk), _reserved: Some(_reserved) });
-    waiter.serve(hold, waited);
+    place.waiter.serve(hold, waited);
 }
 
 /// Returns what releases a record, at once if the store is not in use.
@@ -338,23 +437,43 @@ fn release<S: Store + 'static>(shard: &Rc<Shard<S>>, desk: &Desk) -> Rc<dyn Fn(&
     })
 }
 
+/// Closes the desk when the task ends that attends it.
+struct Closing<S: Store>(Rc<Shard<S>>);
+
+impl<S: Store> Drop for Closing<S> {
+    fn drop(&mut self) {
+        self.0.desk().into_iter().for_each(Desk::close);
+    }
+}
+
 /// Serves operations as their records arrive, as long as the core lives. A task of its thread.
 pub(crate) async fn attend<S: Store + 'static>(shard: Rc<Shard<S>>) {
     let Some(mut finished) = shard.desk().and_then(|desk| desk.finished.take()) else { return };
-    while let Some(done) = finished.recv().await {
-        let Some(desk) = shard.desk() else { return };
-        match done {
-            Done::Written(number, result) => {
-                if let Err(error) = &result {
-                    desk.log("write", error, shard.now());
-                }
-                if let Some(tier) = shard.store.borrow_mut().tier_mut() {
-                    tier.written(number, result.is_ok());
-                }
-            }
-            Done::Read(ticket, result) => arrive(&shard, desk, ticket, result),
+    let closing = Closing(shard);
+    let shard = &closing.0;
+    while let Some(desk) = shard.desk() {
+        match timeout(desk.read_time_max / LOOKS, finished.recv()).await {
+            Ok(None) => return,
+            Ok(Some(done)) => finish(shard, desk, done),
+            Err(_) => {}
         }
-        advance(&shard);
+        desk.refuse_hung();
+        advance(shard);
+    }
+}
+
+fn finish<S: Store + 'static>(shard: &Rc<Shard<S>>, desk: &Desk, done: Done) {
+    match done {
+        Done::Written(number, result) => {
+            if let Err(error) = &result {
+                desk.log("write", error, shard.now());
+            }
+            if let Some(tier) = shard.store.borrow_mut().tier_mut() {
+                tier.written(number, result.is_ok());
+            }
+        }
+        Done::Read(ticket, result) => arrive(shard, desk, ticket, result),
+        Done::Again => {}
     }
 }
 
@@ -362,7 +481,7 @@ fn arrive<S: Store + 'static>(shard: &Rc<Shard<S>>, desk: &Desk, ticket: Ticket,
     if let Err(error) = &result {
         desk.log("read", error, shard.now());
     }
-    let places = desk.reading.borrow_mut().remove(&ticket.place()).unwrap_or_default();
+    let places = desk.reading.borrow_mut().remove(&ticket.place()).map(|read| read.places).unwrap_or_default();
     let arrival = match shard.store.borrow_mut().tier_mut() {
         // One hold more, so that the record is released even if nobody waits for it.
         Some(tier) => tier.arrived(&ticket, result.ok(), places.len() + 1),
@@ -383,15 +502,14 @@ fn arrive<S: Store + 'static>(shard: &Rc<Shard<S>>, desk: &Desk, ticket: Ticket,
     }
 }
 
-/// Returns the number by which a host has its share of the service.
-pub(crate) fn client_number(host: &impl Hash) -> u32 {
-    let mut hasher = DefaultHasher::new();
-    host.hash(&mut hasher);
-    hasher.finish() as u32
+/// What a read costs: one for the access, and one for each [`UNIT_BYTES`] that it moves. By the server's own word: a
+/// client that could lie about it would decide what others pay.
+fn cost(ticket: &Ticket) -> u32 {
+    u32::try_from(1 + ticket.bytes() / UNIT_BYTES).unwrap_or(u32::MAX)
 }
 
 /// Tells a task that its record has arrived.
-struct Knock(oneshot::Sender<Option<Hold>>);
+struct Knock(oneshot::Sender<Result<Option<Hold>, Refusal>>);
 
 impl Waiter for Knock {
     fn is_over(&self) -> bool {
@@ -400,58 +518,49 @@ impl Waiter for Knock {
 
     fn serve(self: Box<Self>, hold: Option<Hold>, _: Waited) {
         // The task may be gone.
-        let _ = self.0.send(hold);
+        let _ = self.0.send(Ok(hold));
     }
 
-    fn refuse(self: Box<Self>) {}
+    fn refuse(self: Box<Self>, why: Refusal) {
+        let _ = self.0.send(Err(why));
+    }
 }
 
 /// The device has not read a record for a long time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the device of the tier does not answer: a record was not read within {} seconds", FETCH_TIME_MAX.as_secs())]
+#[error("the device of the tier does not answer: a read takes longer than {} seconds", READ_TIME_MAX.as_secs())]
 pub struct DeviceHangs;
 
-/// Waits until the records of these tickets have been read, and returns what keeps them staged. Waits for a place at the
-/// desk as long as there is none; [`FETCH_TIME_MAX`] in all.
+/// Waits until the records of these tickets have been read, and returns what keeps them staged. Waits in line for room
+/// and for its turn, however long that takes; but not for a device that does not answer.
 pub(crate) fn fetch<S: Store + 'static>(
     shard: &Rc<Shard<S>>,
     tickets: Vec<Ticket>,
-    client: u32,
-) -> impl Future<Output = Result<Vec<Hold>, DeviceHangs>> + use<S> {
-    fetch_within(shard.clone(), tickets, client, FETCH_TIME_MAX)
-}
-
-/// The same, for a time.
-pub(super) async fn fetch_within<S: Store + 'static>(
-    shard: Rc<Shard<S>>,
-    tickets: Vec<Ticket>,
-    client: u32,
-    time_max: Duration,
-) -> Result<Vec<Hold>, DeviceHangs> {
-    let fetch = async move {
-        let Some(desk) = shard.desk() else { return Vec::new() };
-        let (rank, bytes) = (desk.rank(tickets.len()), tickets.iter().map(Ticket::bytes).sum());
-        while !desk.has_room(bytes) {
-            tokio::time::sleep(PLACE_WAIT).await;
-        }
+    client: u64,
+) -> impl Future<Output = Result<Holds, DeviceHangs>> + use<S> {
+    let shard = shard.clone();
+    async move {
+        let Some(desk) = shard.desk() else { return Ok(Holds::default()) };
+        let (rank, reserved) = (desk.rank(tickets.len()), desk.room.wait(client, &tickets).await);
         let mut waiting = Vec::with_capacity(tickets.len());
         for ticket in tickets {
             let (knock, knocked) = oneshot::channel();
-            desk.push(Parcel { ticket, rank, cost: 1, client, waiter: Box::new(Knock(knock)) });
+            desk.push(Parcel { ticket, rank, client, waiter: Box::new(Knock(knock)) });
             waiting.push(knocked);
         }
         advance(&shard);
         let (mut holds, mut is_refused) = (Vec::new(), false);
         for knocked in waiting {
             match knocked.await {
-                Ok(hold) => holds.extend(hold),
-                Err(_) => is_refused = true,
+                Ok(Ok(hold)) => holds.extend(hold),
+                Ok(Err(Refusal::Full)) => is_refused = true,
+                // Its place was dropped with the desk.
+                Ok(Err(Refusal::Hangs)) | Err(_) => return Err(DeviceHangs),
             }
         }
         if is_refused {
             tokio::time::sleep(PLACE_WAIT).await;
         }
-        holds
-    };
-    timeout(time_max, fetch).await.map_err(|_| DeviceHangs)
+        Ok(Holds { holds, reserved: Some(reserved) })
+    }
 }

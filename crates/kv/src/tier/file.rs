@@ -139,17 +139,18 @@ impl TierFile {
             errno => failed("lock")(errno.into()),
         })?;
         check(&mut file, path)?;
+        // First of all: whatever interrupts the rest leaves a file that is known as ours.
+        file.write_all_at(MAGIC, 0).and_then(|()| file.sync_data()).map_err(failed("write"))?;
         let mut nonce = [0; 8];
         getrandom::fill(&mut nonce).map_err(TierError::Random)?;
         let nonce = u64::from_le_bytes(nonce);
         // An earlier, larger one gives its room back.
         file.set_len(HEAD_BYTES).map_err(failed("write"))?;
-        reserve(&file, settings.bytes).map_err(|source| TierError::NoRoom {
-            path: path.clone(),
-            bytes: settings.bytes,
-            source,
+        reserve(&file, settings.bytes).map_err(|source| {
+            // What was reserved before the disk was full.
+            let _ = file.set_len(HEAD_BYTES);
+            TierError::NoRoom { path: path.clone(), bytes: settings.bytes, source }
         })?;
-        file.write_all_at(MAGIC, 0).map_err(failed("write"))?;
         Ok(TierFile { file, part_bytes, nonce })
     }
 
@@ -179,7 +180,8 @@ fn lock(file: &File) -> Result<(), Errno> {
     Err(Errno::WOULDBLOCK)
 }
 
-/// Checks that a file is empty, or one of ours.
+/// Checks that a file is empty, or one of ours: also one whose first bytes have not reached the disk, since the machine
+/// failed when the file was new.
 fn check(file: &mut File, path: &Path) -> Result<(), TierError> {
     let mut first = Vec::new();
     file.take(MAGIC.len() as u64).read_to_end(&mut first).map_err(|source| TierError::Io {
@@ -187,7 +189,11 @@ fn check(file: &mut File, path: &Path) -> Result<(), TierError> {
         path: path.to_owned(),
         source,
     })?;
-    if first.is_empty() || first == MAGIC { Ok(()) } else { Err(TierError::Foreign { path: path.to_owned() }) }
+    if MAGIC.starts_with(&first) || first == [0; MAGIC.len()] {
+        Ok(())
+    } else {
+        Err(TierError::Foreign { path: path.to_owned() })
+    }
 }
 
 /// Reserves room, so that a full disk is noticed now. A file system that cannot do that gets a file with holes.

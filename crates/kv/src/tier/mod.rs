@@ -10,22 +10,25 @@
 //! | `file.rs` | the file: its header, its lock, its parts |
 //! | `pool.rs` | threads that read and write |
 //! | `desk.rs` | the operations of one core that wait, and their reads |
+//! | `room.rs` | the memory for what they wait for |
 //! | `schedule.rs` | the order in which they are served |
 
 pub(crate) mod desk;
 mod file;
 mod pool;
+mod room;
 mod schedule;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub(crate) use desk::{Desk, Parcel, Waiter, client_number, fetch};
-pub use desk::{DeskStats, DeviceHangs, Hold, RANK_CLASSES, Waits};
+pub(crate) use desk::{Desk, Hold, Parcel, Refusal, Waiter, fetch};
+pub use desk::{DeskStats, DeviceHangs, Holds, RANK_CLASSES, Waits};
 pub use file::{Device, TierError, TierFile};
 pub use pool::Pool;
+pub(crate) use room::Reserved;
 pub use schedule::Schedule;
 
 /// Default number of reads that the device is given at a time.

@@ -1,5 +1,6 @@
 //! Threads that read and write the device of a tier.
 
+use std::hash::RandomState;
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,6 +19,8 @@ pub enum Done {
     Read(Ticket, io::Result<Vec<u8>>),
     /// A block was written.
     Written(u64, io::Result<()>),
+    /// Nothing: the core told itself to go on with its queue.
+    Again,
 }
 
 /// Where a core hears of it.
@@ -43,6 +46,8 @@ pub struct Pool {
     writes: Sender<Write>,
     /// Reads at a time.
     width: usize,
+    /// Numbers the clients of all cores.
+    clients: RandomState,
 }
 
 impl Pool {
@@ -75,12 +80,16 @@ impl Pool {
             }
         };
         spawn("kv-tier-write".into(), write)?;
-        Ok(Pool { reads, writes, width })
+        Ok(Pool { reads, writes, width, clients: RandomState::new() })
     }
 
     /// Returns how many reads it does at a time.
     pub fn width(&self) -> usize {
         self.width
+    }
+
+    pub(super) fn clients(&self) -> &RandomState {
+        &self.clients
     }
 
     pub(super) fn read(&self, ticket: Ticket, offset: u64, done: DoneSender) {

@@ -1,6 +1,6 @@
 //! The order in which waiting operations are served.
 
-use dunlin_schedule::{Levels, Opset, Order, Policy, QueueConfig};
+use dunlin_schedule::{Levels, Order, QueueConfig};
 
 /// The queue of a core, and the rank of requests that carry none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -28,11 +28,7 @@ impl Schedule {
     pub(crate) fn rank(&self, keys: usize) -> u64 {
         match (&self.queue.order, &self.intervals) {
             (Order::Fifo, _) => 0,
-            (_, Some(levels)) => {
-                let mut opset = [Opset { partition: 0, ops: 1, cost: keys as u64, rank: 0 }];
-                Policy::MlqShortestBottleneck(levels.clone()).rank(&mut opset);
-                opset[0].rank
-            }
+            (_, Some(levels)) => levels.of_cost(keys as u64) as u64,
             (_, None) => keys as u64,
         }
     }

@@ -13,7 +13,7 @@ use dunlin_store::tier::{Located, Ticket, TierConfig};
 use dunlin_store::{Mode, Partition, PartitionConfig, Put, Store};
 use tokio::task::{LocalSet, spawn_local};
 
-use super::desk::{advance, attend, fetch_within};
+use super::desk::{advance, attend};
 use super::*;
 use crate::routing::Routing;
 use crate::shard::Shard;
@@ -26,7 +26,7 @@ const VALUE: [u8; 600] = [7; 600];
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A device in memory. With a gate, each read waits until it is let through.
-struct Memory {
+pub(crate) struct Memory {
     bytes: Mutex<Vec<u8>>,
     gate: Option<Mutex<Receiver<()>>>,
     fails_reads: AtomicBool,
@@ -34,7 +34,7 @@ struct Memory {
 }
 
 impl Memory {
-    fn new(gate: Option<Receiver<()>>) -> Memory {
+    pub fn new(gate: Option<Receiver<()>>) -> Memory {
         Memory {
             bytes: Mutex::new(vec![0; TIER_BYTES as usize]),
             gate: gate.map(Mutex::new),
@@ -67,14 +67,24 @@ impl Device for Memory {
     }
 }
 
-type TestShard = Rc<Shard<Partition>>;
+pub(crate) type TestShard = Rc<Shard<Partition>>;
 
 /// A shard with a tier on this device, with so many reads at a time.
 fn shard(device: Arc<Memory>, reads: usize, schedule: Schedule) -> TestShard {
+    shard_within(device, reads, schedule, PATIENCE)
+}
+
+/// The same, for a device that hangs if a read takes longer than this.
+pub(crate) fn shard_within(
+    device: Arc<Memory>,
+    reads: usize,
+    schedule: Schedule,
+    read_time_max: Duration,
+) -> TestShard {
     let mut store = Partition::with_secret(PartitionConfig::new(Mode::Cache, MEMORY_BYTES), [1, 2]).unwrap();
     assert!(store.attach_tier(TierConfig::new(TIER_BYTES, 5)));
     let pool = Pool::start(device, reads, Duration::ZERO).unwrap();
-    let desk = Desk::new(pool, 0, reads, schedule).unwrap();
+    let desk = Desk::new(pool, 0, reads, schedule).unwrap().with_read_time_max(read_time_max);
     Rc::new(Shard::new(store, Routing::new([3; 16], 1).unwrap(), 0).with_desk(desk))
 }
 
@@ -88,16 +98,16 @@ async fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-fn put(shard: &TestShard, number: usize) {
+pub(crate) fn put(shard: &TestShard, number: usize) {
     let mut store = shard.store.borrow_mut();
-    let name = format!("key {number}");
+    let name = format!("key_{number}");
     let key = store.key(name.as_bytes()).unwrap();
     store.put(&key, &VALUE, Put::default()).unwrap();
     shard.desk().unwrap().write(store.tier_mut().unwrap());
 }
 
 /// Stores more than memory holds, and returns the keys that must be read from the device.
-async fn fill(shard: &TestShard) -> Vec<(String, Ticket)> {
+pub(crate) async fn fill(shard: &TestShard) -> Vec<(String, Ticket)> {
     for number in 0..6_000 {
         put(shard, number);
         if number % 40 == 0 {
@@ -112,7 +122,7 @@ async fn fill(shard: &TestShard) -> Vec<(String, Ticket)> {
 
 fn located(shard: &TestShard) -> Vec<(String, Ticket)> {
     let store = shard.store.borrow();
-    let names = (0..6_000).map(|number| format!("key {number}"));
+    let names = (0..6_000).map(|number| format!("key_{number}"));
     let located = names.filter_map(|name| {
         let key = store.key(name.as_bytes()).unwrap();
         match store.tier().unwrap().locate(key.hash(), 0) {
@@ -149,12 +159,12 @@ impl Waiter for Noting {
         drop(hold);
     }
 
-    fn refuse(self: Box<Self>) {
+    fn refuse(self: Box<Self>, _: Refusal) {
         self.served.borrow_mut().push((self.number, false));
     }
 }
 
-fn run(test: impl Future<Output = ()>) {
+pub(crate) fn run(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     LocalSet::new().block_on(&runtime, test);
 }
@@ -188,7 +198,7 @@ fn nobody_starves_under_overload_whatever_the_order() {
                     let (name, ticket) = cold[100 + number % (cold.len() - 100)].clone();
                     let served = served.clone();
                     let waiter = Box::new(Noting { name, number, shard: shard.clone(), served });
-                    let parcel = Parcel { ticket, rank: 0, cost: 1, client: number as u32 % 8, waiter };
+                    let parcel = Parcel { ticket, rank: 0, client: number as u64 % 8, waiter };
                     shard.desk().unwrap().push(parcel);
                 }
                 advance(&shard);
@@ -227,10 +237,10 @@ fn ranks_decide_who_is_read_first_and_a_client_that_lies_has_its_share() {
         spawn_local(attend(shard.clone()));
         let cold = fill(&shard).await;
         let served = Rc::new(RefCell::new(Vec::new()));
-        let push = |number: usize, rank: u64, client: u32| {
+        let push = |number: usize, rank: u64, client: u64| {
             let (name, ticket) = cold[number].clone();
             let waiter = Box::new(Noting { name, number, shard: shard.clone(), served: served.clone() });
-            shard.desk().unwrap().push(Parcel { ticket, rank, cost: 1, client, waiter });
+            shard.desk().unwrap().push(Parcel { ticket, rank, client, waiter });
         };
         // A liar asks for a hundred values, all of them most urgent. Then an honest client asks for eight.
         (0..100).for_each(|number| push(number, 0, 1));
@@ -261,7 +271,7 @@ fn a_value_that_many_wait_for_is_read_once() {
         let served = Rc::new(RefCell::new(Vec::new()));
         for number in 0..20 {
             let waiter = Box::new(Noting { name: name.clone(), number, shard: shard.clone(), served: served.clone() });
-            shard.desk().unwrap().push(Parcel { ticket, rank: 1, cost: 1, client: 1, waiter });
+            shard.desk().unwrap().push(Parcel { ticket, rank: 1, client: 1, waiter });
         }
         advance(&shard);
         open.send(()).unwrap();
@@ -281,7 +291,7 @@ fn what_was_changed_while_it_was_read_is_not_what_was_read() {
         let served = Rc::new(RefCell::new(Vec::new()));
         for (number, (name, ticket)) in cold[..2].iter().cloned().enumerate() {
             let waiter = Box::new(Noting { name, number, shard: shard.clone(), served: served.clone() });
-            shard.desk().unwrap().push(Parcel { ticket, rank: 1, cost: 1, client: 1, waiter });
+            shard.desk().unwrap().push(Parcel { ticket, rank: 1, client: 1, waiter });
         }
         advance(&shard);
         {
@@ -336,26 +346,152 @@ fn errors_of_the_device_are_misses_and_counted() {
 fn a_connection_waits_for_a_hung_device_for_a_time_only() {
     run(async {
         let (open, gate) = channel();
+        let time_max = Duration::from_millis(80);
+        let shard = shard_within(Arc::new(Memory::new(Some(gate))), 1, Schedule::default(), time_max);
+        spawn_local(attend(shard.clone()));
+        let cold = fill(&shard).await;
+        for number in 0..3 {
+            let tickets = vec![cold[2 * number].1, cold[2 * number + 1].1];
+            assert_eq!(fetch(&shard, tickets, 1).await.unwrap_err(), DeviceHangs);
+        }
+        let stats = tier_stats(&shard);
+        assert_eq!((stats.reading, stats.lengths.iter().sum::<u64>(), stats.count("reads")), (1, 0, 0));
+        assert_eq!((stats.refused, shard.desk().unwrap().stats().bytes), (6, 0));
+        // The device answers again.
+        open.send(()).unwrap();
+        until("the read that hung", || tier_stats(&shard).reading == 0).await;
+        open.send(()).unwrap();
+        let holds = fetch(&shard, vec![cold[9].1], 1).await.unwrap();
+        assert_eq!((holds.len(), tier_stats(&shard).count("reads")), (1, 2));
+        drop(holds);
+        assert_eq!(shard.desk().unwrap().stats().bytes, 0);
+        drop(open);
+    });
+}
+
+/// Each read takes a quarter of the time that it may take.
+#[test]
+fn a_long_queue_is_no_device_that_hangs() {
+    const TIME_MAX: Duration = Duration::from_secs(1);
+    run(async {
+        let (open, gate) = channel();
+        let shard = shard_within(Arc::new(Memory::new(Some(gate))), 1, Schedule::default(), TIME_MAX);
+        spawn_local(attend(shard.clone()));
+        let tickets: Vec<Ticket> = fill(&shard).await[..6].iter().map(|(_, ticket)| *ticket).collect();
+        let fetching = spawn_local(fetch(&shard, tickets, 1));
+        for _ in 0..6 {
+            tokio::time::sleep(TIME_MAX / 4).await;
+            open.send(()).unwrap();
+        }
+        assert_eq!(fetching.await.unwrap().unwrap().len(), 6);
+    });
+}
+
+/// One client has all of its share. Others find room; it waits for its own.
+#[test]
+fn one_client_does_not_take_all_room_and_whoever_waits_for_some_is_woken() {
+    run(async {
+        let shard = shard(Arc::new(Memory::new(None)), 1, Schedule::default());
+        let (store, desk) = (&shard.store, shard.desk().unwrap());
+        spawn_local(attend(shard.clone()));
+        let cold = fill(&shard).await;
+        let tickets = vec![cold[0].1; 1 << 10];
+        let mut greedy: Vec<Reserved> = std::iter::from_fn(|| desk.reserve(1, &tickets)).collect();
+        assert_eq!((greedy.len(), desk.stats().bytes), (16, 16 << 20));
+        for other in 2..5 {
+            assert!(desk.reserve(other, &tickets).is_some(), "client {other}");
+        }
+        let waiting = spawn_local(fetch(&shard, vec![cold[0].1], 1));
+        assert_eq!(fetch(&shard, vec![cold[1].1], 2).await.unwrap().len(), 1);
+        assert!(!waiting.is_finished());
+        greedy.pop();
+        assert_eq!(waiting.await.unwrap().unwrap().len(), 1);
+        drop(greedy);
+        assert_eq!(desk.stats().bytes, 0);
+        assert!(store.try_borrow_mut().is_ok());
+    });
+}
+
+/// A waiter whose caller goes away when the test says so.
+struct Leaving {
+    has_left: Rc<Cell<bool>>,
+    is_served: Rc<Cell<bool>>,
+}
+
+impl Waiter for Leaving {
+    fn is_over(&self) -> bool {
+        self.has_left.get()
+    }
+
+    fn serve(self: Box<Self>, _: Option<Hold>, _: Waited) {
+        self.is_served.set(true);
+    }
+
+    fn refuse(self: Box<Self>, _: Refusal) {}
+}
+
+#[test]
+fn whoever_left_while_its_item_was_read_is_not_served() {
+    run(async {
+        let (open, gate) = channel();
         let shard = shard(Arc::new(Memory::new(Some(gate))), 1, Schedule::default());
         spawn_local(attend(shard.clone()));
         let cold = fill(&shard).await;
-        let wait = Duration::from_millis(50);
-        for number in 0..3 {
-            let tickets = vec![cold[2 * number].1, cold[2 * number + 1].1];
-            assert_eq!(fetch_within(shard.clone(), tickets, 1, wait).await.unwrap_err(), DeviceHangs);
-        }
-        let stats = tier_stats(&shard);
-        assert_eq!((stats.reading, stats.lengths.iter().sum::<u64>(), stats.count("reads")), (1, 5, 0));
-        // The device answers again: the read that had begun, and the one that is waited for now.
-        (0..2).for_each(|_| open.send(()).unwrap());
-        let holds = fetch(&shard, vec![cold[9].1], 1).await.unwrap();
-        assert_eq!(holds.len(), 1);
-        drop(holds);
-        let stats = tier_stats(&shard);
-        assert_eq!((stats.reading, stats.lengths.iter().sum::<u64>(), stats.count("reads")), (0, 0, 2));
-        assert_eq!((stats.abandoned, shard.desk().unwrap().stats().bytes), (5, 0));
-        drop(open);
+        let [has_left, is_served] = [(); 2].map(|()| Rc::new(Cell::new(false)));
+        let waiter = Box::new(Leaving { has_left: has_left.clone(), is_served: is_served.clone() });
+        shard.desk().unwrap().push(Parcel { ticket: cold[0].1, rank: 1, client: 1, waiter });
+        advance(&shard);
+        has_left.set(true);
+        open.send(()).unwrap();
+        until("the read", || tier_stats(&shard).count("reads") == 1 && tier_stats(&shard).reading == 0).await;
+        assert_eq!((is_served.get(), tier_stats(&shard).abandoned), (false, 1));
+        let location = shard.store.borrow().tier().unwrap().locate(cold[0].1.hash(), 0);
+        assert!(matches!(location, Located::Device(_)), "nothing is kept for it: {location:?}");
     });
+}
+
+/// Operations that need no read after all, and some that nobody waits for.
+#[test]
+fn a_turn_serves_a_bounded_number_and_the_rest_have_theirs() {
+    const COUNT: usize = 900;
+    run(async {
+        let shard = shard(Arc::new(Memory::new(None)), 1, Schedule::default());
+        spawn_local(attend(shard.clone()));
+        let cold = fill(&shard).await;
+        let served = Rc::new(RefCell::new(Vec::new()));
+        for (number, (name, ticket)) in cold[..COUNT].iter().cloned().enumerate() {
+            let mut store = shard.store.borrow_mut();
+            let key = store.key(name.as_bytes()).unwrap();
+            store.delete(&key, None).unwrap();
+            let waiter = Box::new(Noting { name, number, shard: shard.clone(), served: served.clone() });
+            shard.desk().unwrap().push(Parcel { ticket, rank: 1, client: number as u64, waiter });
+        }
+        advance(&shard);
+        let in_turn = served.borrow().len();
+        assert!((1..=256).contains(&in_turn), "{in_turn} in one turn");
+        until("the rest", || served.borrow().len() == COUNT).await;
+    });
+}
+
+#[test]
+fn operations_that_wait_when_the_core_ends_do_not_keep_it() {
+    let weak = RefCell::default();
+    let (open, gate) = channel();
+    run(async {
+        let shard = shard(Arc::new(Memory::new(Some(gate))), 1, Schedule::default());
+        weak.replace(Rc::downgrade(&shard));
+        spawn_local(attend(shard.clone()));
+        let cold = fill(&shard).await;
+        for (number, (name, ticket)) in cold[..3].iter().cloned().enumerate() {
+            let waiter = Box::new(Noting { name, number, shard: shard.clone(), served: Rc::default() });
+            shard.desk().unwrap().push(Parcel { ticket, rank: 1, client: 1, waiter });
+        }
+        advance(&shard);
+        assert_eq!(tier_stats(&shard).reading, 1);
+    });
+    let weak: std::rc::Weak<Shard<Partition>> = weak.into_inner();
+    assert!(weak.upgrade().is_none(), "{} hold it", weak.strong_count());
+    drop(open);
 }
 
 fn settings(name: &str) -> TierSettings {
@@ -378,12 +514,30 @@ fn a_file_belongs_to_one_server_and_foreign_files_stay_as_they_are() {
     assert_eq!(second.read(second.part(1), 11).unwrap(), [0; 11]);
     assert!(second.read(4 << 20, 1).is_err(), "beyond its end");
     drop(second);
-    for (foreign, what) in [(&b"somebody's diary"[..], "another file"), (&b"dunlin kv tie"[..], "a damaged one")] {
+    for (foreign, what) in [(&b"somebody's diary"[..], "another file"), (&b"dunlin kv tear 1"[..], "a damaged one")] {
         std::fs::write(&settings.path, foreign).unwrap();
         let error = TierFile::open(&settings, 2).unwrap_err();
         assert!(matches!(error, TierError::Foreign { .. }), "{what}: {error}");
         assert_eq!(std::fs::read(&settings.path).unwrap(), foreign, "{what} stays as it is");
     }
+    std::fs::remove_file(&settings.path).unwrap();
+}
+
+/// Whatever a first start leaves that was interrupted, or found no room.
+#[test]
+fn a_first_start_that_failed_does_not_make_the_file_foreign() {
+    let settings = settings("first");
+    let magic = b"dunlin kv tier 1";
+    let zeros = vec![0; settings.bytes as usize];
+    for left in [&[][..], &magic[..5], magic, &zeros[..4096], &zeros] {
+        std::fs::write(&settings.path, left).unwrap();
+        TierFile::open(&settings, 2).unwrap_or_else(|error| panic!("{} bytes left: {error}", left.len()));
+    }
+    std::fs::remove_file(&settings.path).unwrap();
+    let error = TierFile::open(&TierSettings { bytes: 1 << 60, ..settings.clone() }, 1).unwrap_err();
+    assert!(matches!(error, TierError::NoRoom { .. }), "{error}");
+    assert_eq!(std::fs::metadata(&settings.path).unwrap().len(), 4096, "what was reserved is given back");
+    TierFile::open(&settings, 2).unwrap();
     std::fs::remove_file(&settings.path).unwrap();
 }
 

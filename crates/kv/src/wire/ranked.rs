@@ -1,4 +1,4 @@
-//! Requests that carry a rank: how urgent they are, and what they are estimated to cost.
+//! Requests that carry a rank: how urgent they are. What they cost is for the server to say.
 //!
 //! A ranked request is an ordinary one behind a header, under a request type of its own, so that clients and servers
 //! that do not know ranks go on working.
@@ -9,7 +9,7 @@ use super::bytes::{Reader, Writer};
 const WANTS_WAITED: u8 = 0x01;
 
 /// Length of the header of a ranked request.
-pub const RANKED_BYTES: usize = 13;
+pub const RANKED_BYTES: usize = 9;
 /// Length of what precedes the response if the request asked how long it waited.
 pub const WAITED_BYTES: usize = 8;
 
@@ -18,9 +18,6 @@ pub const WAITED_BYTES: usize = 8;
 pub struct Ranked {
     /// Its place among others, by the policy of the requester: the lowest is the most urgent.
     pub rank: u64,
-    /// What the requester believes that the request costs this server, in operations. A server takes its own estimate if
-    /// that is higher.
-    pub cost: u32,
     /// Whether the answer shall say how long it waited.
     pub wants_waited: bool,
 }
@@ -35,7 +32,7 @@ impl Ranked {
         if form & !WANTS_WAITED != 0 {
             return None;
         }
-        let ranked = Ranked { rank: rest.u64()?, cost: rest.u32()?, wants_waited: form & WANTS_WAITED != 0 };
+        let ranked = Ranked { rank: rest.u64()?, wants_waited: form & WANTS_WAITED != 0 };
         Some((ranked, rest.rest()))
     }
 
@@ -45,7 +42,7 @@ impl Ranked {
     /// If `out` is shorter than [`RANKED_BYTES`].
     #[inline]
     pub fn encode(&self, out: &mut [u8]) {
-        Writer(&mut out[..RANKED_BYTES]).u8(u8::from(self.wants_waited)).u64(self.rank).u32(self.cost);
+        Writer(&mut out[..RANKED_BYTES]).u8(u8::from(self.wants_waited)).u64(self.rank);
     }
 }
 
@@ -82,7 +79,7 @@ mod tests {
     #[test]
     fn headers_read_back_and_unknown_forms_are_malformed() {
         for wants_waited in [false, true] {
-            let ranked = Ranked { rank: u64::MAX - 1, cost: 77, wants_waited };
+            let ranked = Ranked { rank: u64::MAX - 1, wants_waited };
             let mut request = vec![0xff; RANKED_BYTES + 3];
             ranked.encode(&mut request);
             assert_eq!(Ranked::parse(&request), Some((ranked, &[0xff; 3][..])));
@@ -101,7 +98,7 @@ mod tests {
     #[test]
     fn the_header_has_the_documented_bytes() {
         let mut out = [0; RANKED_BYTES];
-        Ranked { rank: 0x0102, cost: 0x0304, wants_waited: true }.encode(&mut out);
-        assert_eq!(out, [1, 2, 1, 0, 0, 0, 0, 0, 0, 4, 3, 0, 0]);
+        Ranked { rank: 0x0102, wants_waited: true }.encode(&mut out);
+        assert_eq!(out, [1, 2, 1, 0, 0, 0, 0, 0, 0]);
     }
 }

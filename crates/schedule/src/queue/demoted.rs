@@ -11,9 +11,9 @@ pub(super) struct Demoted<T> {
     waiting: BTreeMap<u64, Waiting<T>>,
     next: u64,
     /// For each client with operations, their numbers in order.
-    of_client: HashMap<u32, VecDeque<u64>>,
+    of_client: HashMap<u64, VecDeque<u64>>,
     /// The same clients by their number of operations.
-    by_count: BTreeSet<(usize, u32)>,
+    by_count: BTreeSet<(usize, u64)>,
 }
 
 impl<T> Demoted<T> {
@@ -30,7 +30,7 @@ impl<T> Demoted<T> {
     }
 
     /// Number of operations of a client.
-    pub fn count(&self, client: u32) -> usize {
+    pub fn count(&self, client: u64) -> usize {
         self.of_client.get(&client).map_or(0, VecDeque::len)
     }
 
@@ -59,7 +59,7 @@ impl<T> Demoted<T> {
     }
 
     /// Removes a number from those of a client, at either end.
-    fn forget(&mut self, client: u32, take: fn(&mut VecDeque<u64>) -> Option<u64>) -> Option<u64> {
+    fn forget(&mut self, client: u64, take: fn(&mut VecDeque<u64>) -> Option<u64>) -> Option<u64> {
         let numbers = self.of_client.get_mut(&client)?;
         self.by_count.remove(&(numbers.len(), client));
         let number = take(numbers);
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
     use crate::Tag;
 
-    fn demoted(clients: &[u32]) -> Demoted<usize> {
+    fn demoted(clients: &[u64]) -> Demoted<usize> {
         let mut demoted = Demoted::new();
         for (item, client) in clients.iter().enumerate() {
             demoted.push(Waiting { tag: Tag { rank: 0, cost: 1, client: *client }, item });

@@ -66,6 +66,13 @@ impl<T> MultiLevel<T> {
         self.len += 1;
     }
 
+    /// Takes an operation that stands first in its level, if this is so of one.
+    pub fn take_first_if(&mut self, mut is_so: impl FnMut(&T) -> bool) -> Option<Waiting<T>> {
+        let mut lines = self.levels.iter();
+        let level = lines.position(|line| line.front().is_some_and(|entry| is_so(&entry.waiting.item)))?;
+        self.take(level)
+    }
+
     pub fn pop(&mut self, served: u64) -> Option<Waiting<T>> {
         if self.occupied == 0 {
             return None;
@@ -86,6 +93,10 @@ impl<T> MultiLevel<T> {
                 }
             }
         };
+        self.take(level)
+    }
+
+    fn take(&mut self, level: usize) -> Option<Waiting<T>> {
         let line = &mut self.levels[level];
         let entry = line.pop_front()?;
         super::shrink(line);

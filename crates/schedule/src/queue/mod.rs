@@ -21,7 +21,7 @@ use exact::Exact;
 use levels::MultiLevel;
 use shares::Shares;
 
-/// One in this many operations taken from a queue is above the share of its client, if there are any.
+/// One in this many of the service, by cost, is for operations above the share of their client, if there are any.
 pub const DEMOTED_ONE_IN: u64 = 16;
 
 /// What a server knows of a waiting operation. The requester supplies the rank. The server itself determines the cost
@@ -32,11 +32,12 @@ pub struct Tag {
     /// last one.
     pub rank: u64,
     /// Its cost, in the unit of [`crate::CostEstimate`]; 0 counts as 1. Derive it from the work that the operation
-    /// causes, such as the number of its keys: fair shares and weights are only as good as this figure.
+    /// causes, such as the bytes that it reads, and never from a word of the client: fair shares and weights are only as
+    /// good as this figure.
     pub cost: u32,
     /// The server's own number for the client, such as that of its session or host. A client that could choose its
     /// number could take as many shares as it likes.
-    pub client: u32,
+    pub client: u64,
 }
 
 /// A queue of operations that wait for a slot. For one thread; it reads no clock.
@@ -61,6 +62,8 @@ pub struct RequestQueue<T> {
     limit: usize,
     /// Operations taken out so far: the clock of ageing.
     served: u64,
+    /// Cost of ranked operations to be served before the next of `demoted`.
+    until_demoted: u64,
 }
 
 #[derive(Debug)]
@@ -109,7 +112,14 @@ impl<T> RequestQueue<T> {
             Order::Learnt { levels, ageing } => Discipline::Levels(MultiLevel::learnt(*levels, *ageing)),
         };
         let shares = config.damping.map(Shares::new);
-        Ok(RequestQueue { discipline, demoted: Demoted::new(), shares, limit: config.limit, served: 0 })
+        Ok(RequestQueue {
+            discipline,
+            demoted: Demoted::new(),
+            shares,
+            limit: config.limit,
+            served: 0,
+            until_demoted: 0,
+        })
     }
 
     /// Adds an operation. With damping, clients above their shares make room in a full queue: for an operation within
@@ -150,16 +160,15 @@ impl<T> RequestQueue<T> {
     }
 
     /// As [`RequestQueue::pop`], but drops operations for which `is_over` returns true, such as those past their
-    /// deadline. Dropped operations do not count as served. Each keeps its place until it would be next.
+    /// deadline. Dropped operations do not count as served. Each keeps its place until it would be next, or stands first
+    /// in its level: there, its cost would decide whose turn it is.
     pub fn pop_unless(&mut self, mut is_over: impl FnMut(&T) -> bool) -> Option<T> {
         loop {
+            self.drop_first_of_levels(&mut is_over);
             let (Waiting { tag, item }, was_demoted) = self.take()?;
             let is_over = is_over(&item);
             if !is_over {
-                self.served += 1;
-                if let Some(shares) = &mut self.shares {
-                    shares.serve(tag.cost, was_demoted);
-                }
+                self.count_service(tag.cost, was_demoted);
             }
             self.leave(tag);
             if !is_over {
@@ -168,9 +177,29 @@ impl<T> RequestQueue<T> {
         }
     }
 
+    fn drop_first_of_levels(&mut self, mut is_over: impl FnMut(&T) -> bool) {
+        while let Discipline::Levels(levels) = &mut self.discipline
+            && let Some(waiting) = levels.take_first_if(&mut is_over)
+        {
+            self.leave(waiting.tag);
+        }
+    }
+
+    fn count_service(&mut self, cost: u32, was_demoted: bool) {
+        self.served += 1;
+        let of_cost = u64::from(cost.max(1));
+        self.until_demoted = match was_demoted {
+            true => of_cost * (DEMOTED_ONE_IN - 1),
+            false => self.until_demoted.saturating_sub(of_cost),
+        };
+        if let Some(shares) = &mut self.shares {
+            shares.serve(cost, was_demoted);
+        }
+    }
+
     /// Takes the next operation, with whether it is above the share of its client.
     fn take(&mut self) -> Option<(Waiting<T>, bool)> {
-        let is_turn_of_demoted = !self.demoted.is_empty() && self.served.is_multiple_of(DEMOTED_ONE_IN);
+        let is_turn_of_demoted = !self.demoted.is_empty() && self.until_demoted == 0;
         let from_order = if is_turn_of_demoted { None } else { self.pop_in_order() };
         match from_order {
             Some(waiting) => Some((waiting, false)),

@@ -11,7 +11,7 @@ const SWEEP_MIN: usize = 64;
 
 /// Limits each client to a fair share of the service by rank. While `n` clients wait, a client's operations are ranked
 /// as long as they stay within `1 / n` of the service, plus `burst`. Operations above the share wait behind all others,
-/// and get the service that the others leave, and one operation in [`super::DEMOTED_ONE_IN`].
+/// and get the service that the others leave, and one part in [`super::DEMOTED_ONE_IN`] of it.
 ///
 /// So ranks decide only within the shares of clients. A client that gives all its operations the best rank has its
 /// share served first, and once a lead of `burst`. The lead is remembered, also while the queue is empty, until service
@@ -37,7 +37,7 @@ impl Default for Damping {
 pub(super) struct Shares {
     burst: u128,
     clock: u128,
-    clients: HashMap<u32, Account>,
+    clients: HashMap<u64, Account>,
     /// Clients with a waiting operation.
     active: u32,
     /// Operations that left since the last sweep. Only they can have made an account unnecessary.
@@ -62,7 +62,7 @@ impl Shares {
     }
 
     /// Adds a waiting operation. Returns whether it is within the share of its client.
-    pub fn enter(&mut self, client: u32, cost: u32) -> bool {
+    pub fn enter(&mut self, client: u64, cost: u32) -> bool {
         self.sweep();
         if self.clients.len() >= CLIENTS_MAX && !self.clients.contains_key(&client) {
             return false;
@@ -80,14 +80,19 @@ impl Shares {
     }
 
     /// Advances the clock by service of this cost. Demoted operations were not charged. If they paid in full, a client
-    /// would pay with its own surplus; if they paid nothing, the last of many clients would stay in debt forever.
+    /// would pay with its own surplus; if they paid nothing, the last of many clients would stay in debt forever. None
+    /// pays more than a lead: one that cost very much would pay the debts of all.
     pub fn serve(&mut self, cost: u32, was_demoted: bool) {
-        let least = if was_demoted { super::DEMOTED_ONE_IN as u32 } else { 1 };
-        self.clock += scaled(cost) / u128::from(self.active.max(least));
+        self.clock += match was_demoted {
+            true => {
+                scaled(cost).min(self.burst.max(scaled(1))) / u128::from(self.active.max(super::DEMOTED_ONE_IN as u32))
+            }
+            false => scaled(cost) / u128::from(self.active.max(1)),
+        };
     }
 
     /// Removes a waiting operation. Operations without an account are ignored.
-    pub fn leave(&mut self, client: u32) {
+    pub fn leave(&mut self, client: u64) {
         self.left += 1;
         let Some(account) = self.clients.get_mut(&client).filter(|account| account.waiting > 0) else { return };
         account.waiting -= 1;
@@ -130,15 +135,15 @@ mod tests {
     #[test]
     fn accounts_are_bounded_and_forgotten() {
         let mut shares = Shares::new(Damping { burst: 10 });
-        for client in 0..CLIENTS_MAX as u32 {
+        for client in 0..CLIENTS_MAX as u64 {
             assert!(shares.enter(client, 1));
         }
-        assert!(!shares.enter(u32::MAX, 1), "a table that is full");
-        shares.leave(u32::MAX);
-        (0..CLIENTS_MAX as u32).for_each(|client| shares.leave(client));
+        assert!(!shares.enter(u64::MAX, 1), "a table that is full");
+        shares.leave(u64::MAX);
+        (0..CLIENTS_MAX as u64).for_each(|client| shares.leave(client));
         assert_eq!(shares.active, 0);
         shares.serve(u32::MAX, false);
-        assert!(shares.enter(u32::MAX, 1));
+        assert!(shares.enter(u64::MAX, 1));
         assert_eq!(shares.clients.len(), 1);
     }
 
@@ -148,6 +153,14 @@ mod tests {
         assert_eq!([1; 3].map(|_| shares.enter(7, 1)), [true, true, false]);
         (0..2 * super::super::DEMOTED_ONE_IN).for_each(|_| shares.serve(1, true));
         assert_eq!([1; 3].map(|_| shares.enter(7, 1)), [true, true, false]);
+    }
+
+    #[test]
+    fn a_demoted_operation_pays_no_more_than_a_lead_whatever_it_costs() {
+        let mut shares = Shares::new(Damping { burst: 16 });
+        assert_eq!([1; 17].map(|_| shares.enter(7, 1)).iter().filter(|is_within| **is_within).count(), 16);
+        shares.serve(u32::MAX, true);
+        assert_eq!([1; 2].map(|_| shares.enter(7, 1)), [true, false]);
     }
 
     #[test]

@@ -8,6 +8,9 @@ const BUCKETS: usize = EXACT as usize + ((u64::BITS - EXACT.ilog2()) << PER_OCTA
 /// Operations after which all work is halved: only the last few windows count. Only waiting operations are counted, so
 /// a server that is rarely busy forgets slowly.
 const WINDOW: u32 = 1 << 13;
+/// What one operation adds to the work, at most. Were it more, a single one could move all others to one level, for as
+/// many windows as it takes to halve it.
+const COST_MAX: u32 = WINDOW / 64;
 /// Thresholds are first recomputed after this many operations, then at doubling intervals up to [`UPDATE_MAX`].
 const UPDATE_FIRST: u32 = 16;
 const UPDATE_MAX: u32 = 1024;
@@ -56,7 +59,7 @@ impl Thresholds {
 
 impl Learnt {
     fn count(&mut self, bucket: usize, cost: u32, levels: u32) {
-        self.work[bucket] += u64::from(cost.max(1));
+        self.work[bucket] += u64::from(cost.clamp(1, COST_MAX));
         self.seen += 1;
         self.until_update -= 1;
         if self.until_update == 0 {
@@ -157,6 +160,20 @@ mod tests {
         assert_eq!([1, 2, 3, 4].map(|size| thresholds.level(size, 1)), [0, 0, 0, 1]);
         (0..20_000u64).for_each(|turn| _ = thresholds.level(1 + turn % 4, if turn % 4 == 0 { 9 } else { 1 }));
         assert_eq!([1, 2, 3, 4].map(|size| thresholds.level(size, 1)), [0, 1, 1, 1]);
+    }
+
+    /// Nor do a few in each window.
+    #[test]
+    fn one_operation_does_not_make_all_others_one_level_whatever_it_costs() {
+        let mut thresholds = Thresholds::new(8);
+        for turn in 0..200_000u64 {
+            thresholds.level(1 + turn % 64, 1);
+            if turn % 4_000 == 0 {
+                thresholds.level(1000, u32::MAX);
+            }
+        }
+        let levels: BTreeSet<usize> = (1..=64).map(|size| thresholds.level(size, 1)).collect();
+        assert!(levels.len() >= 7, "{levels:?}");
     }
 
     #[test]

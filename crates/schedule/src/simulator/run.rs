@@ -197,7 +197,7 @@ impl<'a, O: FnMut(Started)> Run<'a, O> {
         let request = self.requests.add(Request { number, client, sent: now, size, left: size, remaining });
         for place in 0..self.ops.len() {
             let Sent { opset, server, service, cost } = self.ops[place];
-            let tag = Tag { rank: self.multiget.as_slice()[opset].rank, cost, client };
+            let tag = Tag { rank: self.multiget.as_slice()[opset].rank, cost, client: client.into() };
             self.deliver(now, server, tag, Op { request, service });
         }
         if self.load.next_at().is_none() {

@@ -280,8 +280,18 @@ impl Partition {
         }
     }
 
+    /// Opens a line at the new home of an item that moves. There is one: [`Partition::crowded_home`] found, around each
+    /// home that the lines of the old home move to and around each owner of a line that has to give way there, as many
+    /// free lines as the old home had, and [`LINES_SPARE`] more. Each line that moves takes one; a line of pointers that
+    /// divides between the new homes takes one more for each of them but the first, and there are fewer of those than
+    /// are spare. Until all have moved nothing else takes any.
     fn open_moved(&mut self, hash: u64) -> usize {
         let home = self.table.geometry.home(hash);
+        debug_assert!(
+            (self.table.blocked_home(&self.memory, &self.hasher, home))
+                .is_none_or(|owner| self.table.count_near(&self.memory, owner) > 0),
+            "home {home} was not found crowded, and no line is free around it"
+        );
         self.table.open(&mut self.memory, &self.hasher, home).expect("there is room around the new homes")
     }
 }

@@ -369,6 +369,10 @@ impl Tier {
         while self.index.is_full() {
             // Blocks whose records are all gone are dropped on the way.
             if !self.drop_oldest() {
+                // Without a record more, an open block that has all of them would never fill, and never be dropped.
+                if self.blocks.is_empty() {
+                    self.close();
+                }
                 self.stats.dropped += 1;
                 return;
             }

@@ -380,3 +380,22 @@ fn a_read_for_the_second_time_brings_an_item_back_to_memory_with_all_it_had() {
     world.store.set_now(NOW + 100);
     assert!(world.store.get(&key).is_none());
 }
+
+/// The index has room for fewer records than a block.
+#[test]
+fn an_index_that_is_full_before_the_first_block_does_not_end_the_tier() {
+    let mut tier = Tier::new(TierConfig { items_max: 50, ..TierConfig::new(64 << 20, 1) });
+    let evict = |tier: &mut Tier, number: u64| {
+        let item = Item { value: &[7; 200], flags: 0, cas: 1, expires: None, last_access: 0, marks: Marks::default() };
+        tier.evicted(KeyHash(number), &number.to_be_bytes(), &item);
+    };
+    for number in 1..=10_000 {
+        evict(&mut tier, number);
+        while let Some(write) = tier.take_write() {
+            tier.written(write.number, true);
+        }
+    }
+    let stats = tier.stats();
+    assert!(stats.stored > 9_000, "{stats:?}");
+    assert_ne!(tier.locate(KeyHash(10_000), 0), Located::Nowhere, "the last one is kept");
+}

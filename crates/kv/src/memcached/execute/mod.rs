@@ -17,7 +17,7 @@ use dunlin_store::{Key, Store, UnixSeconds};
 
 use super::counters::Counters;
 use super::limits::{BURST_UNITS_MAX, OUTPUT_BYTES_MAX, WORK_BYTES_MAX};
-use super::parse::{MetaVerb, Unit, Verb};
+use super::parse::{Meta, MetaVerb, Unit, Verb};
 use crate::memcached::parse::{DecodedKey, KeyText, decode_key};
 use crate::metrics::{CoreMetrics, Outcome};
 use crate::shard::on_device;
@@ -207,13 +207,7 @@ fn await_tier<'u, 'i: 'u, 'k, S: Store>(
 ) -> bool {
     let mut bytes = 0;
     for (unit, key) in units {
-        // What stores or deletes an item whatever it is needs no record.
-        let needs = match unit {
-            Unit::Store(unit) => unit.verb != Verb::Set,
-            Unit::Delete { .. } => false,
-            _ => true,
-        };
-        let ticket = key.as_ref().filter(|_| needs).and_then(|key| on_device(store, key, now));
+        let ticket = key.as_ref().filter(|_| needs_item(unit)).and_then(|key| on_device(store, key, now));
         let Some(ticket) = ticket else {
             if bytes == 0 {
                 return false;
@@ -227,6 +221,21 @@ fn await_tier<'u, 'i: 'u, 'k, S: Store>(
         awaited.push(ticket);
     }
     bytes > 0
+}
+
+/// Whether a unit needs to know its item. What stores or deletes one whatever it is does not.
+fn needs_item(unit: &Unit<'_>) -> bool {
+    match unit {
+        Unit::Store(unit) => unit.verb != Verb::Set,
+        Unit::Delete { .. } => false,
+        Unit::Meta(Meta { verb: MetaVerb::Set, options, .. }) => {
+            options.cas.is_some() || !matches!(options.mode, 0 | b'S' | b's')
+        }
+        Unit::Meta(Meta { verb: MetaVerb::Delete, options, .. }) => {
+            options.cas.is_some() || options.invalidates || options.drops_value
+        }
+        _ => true,
+    }
 }
 
 /// Whether a retrieval would return a value that is too long for its position.
@@ -293,4 +302,37 @@ fn operate<S: Store>(unit: &Unit<'_>, key: &Key<'_>, store: &mut S, context: &mu
         },
         Unit::Say(_) | Unit::Ask(_) | Unit::Quit => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse::{Mode, Step, step};
+    use super::*;
+
+    fn needs(text: &str) -> bool {
+        let Step::Unit(unit, ..) = step(Mode::Line, text.as_bytes(), 0, 1 << 20) else { panic!("{text:?}") };
+        needs_item(&unit)
+    }
+
+    #[test]
+    fn what_stores_or_deletes_an_item_whatever_it_is_reads_none() {
+        for text in ["set k 0 0 1\r\nx\r\n", "delete k\r\n", "ms k 1\r\nx\r\n", "ms k 1 MS T9\r\nx\r\n", "md k q\r\n"] {
+            assert!(!needs(text), "{text:?}");
+        }
+        for text in [
+            "add k 0 0 1\r\nx\r\n",
+            "cas k 0 0 1 7\r\nx\r\n",
+            "ms k 1 C7\r\nx\r\n",
+            "ms k 1 MA\r\nx\r\n",
+            "ms k 1 ME\r\nx\r\n",
+            "ms k 1 MR\r\nx\r\n",
+            "md k C7\r\n",
+            "md k I\r\n",
+            "md k x\r\n",
+            "mg k v\r\n",
+            "touch k 5\r\n",
+        ] {
+            assert!(needs(text), "{text:?}");
+        }
+    }
 }
