@@ -135,7 +135,7 @@ fn without_a_source_nothing_is_dropped_and_an_operator_decides() {
     world.start(1, ReplicaState::Closed);
     let error = world.run(client.refill("s0")).unwrap_err();
     let ClusterError::NoSource { missed, .. } = &error else { panic!("{error}") };
-    assert!(matches!(&missed[..], [missed] if matches!(missed.error, ServerError::Closed)), "{error}");
+    assert!(matches!(&missed[..], [missed] if matches!(missed.error, ServerError::NotOpen)), "{error}");
     assert!(matches!(world.run(client.get(b"k")).unwrap_err(), ClusterError::NoReplica { .. }));
     world.run(client.open("s1")).unwrap();
     assert_eq!(world.run(client.get(b"k")).unwrap(), None);
