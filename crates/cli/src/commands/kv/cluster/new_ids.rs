@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Result, anyhow};
 
 use crate::output;
 
@@ -18,7 +18,7 @@ pub struct Arguments {}
 
 /// Runs the command.
 pub fn run(_: &Arguments) -> Result<ExitCode> {
-    let id = getrandom::u64().context("the system gives no random numbers")?;
+    let id = getrandom::u64().map_err(|why| anyhow!("the system gives no random numbers: {why}"))?;
     output::line(format_args!("{id:016x}"))?;
     Ok(ExitCode::SUCCESS)
 }
