@@ -41,7 +41,8 @@ impl Described {
     }
 
     fn text(name: &str, servers: &[&str], replicas: usize) -> String {
-        let mut text = format!("name = \"{name}\"\nreplicas = {replicas}\n[servers]\n");
+        let mut text =
+            format!("name = \"{name}\"\nid = \"{:016x}\"\nreplicas = {replicas}\n[servers]\n", std::process::id());
         for server in servers {
             text += &format!("{server} = \"shm:kc-{name}-{server}-{}\"\n", std::process::id());
         }
@@ -207,8 +208,16 @@ fn the_proxy_forwards_what_is_sound_and_refuses_the_rest() {
     let mut all = String::new();
     stream.read_to_string(&mut all).unwrap();
     assert_eq!(all, "VALUE k 0 2\r\nab\r\nEND\r\n");
-    let stats = say(&address, "stats\r\n", 16);
-    assert!(stats.iter().any(|line| line == "STAT replicas 2") && stats[15] == "END", "{stats:?}");
+    let stats = say(&address, "stats\r\n", 17);
+    assert!(stats.iter().any(|line| line == "STAT forward_refused 7"), "{stats:?}");
+    assert!(stats.iter().any(|line| line == "STAT replicas 2") && stats[16] == "END", "{stats:?}");
+}
+
+#[test]
+fn ids_of_clusters_are_drawn() {
+    let [one, two] = [(); 2].map(|()| text(&run(&["cluster", "new-id"])));
+    assert!(one.len() == 17 && one.trim_end().bytes().all(|byte| byte.is_ascii_hexdigit()), "{one}");
+    assert_ne!(one, two);
 }
 
 #[test]
@@ -231,7 +240,7 @@ fn a_description_that_contradicts_itself_is_refused_with_its_file() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("file:PATH"), "{refused:?}");
 }
 
-/// With a cluster manager no operator is needed.
+/// With a cluster manager no operator is needed while a replica is open.
 #[test]
 fn a_member_that_was_killed_joins_again_and_fills_itself() {
     let peers = format!("1=shm:kc-coord-{}", std::process::id());

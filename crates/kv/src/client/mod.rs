@@ -33,7 +33,7 @@ pub(crate) use operations::check_key;
 pub use pipeline::{Finished, Pipeline};
 pub use value::Value;
 
-use crate::wire::ServerMap;
+use crate::wire::{Ranked, ServerMap};
 
 /// A client of one server. Clones share its sessions. Operations may run concurrently like any futures, on the
 /// endpoint's own executor or in [`Endpoint::block_on`]; they take effect in any order, unless one is awaited before
@@ -81,11 +81,13 @@ use crate::wire::ServerMap;
 pub struct KvClient<T: Transport> {
     connection: Rc<Connection<T>>,
     config: ClientConfig,
+    /// The rank of its reads.
+    rank: Option<Ranked>,
 }
 
 impl<T: Transport> Clone for KvClient<T> {
     fn clone(&self) -> Self {
-        KvClient { connection: self.connection.clone(), config: self.config }
+        KvClient { connection: self.connection.clone(), ..*self }
     }
 }
 
@@ -106,13 +108,20 @@ impl<T: Transport + 'static> KvClient<T> {
 
     /// Returns a client that connects with its first operation.
     pub fn new(endpoint: &Rc<Endpoint<T>>, server: &Addr, config: ClientConfig) -> KvClient<T> {
-        KvClient { connection: Rc::new(Connection::new(endpoint.clone(), server.clone(), config)), config }
+        KvClient { connection: Rc::new(Connection::new(endpoint.clone(), server.clone(), config)), config, rank: None }
     }
 
     /// Returns the same client with another deadline for its operations; `None` for none.
     #[must_use]
     pub fn with_deadline(&self, deadline: Option<std::time::Duration>) -> KvClient<T> {
-        KvClient { connection: self.connection.clone(), config: ClientConfig { deadline, ..self.config } }
+        KvClient { config: ClientConfig { deadline, ..self.config }, ..self.clone() }
+    }
+
+    /// Returns the same client whose reads say how urgent they are, for the server's queue in front of its tier; `None`
+    /// lets the server decide.
+    #[must_use]
+    pub fn with_rank(&self, rank: Option<Ranked>) -> KvClient<T> {
+        KvClient { rank, ..self.clone() }
     }
 
     /// Returns the server's map, fetching it if necessary.
@@ -121,6 +130,11 @@ impl<T: Transport + 'static> KvClient<T> {
     /// As [`KvClient::connect`].
     pub async fn map(&self) -> Result<ServerMap, KvError> {
         Ok(self.connection.links().await?.map.clone())
+    }
+
+    /// Whether it is a clone of this one.
+    pub(crate) fn is_same(&self, other: &KvClient<T>) -> bool {
+        Rc::ptr_eq(&self.connection, &other.connection)
     }
 
     /// Closes the sessions; a later operation reopens them. Operations in progress fail, except those on sessions that

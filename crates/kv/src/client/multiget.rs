@@ -7,15 +7,15 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use dunlin_net::Transport;
-use dunlin_rpc::{Call, CallError, CallFailure, MsgBuf, Reply};
+use dunlin_rpc::{Call, CallFailure, MsgBuf, Reply};
 use dunlin_serve::channel::is_session_over;
 
 use super::KvClient;
 use super::error::KvError;
 use super::links::Links;
-use super::operations::check_key;
+use super::operations::{behind, check_key, is_pushed_back, waited_before};
 use super::value::Value;
-use crate::wire::{Found, MULTI_GET, MULTI_GET_KEYS_MAX, MultiGet, MultiGetAnswer, Status};
+use crate::wire::{Found, MULTI_GET, MULTI_GET_KEYS_MAX, MultiGet, MultiGetAnswer, RANKED_MULTI_GET, Status, Waited};
 
 /// Rounds without progress after which a multi-get gives up.
 const EMPTY_ROUNDS_MAX: u32 = 3;
@@ -36,39 +36,50 @@ impl<T: Transport + 'static> KvClient<T> {
     /// # Errors
     /// As [`KvClient::get`]: all keys or none.
     pub async fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>, KvError> {
+        self.multi_get_waited(keys).await.map(|(values, _)| values)
+    }
+
+    /// The same, and how long the request that waited longest in the server did so, if the rank asks for that.
+    pub(crate) async fn multi_get_waited<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+    ) -> Result<(Vec<Option<Value>>, Waited), KvError> {
         keys.iter().try_for_each(|key| check_key(key.as_ref()))?;
         let deadline = self.deadline();
         let mut values: Vec<Option<Value>> = keys.iter().map(|_| None).collect();
         let mut wanted: Vec<usize> = (0..keys.len()).collect();
-        let (mut empty_rounds, mut pushed_back) = (0, 0);
+        let (mut empty_rounds, mut times, mut waited) = (0, 0, Waited::default());
         while !wanted.is_empty() {
             let links = self.connection.links().await?;
             let mut parts = self.send(&links, keys, &wanted, deadline)?;
             all(&mut parts).await;
             self.connection.used(&links);
-            let (before, mut is_busy) = (wanted.len(), false);
+            let (before, mut pushed_back) = (wanted.len(), None);
             wanted.clear();
             for part in parts {
                 // `all` ends when every part has its result.
                 let Some(result) = part.result else { continue };
                 match result {
-                    Ok(reply) => self.take(&links, &part.keys, reply.response, &mut values, &mut wanted)?,
+                    Ok(reply) => {
+                        let of_part = self.take(&links, &part.keys, reply.response, &mut values, &mut wanted)?;
+                        waited = longer(waited, of_part);
+                    }
                     Err(failure) if is_session_over(&failure.error) && empty_rounds + 1 < EMPTY_ROUNDS_MAX => {
                         self.connection.leave(&links);
                         wanted.extend(part.keys);
                     }
-                    Err(failure) if matches!(failure.error, CallError::Busy) => {
-                        is_busy = true;
+                    Err(failure) if is_pushed_back(&failure.error) => {
+                        pushed_back = Some(failure.error);
                         wanted.extend(part.keys);
                     }
                     Err(failure) => return Err(self.failed(&links, failure.error)),
                 }
             }
-            if is_busy {
-                if !self.connection.wait_for_busy_core(pushed_back, deadline).await {
-                    return Err(KvError::Call { error: CallError::Busy });
+            if let Some(error) = pushed_back {
+                if !self.connection.wait_for_busy_core(times, deadline).await {
+                    return Err(KvError::Call { error });
                 }
-                pushed_back += 1;
+                times += 1;
                 continue;
             }
             empty_rounds = if wanted.len() < before { 0 } else { empty_rounds + 1 };
@@ -76,7 +87,7 @@ impl<T: Transport + 'static> KvClient<T> {
                 return Err(KvError::Moved { server: self.connection.server.clone() });
             }
         }
-        Ok(values)
+        Ok((values, waited))
     }
 
     /// Sends the requests for the missing keys.
@@ -97,16 +108,20 @@ impl<T: Transport + 'static> KvClient<T> {
             for (number, places) in places.chunks(MULTI_GET_KEYS_MAX).enumerate() {
                 let of_places = || places.iter().map(|&place| keys[place].as_ref());
                 let len = MultiGet::encoded_len(of_places());
-                let request = MsgBuf::written(len, |out| MultiGet::encode(of_places(), out))?;
+                let encode = |out: &mut [u8]| MultiGet::encode(of_places(), out);
+                let (req_type, request) = match &self.rank {
+                    Some(ranked) => (RANKED_MULTI_GET, behind(ranked, len, encode)?),
+                    None => (MULTI_GET, MsgBuf::written(len, encode)?),
+                };
                 let lane = &core.lanes[number % core.lanes.len()];
-                let call = Box::pin(lane.session.call_with(MULTI_GET, request, options));
+                let call = Box::pin(lane.session.call_with(req_type, request, options));
                 parts.push(Part { keys: places.to_vec(), call, result: None });
             }
         }
         Ok(parts)
     }
 
-    /// Takes the values out of a response, and notes the keys to be requested again.
+    /// Takes the values out of a response, and notes the keys to be requested again. Returns how long it waited.
     fn take(
         &self,
         links: &Rc<Links>,
@@ -114,12 +129,16 @@ impl<T: Transport + 'static> KvClient<T> {
         response: MsgBuf,
         values: &mut [Option<Value>],
         wanted: &mut Vec<usize>,
-    ) -> Result<(), KvError> {
+    ) -> Result<Waited, KvError> {
+        let (start, waited) = waited_before(&response, self.rank.as_ref())?;
         let response = Rc::new(response);
-        let mut answers = MultiGetAnswer::new(&response);
+        let mut answers = MultiGetAnswer::new(&response[start..]);
         for &key in keys {
             match answers.next().ok_or(KvError::BadAnswer)? {
-                Found::Item { flags, value } => values[key] = Some(Value::new(response.clone(), value, flags)),
+                Found::Item { flags, value } => {
+                    let place = start + value.start..start + value.end;
+                    values[key] = Some(Value::new(response.clone(), place, flags));
+                }
                 Found::None(Status::NotFound) => {}
                 Found::None(Status::Later) => wanted.push(key),
                 Found::None(Status::NotOwned) => {
@@ -133,8 +152,13 @@ impl<T: Transport + 'static> KvClient<T> {
                 Found::None(_) => return Err(KvError::BadAnswer),
             }
         }
-        Ok(())
+        Ok(waited)
     }
+}
+
+fn longer(one: Waited, other: Waited) -> Waited {
+    let micros = |waited: Waited| u64::from(waited.queued_micros) + u64::from(waited.read_micros);
+    if micros(other) > micros(one) { other } else { one }
 }
 
 /// Waits until every part has its result.

@@ -1,9 +1,11 @@
 //! Operations on one key.
 
+use std::ops::Deref;
 use std::rc::Rc;
 use std::time::Duration;
 
 use dunlin_net::Transport;
+use dunlin_rpc::msgbuf::AllocError;
 use dunlin_rpc::{CallError, CallOptions, MsgBuf};
 use dunlin_serve::channel::is_session_over;
 use dunlin_store::{Condition, Delta, KEY_BYTES_MAX, KeyError, Put, Refused, Side, Stored, UnixSeconds};
@@ -14,14 +16,69 @@ use super::links::{CoreLink, Links};
 use super::value::Value;
 use crate::metrics::ServerStats;
 use crate::mutation::{Mutation, is_planted};
-use crate::wire::{Answer, FLUSH, ItemFacts, NumberAnswer, OPERATE, Operation, SNAPSHOT, STATS, Status, ValueAnswer};
+use crate::wire::{
+    Answer, FLUSH, ItemFacts, NumberAnswer, OPERATE, Operation, RANKED_BYTES, RANKED_OPERATE, Ranked, SNAPSHOT, STATS,
+    Status, ValueAnswer, WAITED_BYTES, Waited,
+};
 
 /// Attempts of an operation with new sessions while a retry is known to be safe: it was not executed, or is a read.
 const ATTEMPTS_MAX: u32 = 3;
 
+/// A response, behind what precedes it in the buffer.
+struct Response {
+    buffer: MsgBuf,
+    start: usize,
+    waited: Waited,
+}
+
+impl Response {
+    /// Takes off how long the request waited, if it asked for that.
+    fn of(buffer: MsgBuf, ranked: Option<&Ranked>) -> Result<Response, KvError> {
+        let (start, waited) = waited_before(&buffer, ranked)?;
+        Ok(Response { buffer, start, waited })
+    }
+
+    /// Returns a value that is the rest of it.
+    fn into_value(self, start: usize, flags: u32) -> Value {
+        let place = self.start + start..self.buffer.len();
+        Value::new(Rc::new(self.buffer), place, flags)
+    }
+}
+
+impl Deref for Response {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.buffer[self.start..]
+    }
+}
+
+/// Returns a request behind the header that ranks it.
+pub(super) fn behind(
+    ranked: &Ranked,
+    len: usize,
+    encode: impl FnOnce(&mut [u8]) -> usize,
+) -> Result<MsgBuf, AllocError> {
+    MsgBuf::written(RANKED_BYTES + len, |out| {
+        ranked.encode(out);
+        RANKED_BYTES + encode(&mut out[RANKED_BYTES..])
+    })
+}
+
+/// Returns how long a request waited in the server, and where the ordinary response begins.
+pub(super) fn waited_before(response: &[u8], ranked: Option<&Ranked>) -> Result<(usize, Waited), KvError> {
+    match ranked {
+        Some(Ranked { wants_waited: true, .. }) => {
+            let (waited, _) = Waited::parse(response).ok_or(KvError::BadAnswer)?;
+            Ok((WAITED_BYTES, waited))
+        }
+        _ => Ok((0, Waited::default())),
+    }
+}
+
 /// The result of an attempt.
 enum Attempt {
-    Done(MsgBuf),
+    Done(Response),
     /// Retry with new sessions; the error is for when that was done too often.
     Again(KvError),
     /// Retry later: the core pushed the request back, and nothing was done.
@@ -29,10 +86,10 @@ enum Attempt {
 }
 
 /// Counts a call while it is in progress.
-struct InFlight<'a>(&'a std::cell::Cell<u32>);
+pub(super) struct InFlight<'a>(&'a std::cell::Cell<u32>);
 
 impl<'a> InFlight<'a> {
-    fn new(count: &'a std::cell::Cell<u32>) -> InFlight<'a> {
+    pub fn new(count: &'a std::cell::Cell<u32>) -> InFlight<'a> {
         count.set(count.get() + 1);
         InFlight(count)
     }
@@ -53,10 +110,15 @@ pub(crate) fn check_key(key: &[u8]) -> Result<(), KeyError> {
     }
 }
 
-fn check_value(links: &Links, operation: &Operation<'_>) -> Result<(), KvError> {
+pub(super) fn check_value(links: &Links, operation: &Operation<'_>) -> Result<(), KvError> {
     let (Operation::Put { value: bytes, .. } | Operation::Extend { bytes, .. }) = operation else { return Ok(()) };
     let max = links.map.limits.value_bytes_max as usize;
     if bytes.len() > max { Err(KvError::ValueTooLarge { len: bytes.len(), max }) } else { Ok(()) }
+}
+
+/// Whether nothing was executed because there is too much to do, at the server or on the way there: try later.
+pub(super) fn is_pushed_back(error: &CallError) -> bool {
+    matches!(error, CallError::Busy | CallError::QueueFull)
 }
 
 impl<T: Transport + 'static> KvClient<T> {
@@ -65,13 +127,16 @@ impl<T: Transport + 'static> KvClient<T> {
     /// # Errors
     /// Any [`KvError`] but [`KvError::Refused`] and [`KvError::ValueTooLarge`].
     pub async fn get(&self, key: &[u8]) -> Result<Option<Value>, KvError> {
+        self.get_waited(key).await.map(|(value, _)| value)
+    }
+
+    /// The same, and how long the request waited in the server, if its rank asks for that.
+    pub(crate) async fn get_waited(&self, key: &[u8]) -> Result<(Option<Value>, Waited), KvError> {
         let response = self.operate(&Operation::Get { key }).await?;
+        let waited = response.waited;
         Ok(match ValueAnswer::parse(&response).ok_or(KvError::BadAnswer)? {
-            ValueAnswer::NotFound => None,
-            ValueAnswer::Found { flags, start } => {
-                let place = start..response.len();
-                Some(Value::new(Rc::new(response), place, flags))
-            }
+            ValueAnswer::NotFound => (None, waited),
+            ValueAnswer::Found { flags, start } => (Some(response.into_value(start, flags)), waited),
         })
     }
 
@@ -98,10 +163,7 @@ impl<T: Transport + 'static> KvClient<T> {
     async fn read_item(&self, operation: Operation<'_>) -> Result<Option<(ItemFacts, Value)>, KvError> {
         let response = self.operate(&operation).await?;
         match ItemFacts::parse(&response).ok_or(KvError::BadAnswer)? {
-            Ok((facts, start)) => {
-                let place = start..response.len();
-                Ok(Some((facts, Value::new(Rc::new(response), place, facts.flags))))
-            }
+            Ok((facts, start)) => Ok(Some((facts, response.into_value(start, facts.flags)))),
             Err(Refused::NotFound) => Ok(None),
             Err(refused) => Err(refused.into()),
         }
@@ -323,7 +385,7 @@ impl<T: Transport + 'static> KvClient<T> {
     }
 
     /// Executes an operation, and retries where that is safe.
-    async fn operate(&self, operation: &Operation<'_>) -> Result<MsgBuf, KvError> {
+    async fn operate(&self, operation: &Operation<'_>) -> Result<Response, KvError> {
         check_key(operation.key())?;
         let deadline = self.deadline();
         let (mut attempts, mut pushed_back) = (1, 0);
@@ -349,24 +411,31 @@ impl<T: Transport + 'static> KvClient<T> {
         check_value(&links, operation)?;
         let core = links.owner(operation.key());
         let lane = &core.lanes[core.choose()];
-        let request = MsgBuf::written(operation.encoded_len(), |out| operation.encode(out))?;
+        let ranked = self.rank.as_ref().filter(|_| operation.is_read());
+        let (req_type, request) = match ranked {
+            Some(ranked) => (RANKED_OPERATE, behind(ranked, operation.encoded_len(), |out| operation.encode(out))?),
+            None => (OPERATE, MsgBuf::written(operation.encoded_len(), |out| operation.encode(out))?),
+        };
         let options = Self::time_left(deadline, now)?;
         let counted = InFlight::new(&lane.in_flight);
-        let result = lane.session.call_with(OPERATE, request, options).await;
+        let result = lane.session.call_with(req_type, request, options).await;
         drop(counted);
         self.connection.used(&links);
         match result {
-            Ok(reply) => match Status::of(&reply.response) {
-                Some(Status::NotOwned) => {
-                    self.connection.leave(&links);
-                    Ok(Attempt::Again(KvError::Moved { server: self.connection.server.clone() }))
+            Ok(reply) => {
+                let response = Response::of(reply.response, ranked)?;
+                match Status::of(&response) {
+                    Some(Status::NotOwned) => {
+                        self.connection.leave(&links);
+                        Ok(Attempt::Again(KvError::Moved { server: self.connection.server.clone() }))
+                    }
+                    Some(Status::Closed) => Err(KvError::Closed { server: self.connection.server.clone() }),
+                    Some(Status::Unsupported) => Err(KvError::Unsupported),
+                    _ => Ok(Attempt::Done(response)),
                 }
-                Some(Status::Closed) => Err(KvError::Closed { server: self.connection.server.clone() }),
-                Some(Status::Unsupported) => Err(KvError::Unsupported),
-                _ => Ok(Attempt::Done(reply.response)),
-            },
-            Err(failure) if matches!(failure.error, CallError::Busy) => {
-                Ok(Attempt::Later(KvError::Call { error: CallError::Busy }))
+            }
+            Err(failure) if is_pushed_back(&failure.error) => {
+                Ok(Attempt::Later(KvError::Call { error: failure.error }))
             }
             Err(failure) => {
                 let is_session_over = is_session_over(&failure.error);

@@ -5,6 +5,7 @@ use dunlin_rpc::{CallError, MsgBuf};
 
 use super::KvClient;
 use super::error::KvError;
+use super::operations::{InFlight, check_value, is_pushed_back};
 use crate::wire::{
     FILL, Operation, PartitionScan, REPLICA, REPLICATE, ReplicaInfo, Replicate, SCAN_PARTITIONS, Status, TURN, Turn,
     Verdict,
@@ -38,10 +39,13 @@ impl<T: Transport + 'static> KvClient<T> {
     pub(crate) async fn turn(&self, turn: Turn) -> Result<Status, KvError> {
         let links = self.connection.links().await?;
         for core in &links.cores {
-            let response = self.ask_with(&links, core, TURN, MsgBuf::copy_from(&turn.encode())?).await?;
-            match Status::of(&response).ok_or(KvError::BadAnswer)? {
-                Status::Done => {}
-                status => return Ok(status),
+            loop {
+                let response = self.ask_with(&links, core, TURN, MsgBuf::copy_from(&turn.encode())?).await?;
+                match Status::of(&response).ok_or(KvError::BadAnswer)? {
+                    Status::Done => break,
+                    Status::Later => {}
+                    status => return Ok(status),
+                }
             }
         }
         Ok(Status::Done)
@@ -53,6 +57,7 @@ impl<T: Transport + 'static> KvClient<T> {
         let (mut attempts, mut pushed_back) = (1, 0);
         loop {
             let links = self.connection.links().await?;
+            check_value(&links, operation)?;
             let core = links.owner(operation.key());
             let request = MsgBuf::written(Replicate::BYTES + operation.encoded_len(), |out| {
                 let (head_bytes, rest) = out.split_at_mut(Replicate::BYTES);
@@ -60,7 +65,10 @@ impl<T: Transport + 'static> KvClient<T> {
                 Replicate::BYTES + operation.encode(rest)
             })?;
             let options = Self::time_left(deadline, self.connection.endpoint.now())?;
-            let reply = core.lanes[core.choose()].session.call_with(REPLICATE, request, options).await;
+            let lane = &core.lanes[core.choose()];
+            let counted = InFlight::new(&lane.in_flight);
+            let reply = lane.session.call_with(REPLICATE, request, options).await;
+            drop(counted);
             self.connection.used(&links);
             match reply {
                 Ok(reply) => match Verdict::parse(&reply.response).ok_or(KvError::BadAnswer)? {
@@ -70,9 +78,9 @@ impl<T: Transport + 'static> KvClient<T> {
                     }
                     verdict => return Ok(verdict),
                 },
-                Err(failure) if matches!(failure.error, CallError::Busy) => {
+                Err(failure) if is_pushed_back(&failure.error) => {
                     if !self.connection.wait_for_busy_core(pushed_back, deadline).await {
-                        return Err(KvError::Call { error: CallError::Busy });
+                        return Err(KvError::Call { error: failure.error });
                     }
                     pushed_back += 1;
                 }

@@ -6,17 +6,19 @@
 //! then on no server takes a write of an earlier epoch ([`crate::service::Fence`]), and clients of this epoch write to
 //! it, too. So each write is either on the source before it is copied, or is sent to the server itself.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use dunlin_coord::{
-    Condition, CoordError, Coordinator, HEARTBEAT_EVERY, Health, MemberId, Standing, join_after_leases,
+    Condition, CoordError, Coordinator, HEARTBEAT_EVERY, Health, Member, MemberId, Membership, Standing,
+    join_after_leases,
 };
 use dunlin_net::Transport;
 use dunlin_net::clock::boot_nanos;
 use futures::FutureExt as _;
-use futures::future::{Either, LocalBoxFuture, pending, select};
+use futures::future::{Either, LocalBoxFuture, select};
 
 use super::description::{Description, DescriptionError};
 use super::error::ClusterError;
@@ -26,7 +28,8 @@ use crate::service::Fence;
 
 /// Between two attempts to join, to look whether the epoch is settled, and to begin to fill.
 const TRY_EVERY: Duration = Duration::from_millis(100);
-/// Between two attempts to fill a server.
+/// Between two attempts to fill a server, and to look whether it is open: longer than a write that it has executed is on
+/// its way to the others.
 const FILL_EVERY: Duration = Duration::from_secs(1);
 
 /// What a member says about itself, by which clients find it.
@@ -135,12 +138,26 @@ pub enum MemberEvent {
     Waits(ClusterError),
     /// It is filled, and open.
     Filled(Refilled),
-    /// An operator has opened or closed it meanwhile.
-    TakenOver,
-    /// It was founded with what it holds: nothing.
-    Founded,
-    /// It is no live member any more: it drops its items, joins again, and is filled again.
+    /// It is open, but not by this fill: an operator has opened it, for example.
+    FoundOpen,
+    /// It is no live member any more: it joins again, and is filled again.
     Lost(CoordError),
+}
+
+/// Why a server cannot be a member.
+#[derive(Debug, thiserror::Error)]
+pub enum AttendError {
+    /// The cluster manager refuses it.
+    #[error(transparent)]
+    Coord(#[from] CoordError),
+    /// A process with another id is this server.
+    #[error("member {member} is {server}, too: end that process, or wait until it has failed, and start with its id")]
+    Twice {
+        /// The other member.
+        member: MemberId,
+        /// The name of the server.
+        server: String,
+    },
 }
 
 /// A server of a cluster as a member.
@@ -151,6 +168,8 @@ pub struct Attendance<'a, C, T: Transport> {
     pub cluster: &'a KvCluster<T>,
     /// The name of the server.
     pub server: &'a str,
+    /// The incarnation of the server's process: no other one at its address is filled.
+    pub incarnation: u64,
     /// The id of the member; one process at a time may use it.
     pub member: MemberId,
     /// The fence of the server's cores.
@@ -158,8 +177,8 @@ pub struct Attendance<'a, C, T: Transport> {
 }
 
 impl<C: Coordinator, T: Transport + 'static> Attendance<'_, C, T> {
-    /// Records that a server of a new cluster starts for the first time, in an entry below `path`. Then it may open
-    /// without being filled.
+    /// Records that a server of a new cluster starts for the first time, in an entry below `path`. Then partitions
+    /// without an earlier replica need not be filled.
     ///
     /// # Errors
     /// [`CoordError`]; `Exists` if it was started before.
@@ -169,21 +188,19 @@ impl<C: Coordinator, T: Transport + 'static> Attendance<'_, C, T> {
     }
 
     /// Is a member until the future is dropped: joins, has the server filled, sends heartbeats. `is_founded` is whether
-    /// the server opens without being filled the first time. `report` is told what happens.
+    /// the server starts for the first time. `report` is told what happens.
     ///
     /// # Errors
-    /// An error of the cluster manager that a retry does not help against.
-    pub async fn serve(&self, is_founded: bool, mut report: impl FnMut(MemberEvent)) -> CoordError {
+    /// [`AttendError`]: a retry does not help.
+    pub async fn serve(&self, is_founded: bool, mut report: impl FnMut(MemberEvent)) -> AttendError {
         let mut is_founded = is_founded;
         loop {
-            // Whatever it held before: it may have missed writes.
+            // It may miss writes from now on. What it holds is kept until there is a source.
             self.fence.set(None);
-            let fill = if is_founded { None } else { Some(self.begin().await) };
-            let about = member_about(self.cluster.cluster().name(), self.server);
-            let joined = join_after_leases(self.coordinator, self.member, about.as_bytes(), TRY_EVERY).await;
-            let membership = match joined {
+            let fill = self.begin(&mut report).await;
+            let membership = match self.join().await {
                 Ok(membership) => membership,
-                Err(error) if error.is_of_the_moment() => {
+                Err(AttendError::Coord(error)) if error.is_of_the_moment() => {
                     self.sleep(TRY_EVERY).await;
                     continue;
                 }
@@ -192,7 +209,7 @@ impl<C: Coordinator, T: Transport + 'static> Attendance<'_, C, T> {
             let standing = Standing::new(&membership);
             self.fence.set(Some(standing.clone()));
             report(MemberEvent::Joined { epoch: membership.epoch });
-            let work = Box::pin(self.fill_and_wait(fill, &standing, &mut report));
+            let work = Box::pin(self.fill_and_watch(fill, is_founded, &standing, &mut report));
             let attending = Box::pin(standing.attend(self.coordinator, HEARTBEAT_EVERY));
             let lost = match select(attending, work).await {
                 Either::Left((lost, _)) => lost,
@@ -215,21 +232,35 @@ impl<C: Coordinator, T: Transport + 'static> Attendance<'_, C, T> {
         }
     }
 
+    /// Joins, unless another member is this server.
+    async fn join(&self) -> Result<Membership, AttendError> {
+        let about = member_about(self.cluster.cluster().name(), self.server);
+        let members = self.coordinator.members().await?.members;
+        let is_other = |member: &&Member| {
+            member.id != self.member && member.health == Health::Live && member.about == about.as_bytes()
+        };
+        if let Some(other) = members.iter().find(is_other) {
+            return Err(AttendError::Twice { member: other.id, server: self.server.to_owned() });
+        }
+        Ok(join_after_leases(self.coordinator, self.member, about.as_bytes(), TRY_EVERY).await?)
+    }
+
     /// Has the server take writes from now on.
-    async fn begin(&self) -> u64 {
+    async fn begin(&self, report: &mut impl FnMut(MemberEvent)) -> u64 {
         loop {
-            match self.cluster.begin_fill(self.server).await {
+            match self.cluster.begin_fill_of(self.server, self.incarnation).await {
                 Ok(fill) => return fill,
-                // It has not begun to listen, for example.
-                Err(_) => self.sleep(TRY_EVERY).await,
+                Err(error) => report(MemberEvent::Waits(error)),
             }
+            self.sleep(FILL_EVERY).await;
         }
     }
 
-    /// Fills the server once its epoch is settled. A server without a fill is founded.
-    async fn fill_and_wait(
+    /// Fills the server once its epoch is settled, and again if it is not open any more.
+    async fn fill_and_watch(
         &self,
-        fill: Option<u64>,
+        mut fill: u64,
+        mut is_founded: bool,
         standing: &Standing,
         report: &mut impl FnMut(MemberEvent),
     ) -> std::convert::Infallible {
@@ -237,23 +268,49 @@ impl<C: Coordinator, T: Transport + 'static> Attendance<'_, C, T> {
             self.sleep(TRY_EVERY / 4).await;
         }
         loop {
-            let done = match fill {
-                Some(fill) => self.cluster.fill(self.server, fill).await.map(MemberEvent::Filled),
-                None => self.cluster.open(self.server).await.map(|()| MemberEvent::Founded),
-            };
-            match done {
+            match self.try_fill(fill, is_founded, standing).await {
                 Ok(event) => {
                     report(event);
-                    return pending().await;
+                    is_founded = false;
+                    // An operator may have begun to fill it, and given up.
+                    while self.cluster.is_open(self.server).await.unwrap_or(true) {
+                        self.sleep(FILL_EVERY).await;
+                    }
+                    fill = self.begin(report).await;
                 }
-                Err(ClusterError::Superseded { .. }) => {
-                    report(MemberEvent::TakenOver);
-                    return pending().await;
+                // What it holds is still there.
+                Err(error @ ClusterError::NoSource { .. }) => report(MemberEvent::Waits(error)),
+                Err(error) => {
+                    report(MemberEvent::Waits(error));
+                    fill = self.begin(report).await;
                 }
-                Err(error) => report(MemberEvent::Waits(error)),
             }
             self.sleep(FILL_EVERY).await;
         }
+    }
+
+    async fn try_fill(&self, fill: u64, is_founded: bool, standing: &Standing) -> Result<MemberEvent, ClusterError> {
+        if self.cluster.is_open(self.server).await? {
+            return Ok(MemberEvent::FoundOpen);
+        }
+        let new = if is_founded { self.new_partitions(standing.membership().epoch).await? } else { BTreeSet::new() };
+        self.cluster.fill_besides(self.server, fill, &new).await.map(MemberEvent::Filled)
+    }
+
+    /// Returns the partitions of the server that no live member had before it joined: there is nothing to copy.
+    async fn new_partitions(&self, joined: u64) -> Result<BTreeSet<u32>, ClusterError> {
+        let members = self.coordinator.members().await.map_err(|error| ClusterError::Directory(error.to_string()))?;
+        let cluster = self.cluster.cluster();
+        let was_before = |server: u32| {
+            let about = member_about(cluster.name(), &cluster.servers()[server as usize].name).into_bytes();
+            let is_before =
+                |member: &Member| member.health == Health::Live && member.epoch < joined && member.about == about;
+            members.members.iter().any(is_before)
+        };
+        let before: Vec<bool> = (0..cluster.servers().len() as u32).map(was_before).collect();
+        let own = cluster.server(self.server).map(|server| cluster.partitions_of(server)).unwrap_or_default();
+        let is_new = |partition: &u32| !cluster.replicas_of(*partition).iter().any(|server| before[*server as usize]);
+        Ok(own.into_iter().filter(is_new).collect())
     }
 
     async fn sleep(&self, time: Duration) {

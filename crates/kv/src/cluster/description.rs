@@ -37,6 +37,9 @@ pub enum DescriptionError {
     /// A name is empty, too long, or has other characters.
     #[error("{0:?} is no name: use 1 to {NAME_BYTES_MAX} of the letters a to z and A to Z, digits, '.', '_' and '-'")]
     Name(String),
+    /// The identity is missing, or is none.
+    #[error("id = {0:?}: give 16 hexadecimal digits that no other cluster has; dunlin kv cluster new-id draws them")]
+    Id(String),
     /// An address cannot be read.
     #[error("server {server} has the address {address:?}: {why}")]
     Address {
@@ -78,6 +81,8 @@ pub enum DescriptionError {
 #[serde(deny_unknown_fields)]
 struct Text {
     name: String,
+    #[serde(default)]
+    id: String,
     replicas: usize,
     #[serde(default = "partitions")]
     partitions: u32,
@@ -109,6 +114,7 @@ pub struct ServerPlace {
 /// let cluster = Description::parse(
 ///     r#"
 ///     name = "shop"
+///     id = "3f0c7d9a51e84b26"
 ///     replicas = 2
 ///
 ///     [servers]
@@ -123,6 +129,7 @@ pub struct ServerPlace {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
     name: String,
+    id: u64,
     servers: Vec<ServerPlace>,
     replicas: usize,
     partitions: u32,
@@ -160,15 +167,20 @@ impl Description {
             };
             servers.push(ServerPlace { name, address: place });
         }
-        Description::new(&text.name, servers, text.replicas, text.partitions)
+        let is_id = text.id.len() == 16 && text.id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let id = u64::from_str_radix(&text.id, 16).ok().filter(|_| is_id);
+        let id = id.ok_or_else(|| DescriptionError::Id(text.id.clone()))?;
+        Description::new(&text.name, id, servers, text.replicas, text.partitions)
     }
 
-    /// Describes a cluster.
+    /// Describes a cluster. No other one may have its `id`: two clusters whose names are the same, and of which one has
+    /// the address of a server of the other, would mix their items.
     ///
     /// # Errors
     /// [`DescriptionError`] if it contradicts itself.
     pub fn new(
         name: &str,
+        id: u64,
         mut servers: Vec<ServerPlace>,
         replicas: usize,
         partitions: u32,
@@ -197,16 +209,17 @@ impl Description {
         }
         let places = (0..partitions).flat_map(|partition| ranked(partition, &servers, replicas)).collect();
         let mut hasher = SipHasher13::new_with_key(&OF_DESCRIPTIONS);
-        hasher.write(format!("{name}\n{replicas}\n{partitions}\n").as_bytes());
+        hasher.write(format!("{name}\n{id:016x}\n{replicas}\n{partitions}\n").as_bytes());
         servers.iter().for_each(|server| hasher.write(format!("{}\n", server.name).as_bytes()));
         let fingerprint = hasher.finish();
-        Ok(Description { name: name.to_owned(), servers, replicas, partitions, places, fingerprint })
+        Ok(Description { name: name.to_owned(), id, servers, replicas, partitions, places, fingerprint })
     }
 
     /// Returns its text, which [`Description::parse`] reads.
     pub fn to_text(&self) -> String {
         let servers = self.servers.iter().map(|server| (server.name.clone(), server.address.to_string())).collect();
-        let text = Text { name: self.name.clone(), replicas: self.replicas, partitions: self.partitions, servers };
+        let (name, id) = (self.name.clone(), format!("{:016x}", self.id));
+        let text = Text { name, id, replicas: self.replicas, partitions: self.partitions, servers };
         toml::to_string(&text).expect("names, numbers and a table of strings are TOML")
     }
 
@@ -256,8 +269,8 @@ impl Description {
         (0..self.partitions).filter(|partition| self.replicas_of(*partition).contains(&server)).collect()
     }
 
-    /// Identifies the division of keys: the names of the cluster and its servers, and the numbers of partitions and
-    /// replicas. Addresses do not count.
+    /// Identifies the cluster and its division of keys: the name and the id of the cluster, the names of its servers, and
+    /// the numbers of partitions and replicas. Addresses do not count.
     pub fn fingerprint(&self) -> u64 {
         self.fingerprint
     }
@@ -298,12 +311,13 @@ mod tests {
             name: format!("s{number:03}"),
             address: format!("udp://10.0.{}.{}:7700", number / 250, number % 250).parse().unwrap(),
         });
-        Description::new("test", servers.collect(), replicas, 1000).unwrap()
+        Description::new("test", 7, servers.collect(), replicas, 1000).unwrap()
     }
 
     #[test]
     fn contradictions_are_refused() {
-        let base = "name = \"shop\"\nreplicas = 2\n[servers]\na = \"shm:a\"\nb = \"shm:b\"\n";
+        let base =
+            "name = \"shop\"\nid = \"00000000000000a7\"\nreplicas = 2\n[servers]\na = \"shm:a\"\nb = \"shm:b\"\n";
         assert!(Description::parse(base).is_ok());
         for (text, why) in [
             (base.replace("b = ", "a = "), "duplicate key"),
@@ -318,7 +332,10 @@ mod tests {
             (base.replace("b = ", "\"b c\" = "), "is no name"),
             (base.replace("\"shop\"", "\"\""), "is no name"),
             (base.replace("name = \"shop\"\n", ""), "missing field `name`"),
-            ("name = \"shop\"\nreplicas = 1\n[servers]\n".into(), "1 to 1024 servers"),
+            ("name = \"shop\"\nid = \"00000000000000a7\"\nreplicas = 1\n[servers]\n".into(), "1 to 1024 servers"),
+            (base.replace("00a7", "00a"), "dunlin kv cluster new-id"),
+            (base.replace("00a7", "+0a7"), "16 hexadecimal digits"),
+            (base.replace("id = ", "# id = "), "dunlin kv cluster new-id"),
             ("name".into(), "expected"),
         ] {
             let error = Description::parse(&text).unwrap_err().to_string();
@@ -337,13 +354,17 @@ mod tests {
     #[test]
     fn the_fingerprint_is_of_the_division_and_not_of_addresses() {
         let text = |extra: &str, address: &str| {
-            format!("name = \"shop\"\nreplicas = 2\n{extra}\n[servers]\na = \"shm:a\"\nb = \"{address}\"\n")
+            format!(
+                "name = \"shop\"\nid = \"00000000000000a7\"\nreplicas = 2\n{extra}\n[servers]\na = \"shm:a\"\nb = \"{address}\"\n"
+            )
         };
         let fingerprint = |extra: &str, address: &str| Description::parse(&text(extra, address)).unwrap().fingerprint();
         let one = fingerprint("", "shm:b");
         assert_eq!(one, fingerprint("partitions = 256", "udp://10.0.0.1:1"));
         assert_ne!(one, fingerprint("partitions = 255", "shm:b"));
         let other = text("", "shm:b").replace("b = ", "c = ");
+        assert_ne!(one, Description::parse(&other).unwrap().fingerprint());
+        let other = text("", "shm:b").replace("00a7", "00a8");
         assert_ne!(one, Description::parse(&other).unwrap().fingerprint());
     }
 

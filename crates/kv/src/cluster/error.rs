@@ -30,9 +30,22 @@ pub enum ServerError {
     /// It is a server, but not a replica.
     #[error("it is no replica: start it with dunlin kv cluster serve")]
     NoReplica,
-    /// It was started and has not been filled, or is being filled.
-    #[error("it is not filled: see dunlin kv cluster status")]
+    /// It may not be read, or takes no writes: it was started and has not been filled, is being filled, or may not serve
+    /// in its epoch.
+    #[error("it may not serve: dunlin kv cluster status says why")]
     Closed,
+    /// It is not open.
+    #[error("it is not filled: dunlin kv cluster status shows its state")]
+    NotOpen,
+    /// It has no item, and may have forgotten a later deletion: too many were made in a short time.
+    #[error("too many deletions in a short time: it does not know whether this write is later than them")]
+    Forgotten,
+    /// It did not answer before the deadline.
+    #[error("it did not answer before the deadline")]
+    NoAnswer,
+    /// Another process answers at its address.
+    #[error("another process answers at its address: end that one, or correct the description")]
+    OtherProcess,
     /// It is in another epoch.
     #[error("it is in epoch {epoch}")]
     OtherEpoch {
@@ -56,7 +69,16 @@ pub enum ServerError {
     Unsupported,
     /// The operation failed.
     #[error(transparent)]
-    Kv(#[from] KvError),
+    Kv(KvError),
+}
+
+impl From<KvError> for ServerError {
+    fn from(error: KvError) -> ServerError {
+        match error {
+            KvError::Closed { .. } => ServerError::Closed,
+            error => ServerError::Kv(error),
+        }
+    }
 }
 
 impl ServerError {
@@ -64,6 +86,7 @@ impl ServerError {
     pub fn outcome(&self) -> Outcome {
         match self {
             ServerError::Kv(error) => error.outcome(),
+            ServerError::NoAnswer => Outcome::MaybeExecuted,
             _ => Outcome::NotExecuted,
         }
     }
@@ -118,6 +141,9 @@ pub enum ClusterError {
     /// The replica that decides about conditions refused the write.
     #[error(transparent)]
     Refused(Refused),
+    /// A write failed, but some replicas have it, or may have it.
+    #[error("some replicas may have it: {0}")]
+    InDoubt(Box<ClusterError>),
     /// The deadline passed.
     #[error("the deadline passed")]
     Late,
@@ -139,7 +165,7 @@ pub enum ClusterError {
         missed: Vec<Missed>,
     },
     /// A server was told something else while it was filled.
-    #[error("{server} was told to begin again, to open or to close meanwhile")]
+    #[error("{server} was told to begin again or to open meanwhile")]
     Superseded {
         /// The server.
         server: String,
@@ -167,7 +193,7 @@ impl ClusterError {
         let maybe = |missed: &[Missed]| missed.iter().any(|missed| missed.error.outcome() == Outcome::MaybeExecuted);
         match self {
             ClusterError::NoReplica { missed, .. } if maybe(missed) => Outcome::MaybeExecuted,
-            ClusterError::Partial { .. } | ClusterError::Late => Outcome::MaybeExecuted,
+            ClusterError::Partial { .. } | ClusterError::InDoubt(_) | ClusterError::Late => Outcome::MaybeExecuted,
             _ => Outcome::NotExecuted,
         }
     }

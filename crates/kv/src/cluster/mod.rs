@@ -5,6 +5,7 @@
 //! | [`description`](Description) | servers, partitions and replicas, as the operator writes them down |
 //! | `node` | one server: sessions, and whether it is worth asking |
 //! | `view` | who is live, as a cluster manager says |
+//! | `patience` | when another replica is asked because one is slow |
 //! | `read` | reads: the choice of replicas, failover, duplicates, multigets in parts |
 //! | `write` | writes to all replicas, with versions |
 //! | `refill` | how a server that comes back is filled before it is read |
@@ -18,7 +19,7 @@ mod coordinated;
 mod description;
 mod error;
 mod node;
-mod priority;
+mod patience;
 mod read;
 mod refill;
 mod trace;
@@ -27,6 +28,7 @@ mod view;
 mod write;
 
 use std::cell::{Cell, RefCell};
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -35,10 +37,11 @@ use dunlin_net::random::Random;
 use dunlin_rpc::Endpoint;
 use dunlin_schedule::{ChooseReplica, Opsets};
 use dunlin_serve::Joint;
+use futures::future::{Either, select};
 
 pub use config::{Choice, ClusterConfig, Copies, IN_FLIGHT_DEFAULT, MakeChoice};
 pub use coordinated::{
-    Attendance, DescribeError, MemberDirectory, MemberEvent, MemberFence, description_at, member_about,
+    AttendError, Attendance, DescribeError, MemberDirectory, MemberEvent, MemberFence, description_at, member_about,
 };
 pub(crate) use description::partition_of;
 pub use description::{
@@ -55,7 +58,7 @@ pub use write::{Complete, Written};
 use crate::client::ClientConfig;
 use crate::wire::ReplicaInfo;
 use node::Node;
-use read::Responses;
+use patience::{ExtraRequests, Responses};
 use version::VersionClock;
 
 /// Pauses before an operation looks up again who is live: the first; twice as long each time,
@@ -89,6 +92,7 @@ struct Inner<T: Transport> {
     /// Kept from one multiget to the next.
     opsets: RefCell<Opsets>,
     responses: RefCell<Responses>,
+    extra: RefCell<ExtraRequests>,
     directory: Option<Rc<dyn Directory>>,
     seen: RefCell<Option<Rc<Seen>>>,
     looking: Joint<Result<Rc<Seen>, ClusterError>>,
@@ -139,6 +143,7 @@ impl<T: Transport + 'static> KvCluster<T> {
             random: RefCell::new(random),
             opsets: RefCell::new(Opsets::new(cluster.partitions())),
             responses: RefCell::default(),
+            extra: RefCell::default(),
             seen: RefCell::new(directory.is_none().then(|| Rc::new(Seen::all(cluster.servers().len())))),
             directory,
             looking: Joint::new(),
@@ -160,7 +165,7 @@ impl<T: Transport + 'static> KvCluster<T> {
             let client = node.fresh_client().await?;
             let infos = node.infos_of(&client).await;
             if let Err(ServerError::Kv(error)) = &infos {
-                node.failed(error);
+                node.failed(&client, error);
             }
             infos
         };
@@ -216,6 +221,15 @@ impl<T: Transport + 'static> Inner<T> {
         }
         self.endpoint.timers().sleep_until(until).await;
         self.endpoint.now() < deadline
+    }
+
+    /// Returns the result of `work`, unless the deadline passes before.
+    async fn until<R>(&self, deadline: u64, work: impl Future<Output = R>) -> Option<R> {
+        let timers = self.endpoint.timers();
+        match select(pin!(work), pin!(timers.sleep_until(deadline))).await {
+            Either::Left((done, _)) => Some(done),
+            Either::Right(_) => None,
+        }
     }
 
     fn deadline(&self) -> u64 {

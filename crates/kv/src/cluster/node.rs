@@ -8,12 +8,13 @@ use dunlin_net::{Addr, Transport};
 use dunlin_rpc::{CallError, Endpoint};
 use dunlin_serve::Joint;
 use dunlin_serve::channel::is_session_over;
+use futures::future::{Either, select};
 
 use super::error::ServerError;
 use crate::client::{ClientConfig, KvClient, KvError};
 use crate::wire::ReplicaInfo;
 
-/// How long a server that was not reached is left alone at first; twice as long each time,
+/// How long reads leave a server alone that was not reached; twice as long each time,
 const LEAVE_MIN: Duration = Duration::from_millis(100);
 /// up to this.
 const LEAVE_MAX: Duration = Duration::from_secs(5);
@@ -32,6 +33,7 @@ pub(super) struct Node<T: Transport> {
     failures: Cell<u32>,
     left_until: Cell<u64>,
     suspect_until: Cell<u64>,
+    answered_at: Cell<u64>,
     /// Why it was left alone.
     why_left: RefCell<String>,
 }
@@ -55,6 +57,7 @@ impl<T: Transport + 'static> Node<T> {
             failures: Cell::new(0),
             left_until: Cell::new(0),
             suspect_until: Cell::new(0),
+            answered_at: Cell::new(0),
             why_left: RefCell::default(),
         })
     }
@@ -74,10 +77,16 @@ impl<T: Transport + 'static> Node<T> {
     pub fn answered(&self) {
         self.failures.set(0);
         self.suspect_until.set(0);
+        self.answered_at.set(self.endpoint.now());
+    }
+
+    /// Whether it has not answered any request since then.
+    pub fn is_silent_since(&self, time: u64) -> bool {
+        self.answered_at.get() < time
     }
 
     /// Returns a client of the server that is known to be the one of the description; it fails once the server is
-    /// restarted.
+    /// restarted. Fails at once while the server is left alone.
     pub async fn client(self: &Rc<Self>) -> Result<KvClient<T>, ServerError> {
         if let Some(client) = &*self.client.borrow() {
             return Ok(client.clone());
@@ -85,6 +94,28 @@ impl<T: Transport + 'static> Node<T> {
         if self.endpoint.now() < self.left_until.get() {
             return Err(ServerError::Down { why: self.why_left.borrow().clone() });
         }
+        self.opened().await
+    }
+
+    /// The same for a write, which is missed if it is not sent: while the server is left alone, it takes part in an
+    /// attempt to reach it, and waits for that for `patience`.
+    pub async fn client_for_write(self: &Rc<Self>, patience: Duration) -> Result<KvClient<T>, ServerError> {
+        let client = self.client.borrow().clone();
+        if let Some(client) = client {
+            return Ok(client);
+        }
+        if self.endpoint.now() >= self.left_until.get() {
+            return self.opened().await;
+        }
+        let timers = self.endpoint.timers();
+        let patience = std::pin::pin!(timers.sleep(patience));
+        match select(std::pin::pin!(self.opened()), patience).await {
+            Either::Left((opened, _)) => opened,
+            Either::Right(_) => Err(ServerError::Down { why: self.why_left.borrow().clone() }),
+        }
+    }
+
+    async fn opened(self: &Rc<Self>) -> Result<KvClient<T>, ServerError> {
         Box::pin(self.opening.get(|| self.clone().open(), drop)).await
     }
 
@@ -134,8 +165,12 @@ impl<T: Transport + 'static> Node<T> {
         self.left_until.set(self.endpoint.now().saturating_add(pause.as_nanos() as u64));
     }
 
-    /// Draws conclusions from an error of an operation on `client`.
-    pub fn failed(&self, error: &KvError) {
+    /// Draws conclusions from an error of an operation on `client`. Only the first one that finds its sessions at an end
+    /// does: the others failed with them.
+    pub fn failed(&self, client: &KvClient<T>, error: &KvError) {
+        if !self.client.borrow().as_ref().is_some_and(|current| current.is_same(client)) {
+            return;
+        }
         match error {
             // The next operation connects to what is there now.
             KvError::Restarted { .. } => self.forget(),
@@ -150,6 +185,8 @@ impl<T: Transport + 'static> Node<T> {
                     self.leave(error);
                 }
             }
+            // Not for a while: a replica that refuses at once looks as if it had nothing to do.
+            KvError::Closed { .. } => self.suspect(),
             _ => {}
         }
     }

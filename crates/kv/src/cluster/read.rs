@@ -15,49 +15,11 @@ use futures::stream::FuturesUnordered;
 
 use super::config::Copies;
 use super::error::{ClusterError, Missed, ServerError};
-use super::priority::{Priority, attach};
 use super::trace::{MultigetTrace, PartTrace, Why};
 use super::view::Seen;
 use super::{Inner, KvCluster};
 use crate::client::{KvClient, KvError, Value};
-use crate::wire::MULTI_GET_KEYS_MAX;
-
-/// Response times that the percentile for speculative retries is of.
-const RESPONSES: usize = 256;
-/// It is known with so many, and computed anew after so many.
-const RESPONSES_MIN: usize = 32;
-
-/// The last response times.
-#[derive(Debug, Default)]
-pub(super) struct Responses {
-    nanos: Vec<u64>,
-    next: usize,
-    since: usize,
-    percentile: Option<u64>,
-}
-
-impl Responses {
-    fn add(&mut self, nanos: u64) {
-        if self.nanos.len() < RESPONSES {
-            self.nanos.push(nanos);
-        } else {
-            self.nanos[self.next] = nanos;
-            self.next = (self.next + 1) % RESPONSES;
-        }
-        self.since += 1;
-        if self.since >= RESPONSES_MIN {
-            self.since = 0;
-            let mut sorted = self.nanos.clone();
-            sorted.sort_unstable();
-            self.percentile = Some(sorted[sorted.len() * 9 / 10]);
-        }
-    }
-
-    /// The 90th percentile, if enough are known.
-    fn percentile(&self) -> Option<u64> {
-        self.percentile
-    }
-}
+use crate::wire::{ItemFacts, MULTI_GET_KEYS_MAX, Ranked, Waited};
 
 /// Keys of one partition, at most as many as one request may have.
 struct Part {
@@ -83,13 +45,33 @@ struct Request<T: Transport + 'static> {
     ready: u64,
     sent: u64,
     ended: Option<u64>,
+    /// Others may be sent in its place.
+    is_slow: bool,
+    waited: Waited,
     error: Option<String>,
     /// Of each part, until it is sent.
     outstanding: Vec<Outstanding<T>>,
 }
 
+/// What a server returned.
+#[derive(Default)]
+struct Answer {
+    values: Vec<Option<Value>>,
+    /// Of the item, if that was asked for.
+    facts: Option<ItemFacts>,
+    waited: Waited,
+}
+
+/// What is wanted of the keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    Values,
+    /// The only key's value, with the item's facts.
+    Item,
+}
+
 enum Event {
-    Answer(usize, Result<Vec<Option<Value>>, ServerError>),
+    Answer(usize, Result<Answer, ServerError>),
     /// A request is slow.
     Slow(usize),
     Deadline,
@@ -99,7 +81,9 @@ enum Event {
 struct Read<'k, T: Transport + 'static, K> {
     inner: Rc<Inner<T>>,
     keys: &'k [K],
+    wanted: Wanted,
     values: Vec<Option<Value>>,
+    facts: Option<ItemFacts>,
     parts: Vec<Part>,
     requests: Vec<Request<T>>,
     /// Requests that wait for others to end.
@@ -151,31 +135,12 @@ impl<T: Transport + 'static> KvCluster<T> {
     ///
     /// # Errors
     /// As [`KvCluster::get`].
-    pub async fn read(&self, key: &[u8]) -> Result<Option<(crate::wire::ItemFacts, Value)>, ClusterError> {
+    pub async fn read(&self, key: &[u8]) -> Result<Option<(ItemFacts, Value)>, ClusterError> {
         crate::client::check_key(key)?;
-        let inner = &self.inner;
-        let deadline = inner.deadline();
-        let partition = inner.cluster.partition(key);
-        let mut attempt = 0;
-        loop {
-            let seen = inner.seen().await?;
-            let (mut tried, mut missed) = (Vec::new(), Vec::new());
-            while let Some(server) = inner.choose(&seen, partition, &tried) {
-                tried.push(server);
-                match inner.read_at(server, key).await {
-                    Ok(found) => return Ok(found),
-                    Err(error) => missed.push(inner.missed(server, error)),
-                }
-                if inner.endpoint.now() >= deadline {
-                    return Err(ClusterError::Late);
-                }
-            }
-            if inner.directory.is_none() || !inner.pause(attempt, deadline).await {
-                return Err(ClusterError::NoReplica { partition, missed });
-            }
-            attempt += 1;
-            inner.look().await?;
-        }
+        let keys = [key];
+        let mut read = Read::new(&self.inner, &keys, Wanted::Item);
+        Box::pin(read.run()).await?;
+        Ok(read.facts.zip(read.values.pop().flatten()))
     }
 
     /// Reads the values of many keys: in the result, `values[i]` is that of `keys[i]`.
@@ -196,7 +161,7 @@ impl<T: Transport + 'static> KvCluster<T> {
         if let Err(error) = keys.iter().try_for_each(|key| crate::client::check_key(key.as_ref())) {
             return (Err(error.into()), MultigetTrace::default());
         }
-        let mut read = Read::new(&self.inner, keys);
+        let mut read = Read::new(&self.inner, keys, Wanted::Values);
         let done = read.run().await;
         let trace = read.trace();
         (done.map(|()| std::mem::take(&mut read.values)), trace)
@@ -218,23 +183,24 @@ impl<T: Transport + 'static> Inner<T> {
         Some(self.choice.borrow_mut().choose(partition, among, &mut |below| random.below(below)))
     }
 
+    /// Reads an item from one server.
     pub(super) async fn read_at(
         self: &Rc<Self>,
         server: u32,
         key: &[u8],
-    ) -> Result<Option<(crate::wire::ItemFacts, Value)>, ServerError> {
+    ) -> Result<Option<(ItemFacts, Value)>, ServerError> {
         let outstanding = Outstanding::new(self, server, 1);
         let begun = self.endpoint.now();
-        let node = &self.nodes[server as usize];
-        let client = node.client().await?.with_deadline(Some(self.config.failover_after));
+        let client = self.nodes[server as usize].client().await?;
         let found = client.read(key).await;
-        self.note(server, begun, std::slice::from_ref(&outstanding), found)
+        self.note(server, &client, begun, std::slice::from_ref(&outstanding), found)
     }
 
     /// Draws conclusions from the result of a request.
     fn note<R>(
         &self,
         server: u32,
+        client: &KvClient<T>,
         begun: u64,
         outstanding: &[Outstanding<T>],
         result: Result<R, KvError>,
@@ -250,9 +216,8 @@ impl<T: Transport + 'static> Inner<T> {
                 outstanding.iter().for_each(|outstanding| outstanding.told.set(Some(told)));
                 Ok(found)
             }
-            Err(KvError::Closed { .. }) => Err(ServerError::Closed),
             Err(error) => {
-                node.failed(&error);
+                node.failed(client, &error);
                 Err(error.into())
             }
         }
@@ -260,10 +225,12 @@ impl<T: Transport + 'static> Inner<T> {
 }
 
 impl<'k, T: Transport + 'static, K: AsRef<[u8]>> Read<'k, T, K> {
-    fn new(inner: &Rc<Inner<T>>, keys: &'k [K]) -> Read<'k, T, K> {
+    fn new(inner: &Rc<Inner<T>>, keys: &'k [K], wanted: Wanted) -> Read<'k, T, K> {
         let mut read = Read {
             inner: inner.clone(),
             keys,
+            wanted,
+            facts: None,
             values: keys.iter().map(|_| None).collect(),
             parts: Vec::new(),
             requests: Vec::new(),
@@ -385,9 +352,11 @@ impl<'k, T: Transport + 'static, K: AsRef<[u8]>> Read<'k, T, K> {
             groups.entry((server, part.rank)).or_default().push((number, outstanding));
         }
         let ready = self.inner.endpoint.now();
+        // By their place among those for one server, so that one that hangs holds up its own only, and by rank.
+        let mut prepared: Vec<(usize, Request<T>)> = Vec::new();
         for ((server, rank), parts) in groups {
             let mut parts = parts.into_iter().peekable();
-            while parts.peek().is_some() {
+            for place in 0.. {
                 let (mut chunk, mut outstanding, mut keys) = (Vec::new(), Vec::new(), 0);
                 while let Some((part, of_part)) =
                     parts.next_if(|(part, _)| keys == 0 || keys + self.parts[*part].keys.len() <= MULTI_GET_KEYS_MAX)
@@ -396,8 +365,10 @@ impl<'k, T: Transport + 'static, K: AsRef<[u8]>> Read<'k, T, K> {
                     chunk.push(part);
                     outstanding.push(of_part);
                 }
-                self.waiting.push_back(self.requests.len());
-                self.requests.push(Request {
+                if chunk.is_empty() {
+                    break;
+                }
+                let request = Request {
                     server,
                     parts: chunk,
                     keys,
@@ -406,10 +377,21 @@ impl<'k, T: Transport + 'static, K: AsRef<[u8]>> Read<'k, T, K> {
                     ready,
                     sent: ready,
                     ended: None,
+                    is_slow: false,
+                    waited: Waited::default(),
                     error: None,
                     outstanding,
-                });
+                };
+                prepared.push((place, request));
             }
+        }
+        prepared.sort_by_key(|(place, request)| (*place, request.rank));
+        let first = self.requests.len();
+        self.requests.extend(prepared.into_iter().map(|(_, request)| request));
+        match why {
+            Why::First | Why::Duplicate => self.waiting.extend(first..self.requests.len()),
+            // What others of this multiget wait for already.
+            Why::Slow | Why::Failed => (first..self.requests.len()).rev().for_each(|of| self.waiting.push_front(of)),
         }
     }
 
@@ -427,33 +409,43 @@ impl<'k, T: Transport + 'static, K: AsRef<[u8]>> Read<'k, T, K> {
                 continue;
             }
             self.in_flight += 1;
-            let (server, rank) = (request.server, request.rank);
+            let (server, rank, keys_count) = (request.server, request.rank, request.keys);
             let places: Vec<usize> =
                 request.parts.iter().flat_map(|part| self.parts[*part].keys.iter().copied()).collect();
             let all: &'k [K] = self.keys;
             let keys: Vec<&'k [u8]> = places.iter().map(|place| all[*place].as_ref()).collect();
-            let inner = self.inner.clone();
+            if request.why == Why::First {
+                self.inner.extra.borrow_mut().earn();
+            }
+            let (inner, wanted) = (self.inner.clone(), self.wanted);
             self.running.push(Box::pin(async move {
                 let client = match inner.nodes[server as usize].client().await {
-                    Ok(client) => attach(client, Priority { rank }),
+                    Ok(client) => client,
                     Err(error) => return Event::Answer(number, Err(error)),
                 };
-                let values = ask(&client, &keys).await;
-                Event::Answer(number, inner.note(server, now, &outstanding, values))
+                let ranked = client.with_rank(Some(Ranked { rank, wants_waited: true }));
+                let values = ask(&ranked, &keys, wanted).await;
+                Event::Answer(number, inner.note(server, &client, now, &outstanding, values))
             }));
-            let slow_at = now.saturating_add(self.slow_after());
-            let timers = self.inner.endpoint.timers();
-            self.running.push(Box::pin(async move {
-                timers.sleep_until(slow_at).await;
-                Event::Slow(number)
-            }));
+            self.look_at(number, now.saturating_add(self.slow_after(keys_count)));
         }
     }
 
+    /// Looks at this time whether a request is slow.
+    fn look_at(&mut self, number: usize, time: u64) {
+        let timers = self.inner.endpoint.timers();
+        self.running.push(Box::pin(async move {
+            timers.sleep_until(time).await;
+            Event::Slow(number)
+        }));
+    }
+
     /// After how many nanoseconds without an answer another replica is asked, too.
-    fn slow_after(&self) -> u64 {
+    fn slow_after(&self, keys: usize) -> u64 {
         let failover: Duration = self.inner.config.failover_after;
-        let failover = failover.as_nanos().try_into().unwrap_or(u64::MAX);
+        let failover: u64 = failover.as_nanos().try_into().unwrap_or(u64::MAX);
+        // Twice as long for a full request.
+        let failover = failover.saturating_add(failover / MULTI_GET_KEYS_MAX as u64 * keys as u64);
         match self.inner.config.copies {
             Copies::Speculative => {
                 self.inner.responses.borrow().percentile().map_or(failover, |nanos| nanos.min(failover))
@@ -462,20 +454,22 @@ impl<'k, T: Transport + 'static, K: AsRef<[u8]>> Read<'k, T, K> {
         }
     }
 
-    fn answer(&mut self, seen: &Seen, number: usize, result: Result<Vec<Option<Value>>, ServerError>) {
-        self.in_flight -= 1;
+    fn answer(&mut self, seen: &Seen, number: usize, result: Result<Answer, ServerError>) {
         let request = &mut self.requests[number];
+        self.in_flight -= usize::from(!request.is_slow);
         request.ended = Some(self.inner.endpoint.now());
         request.parts.iter().for_each(|part| self.parts[*part].in_flight -= 1);
         match result {
-            Ok(values) => {
-                let mut values = values.into_iter();
+            Ok(answer) => {
+                request.waited = answer.waited;
+                let mut values = answer.values.into_iter();
                 for part in &request.parts {
                     let part = &mut self.parts[*part];
                     for place in &part.keys {
                         let value = values.next().flatten();
                         if !part.is_done {
                             self.values[*place] = value;
+                            self.facts = answer.facts;
                         }
                     }
                     part.is_done = true;
@@ -497,9 +491,21 @@ impl<'k, T: Transport + 'static, K: AsRef<[u8]>> Read<'k, T, K> {
         if request.ended.is_some() {
             return;
         }
+        let (sent, keys) = (request.sent, request.keys);
+        let node = &self.inner.nodes[request.server as usize];
         if self.inner.config.copies != Copies::Speculative {
-            self.inner.nodes[request.server as usize].suspect();
+            // A server that answers others is busy, and so may be all: then more requests would make it worse.
+            let is_allowed = node.is_silent_since(sent) || self.inner.extra.borrow_mut().spend();
+            if !is_allowed {
+                let again = self.inner.endpoint.now().saturating_add(self.slow_after(keys));
+                return self.look_at(number, again);
+            }
+            node.suspect();
         }
+        // Its place is for those that have a better chance.
+        self.requests[number].is_slow = true;
+        self.in_flight -= 1;
+        let request = &self.requests[number];
         let left: Vec<usize> = request.parts.iter().copied().filter(|part| !self.parts[*part].is_done).collect();
         self.launch(seen, &left, Why::Slow);
     }
@@ -515,6 +521,8 @@ impl<'k, T: Transport + 'static, K: AsRef<[u8]>> Read<'k, T, K> {
             ready: since(request.ready),
             sent: since(request.sent),
             ended: request.ended.map(since),
+            queued: Duration::from_micros(request.waited.queued_micros.into()),
+            device: Duration::from_micros(request.waited.read_micros.into()),
             error: request.error.clone(),
         };
         MultigetTrace { total: since(self.inner.endpoint.now()), parts: self.requests.iter().map(part).collect() }
@@ -522,9 +530,19 @@ impl<'k, T: Transport + 'static, K: AsRef<[u8]>> Read<'k, T, K> {
 }
 
 /// Reads some keys from one server: a single one without the form of many.
-async fn ask<T: Transport + 'static>(client: &KvClient<T>, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, KvError> {
+async fn ask<T: Transport + 'static>(client: &KvClient<T>, keys: &[&[u8]], wanted: Wanted) -> Result<Answer, KvError> {
     match keys {
-        [key] => client.get(key).await.map(|value| vec![value]),
-        keys => client.multi_get(keys).await,
+        [key] if wanted == Wanted::Item => {
+            let (facts, value) = client.read(key).await?.unzip();
+            Ok(Answer { values: vec![value], facts, ..Answer::default() })
+        }
+        [key] => {
+            let (value, waited) = client.get_waited(key).await?;
+            Ok(Answer { values: vec![value], facts: None, waited })
+        }
+        keys => {
+            let (values, waited) = client.multi_get_waited(keys).await?;
+            Ok(Answer { values, facts: None, waited })
+        }
     }
 }

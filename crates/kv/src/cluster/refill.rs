@@ -1,12 +1,16 @@
 //! Fills a server from other replicas before it is read.
 //!
-//! The server begins to take writes first ([`Turn::Begin`]), and then the items of its partitions are copied from
-//! replicas that are open, while writes go on at both. The server itself decides about each item
-//! (`service/replica.rs`): a later write or deletion wins. When all is copied, it opens. If anything fails on the way,
-//! it stays closed for reads, and filling begins anew.
+//! The server begins to take writes first ([`Turn::Begin`]). When each partition has a replica that is open, it drops
+//! what it held before ([`Turn::Drop`]), and the items of its partitions are copied, while writes go on at both. The
+//! server itself decides about each item (`service/replica.rs`): a later write or deletion wins. When all is copied, it
+//! opens. If anything fails on the way, it is not read, and filling begins anew.
+//!
+//! Two servers that are filled at once do not both drop what they hold: each looks for open sources after it has begun
+//! itself, and is no source from then on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::time::Duration;
 
 use dunlin_net::Transport;
 
@@ -15,10 +19,12 @@ use super::node::Node;
 use super::{Inner, KvCluster};
 use crate::client::{KvClient, KvError};
 use crate::routing::Routing;
-use crate::wire::{PartitionScan, PartitionScanAnswer, ReplicaState, Status, Turn, VersionedItem};
+use crate::wire::{PartitionScan, PartitionScanAnswer, ReplicaInfo, ReplicaState, Status, Turn, VersionedItem};
 
 /// Bytes of items that are sent to a core at once.
 const FILL_BYTES: usize = 256 << 10;
+/// How long a write that an open server has executed may still be on its way to the source.
+const WRITES_ARRIVE: Duration = Duration::from_secs(1);
 
 /// What was copied.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -32,29 +38,51 @@ pub struct Refilled {
 }
 
 impl<T: Transport + 'static> KvCluster<T> {
-    /// Has a server drop its items and take writes, but no reads, until it is filled. Returns the number of the fill,
-    /// for [`KvCluster::fill`]. A member begins before it joins, so that it takes writes as soon as it is live.
+    /// Has a server take writes, but no reads, until it is filled. Returns the number of the fill, for
+    /// [`KvCluster::fill`]. It keeps what it holds until a source is found. A member begins before it joins, so that it
+    /// takes writes as soon as it is live.
     ///
     /// # Errors
     /// [`ClusterError`].
     pub async fn begin_fill(&self, server: &str) -> Result<u64, ClusterError> {
         let (node, client) = self.inner.reach(server).await?;
-        let fill = self.inner.random.borrow_mut().next();
-        self.inner.turn(&node, &client, Turn::Begin { fill }).await?;
-        Ok(fill)
+        self.inner.begin_fill(&node, &client).await
+    }
+
+    /// The same, if the server is the process with this incarnation.
+    pub(super) async fn begin_fill_of(&self, server: &str, incarnation: u64) -> Result<u64, ClusterError> {
+        let (node, client) = self.inner.reach(server).await?;
+        let map = client.map().await.map_err(|error| failed(&node, &client, error))?;
+        if map.incarnation != incarnation {
+            let missed = Missed { server: server.to_owned(), error: ServerError::OtherProcess };
+            return Err(ClusterError::Server(missed));
+        }
+        self.inner.begin_fill(&node, &client).await
     }
 
     /// Copies the items of all partitions of a server from other replicas, and opens it.
     ///
     /// # Errors
-    /// [`ClusterError::NoSource`] if a partition has no other replica that is open; any other [`ClusterError`]. The
-    /// server is not open then: begin anew.
+    /// [`ClusterError::NoSource`] if a partition has no other replica that is open: try again. After any other
+    /// [`ClusterError`] the server is not open, and may have lost what it held: begin anew.
     pub async fn fill(&self, server: &str, fill: u64) -> Result<Refilled, ClusterError> {
+        self.fill_besides(server, fill, &BTreeSet::new()).await
+    }
+
+    /// The same, besides partitions that are new: these need no source.
+    pub(super) async fn fill_besides(
+        &self,
+        server: &str,
+        fill: u64,
+        new: &BTreeSet<u32>,
+    ) -> Result<Refilled, ClusterError> {
         let inner = &self.inner;
         let (node, client) = inner.reach(server).await?;
-        let number = inner.cluster.server(server).ok_or_else(|| ClusterError::NoServer(server.to_owned()))?;
+        let number = inner.number(server)?;
         let mut refilled = Refilled::default();
-        for (source, partitions) in inner.sources(number).await? {
+        let sources = inner.sources(number, new).await?;
+        inner.turn(&node, &client, Turn::Drop { fill }).await?;
+        for (source, partitions) in sources {
             let from = inner.nodes[source as usize].clone();
             inner.copy(&from, &node, &client, fill, &partitions, &mut refilled).await?;
             refilled.sources += 1;
@@ -69,10 +97,25 @@ impl<T: Transport + 'static> KvCluster<T> {
     /// # Errors
     /// As [`KvCluster::fill`].
     pub async fn refill(&self, server: &str) -> Result<Refilled, ClusterError> {
-        let number = self.cluster().server(server).ok_or_else(|| ClusterError::NoServer(server.to_owned()))?;
-        self.inner.sources(number).await?;
+        let number = self.inner.number(server)?;
+        self.inner.sources(number, &BTreeSet::new()).await?;
+        let was_open = self.is_open(server).await?;
         let fill = self.begin_fill(server).await?;
+        if was_open {
+            self.inner.endpoint.timers().sleep(WRITES_ARRIVE).await;
+        }
         self.fill(server, fill).await
+    }
+
+    /// Whether all cores of a server are open.
+    ///
+    /// # Errors
+    /// [`ClusterError::Server`], [`ClusterError::NoServer`].
+    pub async fn is_open(&self, server: &str) -> Result<bool, ClusterError> {
+        let number = self.inner.number(server)?;
+        let infos = self.inner.infos(number).await;
+        let infos = infos.map_err(|error| ClusterError::Server(self.inner.missed(number, error)))?;
+        Ok(infos.iter().all(|info| info.state == ReplicaState::Open))
     }
 
     /// Opens a server with what it holds, by an operator's word that nothing is missing, or that it is lost.
@@ -83,20 +126,28 @@ impl<T: Transport + 'static> KvCluster<T> {
         let (node, client) = self.inner.reach(server).await?;
         self.inner.turn(&node, &client, Turn::Open).await
     }
-
-    /// Closes a server: it takes neither reads nor writes.
-    ///
-    /// # Errors
-    /// [`ClusterError`].
-    pub async fn shut(&self, server: &str) -> Result<(), ClusterError> {
-        let (node, client) = self.inner.reach(server).await?;
-        self.inner.turn(&node, &client, Turn::Close).await
-    }
 }
 
 impl<T: Transport + 'static> Inner<T> {
+    fn number(&self, server: &str) -> Result<u32, ClusterError> {
+        self.cluster.server(server).ok_or_else(|| ClusterError::NoServer(server.to_owned()))
+    }
+
+    async fn begin_fill(&self, node: &Node<T>, client: &KvClient<T>) -> Result<u64, ClusterError> {
+        // 0 is none.
+        let fill = self.random.borrow_mut().next() | 1;
+        self.turn(node, client, Turn::Begin { fill }).await?;
+        Ok(fill)
+    }
+
+    async fn infos(&self, server: u32) -> Result<Vec<ReplicaInfo>, ServerError> {
+        let node = &self.nodes[server as usize];
+        let client = node.fresh_client().await?;
+        node.infos_of(&client).await
+    }
+
     async fn reach(&self, server: &str) -> Result<(Rc<Node<T>>, KvClient<T>), ClusterError> {
-        let number = self.cluster.server(server).ok_or_else(|| ClusterError::NoServer(server.to_owned()))?;
+        let number = self.number(server)?;
         let node = self.nodes[number as usize].clone();
         match node.fresh_client().await {
             Ok(client) => Ok((node, client)),
@@ -106,16 +157,20 @@ impl<T: Transport + 'static> Inner<T> {
 
     async fn turn(&self, node: &Node<T>, client: &KvClient<T>, turn: Turn) -> Result<(), ClusterError> {
         let server = node.name.clone();
-        match client.turn(turn).await.map_err(|error| failed(node, error))? {
+        match client.turn(turn).await.map_err(|error| failed(node, client, error))? {
             Status::Done => Ok(()),
             Status::Changed => Err(ClusterError::Superseded { server }),
             Status::Full => Err(ClusterError::TooManyChanges { server }),
-            _ => Err(failed(node, KvError::BadAnswer)),
+            _ => Err(failed(node, client, KvError::BadAnswer)),
         }
     }
 
-    /// Returns replicas that are open, with the partitions of a server that each is to give.
-    async fn sources(self: &Rc<Self>, server: u32) -> Result<BTreeMap<u32, Vec<u32>>, ClusterError> {
+    /// Returns replicas that are open, with the partitions of a server that each is to give. New partitions need none.
+    async fn sources(
+        self: &Rc<Self>,
+        server: u32,
+        new: &BTreeSet<u32>,
+    ) -> Result<BTreeMap<u32, Vec<u32>>, ClusterError> {
         let seen = self.look().await?;
         let mut states: BTreeMap<u32, Result<(), ServerError>> = BTreeMap::new();
         let mut sources: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
@@ -143,19 +198,22 @@ impl<T: Transport + 'static> Inner<T> {
                     Err(error) => missed.push(self.missed(other, error)),
                 }
             }
-            let source = found.ok_or(ClusterError::NoSource { partition, missed })?;
-            sources.entry(source).or_default().push(partition);
+            match found {
+                Some(source) => sources.entry(source).or_default().push(partition),
+                None if new.contains(&partition) => {}
+                None => return Err(ClusterError::NoSource { partition, missed }),
+            }
         }
         Ok(sources)
     }
 
     /// Checks that a server may be read.
     async fn is_source(&self, server: u32) -> Result<(), ServerError> {
-        let node = &self.nodes[server as usize];
-        let client = node.fresh_client().await?;
-        let infos = node.infos_of(&client).await?;
-        let is_open = infos.iter().all(|info| info.state == ReplicaState::Open && info.is_safe);
-        if is_open { Ok(()) } else { Err(ServerError::Closed) }
+        let infos = self.infos(server).await?;
+        if infos.iter().any(|info| info.state != ReplicaState::Open) {
+            return Err(ServerError::NotOpen);
+        }
+        if infos.iter().all(|info| info.is_safe) { Ok(()) } else { Err(ServerError::NotSafe) }
     }
 
     /// Copies the items of some partitions.
@@ -172,23 +230,23 @@ impl<T: Transport + 'static> Inner<T> {
         partitions.iter().for_each(|partition| wanted[*partition as usize / 8] |= 1 << (partition % 8));
         let gone = |error: ServerError| ClusterError::Server(Missed { server: from.name.clone(), error });
         let source = from.client().await.map_err(gone)?;
-        let cores = source.map().await.map_err(|error| failed(from, error))?.routing.cores();
+        let cores = source.map().await.map_err(|error| failed(from, &source, error))?.routing.cores();
         for core in 0..cores {
             let mut next = Some(0);
             while let Some(at) = next {
                 let scan = PartitionScan { from: at, partitions: &wanted };
                 let answer = match source.scan_partitions(core, &scan).await {
                     Err(KvError::Closed { .. }) => return Err(gone(ServerError::Closed)),
-                    answer => answer.map_err(|error| failed(from, error))?,
+                    answer => answer.map_err(|error| failed(from, &source, error))?,
                 };
-                let malformed = || failed(from, KvError::BadAnswer);
+                let malformed = || failed(from, &source, KvError::BadAnswer);
                 let answer = PartitionScanAnswer::parse(&answer).ok_or_else(malformed)?;
                 // With a server that goes backwards, it would never end.
                 if answer.next.is_some_and(|next| next <= at) {
                     return Err(malformed());
                 }
                 next = answer.next;
-                let routing = client.map().await.map_err(|error| failed(to, error))?.routing;
+                let routing = client.map().await.map_err(|error| failed(to, client, error))?.routing;
                 let mut pour = Pour { to, client, routing, fill, batches: BTreeMap::new() };
                 for item in answer.items {
                     let item = item.ok_or_else(malformed)?;
@@ -201,7 +259,7 @@ impl<T: Transport + 'static> Inner<T> {
                     }
                     // It is too long for a scan. If it is gone by now, it was deleted, and the deletion reached the
                     // server, too.
-                    let found = source.read(item.key).await.map_err(|error| failed(from, error))?;
+                    let found = source.read(item.key).await.map_err(|error| failed(from, &source, error))?;
                     let Some((facts, value)) = found else { continue };
                     refilled.bytes += value.len() as u64;
                     let (value, version) = (Some(&value[..]), facts.cas);
@@ -217,8 +275,8 @@ impl<T: Transport + 'static> Inner<T> {
 }
 
 /// The error of a request to a server.
-fn failed<T: Transport + 'static>(node: &Node<T>, error: KvError) -> ClusterError {
-    node.failed(&error);
+fn failed<T: Transport + 'static>(node: &Node<T>, client: &KvClient<T>, error: KvError) -> ClusterError {
+    node.failed(client, &error);
     ClusterError::Server(Missed { server: node.name.clone(), error: error.into() })
 }
 
@@ -254,11 +312,11 @@ impl<T: Transport + 'static> Pour<'_, T> {
 
     async fn send(&self, core: u16, batch: &[u8]) -> Result<(), ClusterError> {
         let server = || self.to.name.clone();
-        match self.client.fill(core, batch).await.map_err(|error| failed(self.to, error))? {
+        match self.client.fill(core, batch).await.map_err(|error| failed(self.to, self.client, error))? {
             Status::Done => Ok(()),
             Status::Changed => Err(ClusterError::Superseded { server: server() }),
             Status::Full | Status::TooLarge => Err(ClusterError::NoRoom { server: server() }),
-            _ => Err(failed(self.to, KvError::BadAnswer)),
+            _ => Err(failed(self.to, self.client, KvError::BadAnswer)),
         }
     }
 }

@@ -47,6 +47,10 @@ pub struct PartTrace {
     pub sent: Duration,
     /// When it had ended; `None` if nobody waited for that.
     pub ended: Option<Duration>,
+    /// How long it waited in the server's queue: the request that waited longest, if there were several.
+    pub queued: Duration,
+    /// How long it waited for the device of the server's tier after that.
+    pub device: Duration,
     /// Why it failed, if it did.
     pub error: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Versions of writes: a clock that never goes back, and that a client sets ahead when it meets later versions.
+//! Versions of writes: a clock that never goes back.
 
 use std::cell::Cell;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -7,6 +7,9 @@ use crate::wire::Version;
 
 /// Bits of a version below its microseconds: the number of the writer.
 const WRITER_BITS: u32 = 12;
+
+/// Writes of one key by one client at the same time that are told apart when they must get a higher version.
+const RAISED_AT_ONCE: u64 = 4096;
 
 /// Returns the seconds since 1970 of a version.
 pub(crate) fn seconds_of(version: Version) -> u64 {
@@ -19,6 +22,8 @@ pub(super) struct VersionClock {
     writer: u64,
     /// The microseconds of the last version.
     last: Cell<u64>,
+    /// Versions that were drawn above others.
+    raised: Cell<u64>,
     /// The wall clock, in microseconds since 1970.
     wall: fn() -> u64,
 }
@@ -32,19 +37,27 @@ impl VersionClock {
     /// Of the writer with this number, of which the lower bits count: two writers with the same number may give two
     /// writes in one microsecond the same version.
     pub fn new(writer: u64, wall: fn() -> u64) -> VersionClock {
-        VersionClock { writer: writer & ((1 << WRITER_BITS) - 1), last: Cell::new(0), wall }
+        VersionClock { writer: writer & ((1 << WRITER_BITS) - 1), last: Cell::new(0), raised: Cell::new(0), wall }
     }
 
-    /// Returns a version above all before, and above all that were [met](VersionClock::meet).
+    /// Returns a version above all that this has returned before.
     pub fn next(&self) -> Version {
         let micros = (self.wall)().max(self.last.get() + 1).min(u64::MAX >> WRITER_BITS);
         self.last.set(micros);
         micros << WRITER_BITS | self.writer
     }
 
-    /// Makes all later versions higher than this one.
-    pub fn meet(&self, version: Version) {
-        self.last.set(self.last.get().max(version >> WRITER_BITS));
+    /// Returns a version above another one, for one write. Later versions are as they would have been: a writer whose
+    /// clock is ahead must not set the clocks of all others ahead.
+    pub fn above(&self, version: Version) -> Version {
+        let next = self.next();
+        if next > version {
+            return next;
+        }
+        // Writes at the same time that have met the same version get different ones.
+        self.raised.set(self.raised.get() + 1);
+        let micros = (version >> WRITER_BITS).saturating_add(1 + self.raised.get() % RAISED_AT_ONCE);
+        micros.min(u64::MAX >> WRITER_BITS) << WRITER_BITS | self.writer
     }
 }
 
@@ -59,11 +72,10 @@ mod tests {
         assert!(two > one);
         assert_eq!(seconds_of(one), 1_700_000_000);
         let ahead = VersionClock::new(1, || 1_800_000_000_000_000).next();
-        clock.meet(ahead);
-        assert!(clock.next() > ahead);
-        clock.meet(two);
-        assert!(clock.next() > ahead, "older versions do not set it back");
-        clock.meet(u64::MAX);
-        assert_eq!(clock.next(), u64::MAX, "it stops at its end");
+        let [raised, other] = [clock.above(ahead), clock.above(ahead)];
+        assert!(raised > ahead && other > ahead && raised != other);
+        assert!(clock.next() < ahead, "a clock that is ahead counts for one write");
+        assert!(clock.above(two) < ahead);
+        assert_eq!(clock.above(u64::MAX), u64::MAX, "it stops at its end");
     }
 }

@@ -10,11 +10,11 @@ use futures::future::join_all;
 use super::error::{ClusterError, Missed, ServerError};
 use super::view::Seen;
 use super::{Inner, KvCluster};
-use crate::client::KvError;
+use crate::client::{KvError, Outcome};
 use crate::wire::{Operation, Replicate, Verdict, Version};
 
-/// Attempts of a conditional write whose version is not high enough.
-const DECISIONS_MAX: u32 = 4;
+/// How often the version of a conditional write is raised.
+const RAISED_MAX: u32 = 4;
 
 /// Which replicas have a write.
 #[derive(Debug, Clone)]
@@ -64,12 +64,40 @@ impl Written {
 #[derive(Default)]
 struct Round {
     reached: usize,
+    /// Some have executed it, or may have.
+    may_have_run: bool,
     had_item: bool,
     missed: Vec<Missed>,
-    /// The highest version that stands in the way.
-    newer: Option<Version>,
+    /// Servers that have a version which is not lower than that of the write.
+    newer: Vec<(u32, Version)>,
+    /// The version that the write must be above.
+    must_be_above: Option<Version>,
     /// Some are in another epoch, or not sure of theirs.
     is_outdated: bool,
+}
+
+impl Round {
+    fn meets(&mut self, version: Version) {
+        self.must_be_above = self.must_be_above.max(Some(version));
+    }
+}
+
+/// A write in progress.
+struct Write<'a, T: Transport> {
+    inner: &'a Rc<Inner<T>>,
+    operation: Operation<'a>,
+    partition: u32,
+    deadline: u64,
+    version: Version,
+    /// This version was not sent before.
+    is_fresh: bool,
+    /// How often the version was raised.
+    raised: u32,
+    /// The replica that has decided about the condition.
+    decided_by: Option<u32>,
+    /// In any round, with any version.
+    may_have_run: bool,
+    had_item: bool,
 }
 
 impl<T: Transport + 'static> KvCluster<T> {
@@ -88,7 +116,7 @@ impl<T: Transport + 'static> KvCluster<T> {
     /// [`ClusterError::Refused`] if the condition does not hold, [`ClusterError::NoReplica`] if no replica has it for
     /// certain. A write that reached some replicas is no error: look at [`Written::missed`].
     pub async fn put(&self, key: &[u8], value: &[u8], put: Put) -> Result<Written, ClusterError> {
-        self.inner.write(&Operation::Put { key, value, put: Put { cas: None, ..put } }).await
+        self.inner.write(Operation::Put { key, value, put: Put { cas: None, ..put } }).await
     }
 
     /// Deletes an item; [`Written::had_item`] says whether there was one.
@@ -96,7 +124,7 @@ impl<T: Transport + 'static> KvCluster<T> {
     /// # Errors
     /// As [`KvCluster::put`].
     pub async fn delete(&self, key: &[u8]) -> Result<Written, ClusterError> {
-        self.inner.write(&Operation::Delete { key, unchanged: None }).await
+        self.inner.write(Operation::Delete { key, unchanged: None }).await
     }
 }
 
@@ -117,83 +145,117 @@ fn without_condition<'a>(operation: &Operation<'a>) -> Operation<'a> {
 }
 
 impl<T: Transport + 'static> Inner<T> {
-    async fn write(self: &Rc<Self>, operation: &Operation<'_>) -> Result<Written, ClusterError> {
+    async fn write(self: &Rc<Self>, operation: Operation<'_>) -> Result<Written, ClusterError> {
         crate::client::check_key(operation.key())?;
-        let deadline = self.deadline();
-        let partition = self.cluster.partition(operation.key());
-        let is_conditional = condition(operation) != Condition::Always;
-        let mut version = self.versions.next();
-        let newer_max = if is_conditional { DECISIONS_MAX } else { 1 };
-        let (mut attempt, mut newer_met, mut had_item) = (0, 0, false);
-        // The replica that has decided about the condition.
-        let mut decided_by = None;
+        let mut write = Write {
+            inner: self,
+            operation,
+            partition: self.cluster.partition(operation.key()),
+            deadline: self.deadline(),
+            version: self.versions.next(),
+            is_fresh: true,
+            raised: 0,
+            decided_by: None,
+            may_have_run: false,
+            had_item: false,
+        };
+        let done = write.run().await;
+        match done {
+            Err(error) if write.may_have_run && error.outcome() == Outcome::NotExecuted => {
+                Err(ClusterError::InDoubt(Box::new(error)))
+            }
+            done => done,
+        }
+    }
+}
+
+impl<T: Transport + 'static> Write<'_, T> {
+    async fn run(&mut self) -> Result<Written, ClusterError> {
+        let inner = self.inner;
+        let mut attempt = 0;
         loop {
-            let seen = self.seen().await?;
-            let mut round = Round::default();
-            if is_conditional && decided_by.is_none() {
-                decided_by = self.decide(&seen, partition, operation, version, &mut round).await?;
-            }
-            if !is_conditional || decided_by.is_some() {
-                self.send_to_all(&seen, partition, operation, version, &mut round).await;
-            }
-            had_item |= round.had_item;
-            if let Some(newer) = round.newer
-                && decided_by.is_none()
-                && newer_met < newer_max
-            {
-                // The item may be of a writer whose clock is ahead, and older than this write: so this write must get a
-                // higher version. If it meets a newer one again, that one was written meanwhile, and wins.
-                newer_met += 1;
-                self.versions.meet(newer);
-                version = self.versions.next();
+            let seen = inner.until(self.deadline, inner.seen()).await.ok_or(ClusterError::Late)??;
+            let mut round = self.round(&seen).await?;
+            self.may_have_run |= round.may_have_run;
+            self.had_item |= round.had_item;
+            if self.raise(&round) {
                 continue;
             }
-            if let (Some(newer), Some(server)) = (round.newer, decided_by) {
+            if let Some(server) = self.decided_by
+                && !round.newer.is_empty()
+            {
                 // A higher version would undo later writes that rest on this one. They went through the same replica.
-                self.check_later(server, operation.key(), newer, &mut round).await;
+                self.check_later(server, &mut round).await;
             }
-            if round.is_outdated && self.directory.is_some() && self.pause(attempt, deadline).await {
+            if round.is_outdated && inner.directory.is_some() && inner.pause(attempt, self.deadline).await {
                 attempt += 1;
-                self.look().await?;
+                inner.until(self.deadline, inner.look()).await.ok_or(ClusterError::Late)??;
                 continue;
             }
             if round.reached == 0 {
-                return Err(ClusterError::NoReplica { partition, missed: round.missed });
+                return Err(ClusterError::NoReplica { partition: self.partition, missed: round.missed });
             }
-            let replicas = self.cluster.replicas_of(partition);
+            let replicas = inner.cluster.replicas_of(self.partition);
             let absent = replicas.iter().filter(|server| !seen.is_live(**server)).count();
-            return Ok(Written { reached: round.reached, absent, missed: round.missed, had_item, version });
+            let Round { reached, missed, .. } = round;
+            return Ok(Written { reached, absent, missed, had_item: self.had_item, version: self.version });
         }
     }
 
+    async fn round(&mut self, seen: &Seen) -> Result<Round, ClusterError> {
+        let mut round = Round::default();
+        let is_conditional = condition(&self.operation) != Condition::Always;
+        if is_conditional && self.decided_by.is_none() {
+            self.decided_by = self.decide(seen, &mut round).await?;
+            round.may_have_run |= self.decided_by.is_some();
+        }
+        if !is_conditional || self.decided_by.is_some() {
+            self.send_to_all(seen, &mut round).await;
+        }
+        round.may_have_run |= round.missed.iter().any(|missed| missed.error.outcome() == Outcome::MaybeExecuted);
+        Ok(round)
+    }
+
+    /// Raises the version if that was not high enough. The item may be of a writer whose clock is ahead, and older than
+    /// this write. If this meets a newer one again, that one was written meanwhile, and wins. Nor may two writes have
+    /// one version.
+    fn raise(&mut self, round: &Round) -> bool {
+        let is_conditional = condition(&self.operation) != Condition::Always;
+        let is_taken = self.is_fresh && !is_conditional && round.must_be_above == Some(self.version);
+        self.is_fresh = false;
+        let Some(version) = round.must_be_above.filter(|_| self.decided_by.is_none()) else { return false };
+        let max = if is_conditional || is_taken { RAISED_MAX } else { 1 };
+        if self.raised >= max || !is_taken && version <= self.version && !is_conditional {
+            return false;
+        }
+        self.raised += 1;
+        self.version = self.inner.versions.above(version);
+        self.is_fresh = true;
+        true
+    }
+
     /// Has the replica that decides about conditions make the write. Returns its number if it has.
-    async fn decide(
-        self: &Rc<Self>,
-        seen: &Seen,
-        partition: u32,
-        operation: &Operation<'_>,
-        version: Version,
-        round: &mut Round,
-    ) -> Result<Option<u32>, ClusterError> {
-        for &server in self.cluster.replicas_of(partition).iter().filter(|server| seen.is_live(**server)) {
-            match self.send(seen, server, operation, version).await {
+    async fn decide(&self, seen: &Seen, round: &mut Round) -> Result<Option<u32>, ClusterError> {
+        let inner = self.inner;
+        for &server in inner.cluster.replicas_of(self.partition).iter().filter(|server| seen.is_live(**server)) {
+            match self.send(seen, server, &self.operation).await {
                 Ok(Verdict::Done { .. }) => return Ok(Some(server)),
                 Ok(Verdict::Newer { version: newer }) => {
-                    if let Condition::Unchanged(token) = condition(operation)
+                    if let Condition::Unchanged(token) = condition(&self.operation)
                         && token != newer
                     {
                         return Err(ClusterError::Refused(Refused::Changed));
                     }
-                    round.newer = Some(newer);
-                    round.missed.push(self.missed(server, ServerError::Refused(Refused::Changed)));
+                    round.meets(newer);
+                    round.missed.push(inner.missed(server, ServerError::Refused(Refused::Changed)));
                     return Ok(None);
                 }
                 Ok(Verdict::Refused(refused)) => return Err(ClusterError::Refused(refused)),
                 // With a cluster manager, all clients see the same members, and ask the same one next.
-                Ok(Verdict::Closed) => round.missed.push(self.missed(server, ServerError::Closed)),
+                Ok(Verdict::Closed) => round.missed.push(inner.missed(server, ServerError::Closed)),
                 verdict => {
                     let error = verdict_missed(verdict, round);
-                    round.missed.extend(error.map(|error| self.missed(server, error)));
+                    round.missed.extend(error.map(|error| inner.missed(server, error)));
                     return Ok(None);
                 }
             }
@@ -201,65 +263,74 @@ impl<T: Transport + 'static> Inner<T> {
         Ok(None)
     }
 
-    async fn send_to_all(
-        self: &Rc<Self>,
-        seen: &Seen,
-        partition: u32,
-        operation: &Operation<'_>,
-        version: Version,
-        round: &mut Round,
-    ) {
-        let operation = without_condition(operation);
-        let replicas = self.cluster.replicas_of(partition);
+    async fn send_to_all(&self, seen: &Seen, round: &mut Round) {
+        let operation = without_condition(&self.operation);
+        let replicas = self.inner.cluster.replicas_of(self.partition);
         let live: Vec<u32> = replicas.iter().copied().filter(|server| seen.is_live(*server)).collect();
-        let verdicts = join_all(live.iter().map(|server| self.send(seen, *server, &operation, version))).await;
+        let verdicts = join_all(live.iter().map(|server| self.send(seen, *server, &operation))).await;
         for (server, verdict) in live.into_iter().zip(verdicts) {
             match verdict {
                 Ok(Verdict::Done { had_item }) => {
                     round.reached += 1;
+                    round.may_have_run = true;
                     round.had_item |= had_item;
                 }
                 // This write itself, if it was sent before; otherwise a later one.
                 Ok(Verdict::Newer { version: newer }) => {
                     round.reached += 1;
-                    if newer > version {
-                        round.newer = round.newer.max(Some(newer));
+                    round.meets(newer);
+                    if newer > self.version {
+                        round.newer.push((server, newer));
                         round.had_item = true;
                     }
                 }
                 verdict => {
                     let error = verdict_missed(verdict, round);
-                    round.missed.extend(error.map(|error| self.missed(server, error)));
+                    round.missed.extend(error.map(|error| self.inner.missed(server, error)));
                 }
             }
         }
     }
 
-    /// After a conditional write has met an item with a higher version on a replica: reports that replica as missed,
-    /// unless the one that decided has so high a version, too.
-    async fn check_later(self: &Rc<Self>, server: u32, key: &[u8], newer: Version, round: &mut Round) {
-        let present = self.read_at(server, key).await;
-        if present.is_ok_and(|found| found.is_none_or(|(facts, _)| facts.cas >= newer)) {
-            return;
+    /// After a conditional write has met items with higher versions on replicas: reports these as missed, unless the
+    /// replica that decided has a version as high, too.
+    async fn check_later(&self, server: u32, round: &mut Round) {
+        let present = self.inner.until(self.deadline, self.inner.read_at(server, self.operation.key())).await;
+        let highest = match present {
+            Some(Ok(Some((facts, _)))) => facts.cas,
+            _ => 0,
+        };
+        for (server, _) in round.newer.iter().filter(|(_, newer)| *newer > highest) {
+            round.reached = round.reached.saturating_sub(1);
+            round.missed.push(self.inner.missed(*server, ServerError::Refused(Refused::Changed)));
         }
-        round.reached = round.reached.saturating_sub(1);
-        round.missed.push(self.missed(server, ServerError::Refused(Refused::Changed)));
     }
 
-    async fn send(
-        self: &Rc<Self>,
+    /// Sends the write to one server, until the deadline.
+    async fn send(&self, seen: &Seen, server: u32, operation: &Operation<'_>) -> Result<Verdict, ServerError> {
+        let sent = self.send_until_answered(seen, server, operation);
+        let answer = self.inner.until(self.deadline, sent).await;
+        answer.unwrap_or_else(|| {
+            self.inner.nodes[server as usize].suspect();
+            Err(ServerError::NoAnswer)
+        })
+    }
+
+    async fn send_until_answered(
+        &self,
         seen: &Seen,
         server: u32,
         operation: &Operation<'_>,
-        version: Version,
     ) -> Result<Verdict, ServerError> {
-        let node = &self.nodes[server as usize];
-        let client = node.client().await?;
-        let head = Replicate { fingerprint: self.cluster.fingerprint(), epoch: seen.epoch, version };
+        let node = &self.inner.nodes[server as usize];
+        let patience = self.inner.config.failover_after;
+        let client = node.client_for_write(patience).await?;
+        let head =
+            Replicate { fingerprint: self.inner.cluster.fingerprint(), epoch: seen.epoch, version: self.version };
         let verdict = client.replicate(&head, operation).await;
         match &verdict {
             Ok(_) => node.answered(),
-            Err(error) => node.failed(error),
+            Err(error) => node.failed(&client, error),
         }
         // The next server of this name is asked at once: nothing was sent to this one, or making the write twice does no
         // harm.
@@ -269,7 +340,7 @@ impl<T: Transport + 'static> Inner<T> {
             _ => false,
         };
         if is_again {
-            return Ok(node.client().await?.replicate(&head, operation).await?);
+            return Ok(node.client_for_write(patience).await?.replicate(&head, operation).await?);
         }
         Ok(verdict?)
     }
@@ -287,6 +358,10 @@ fn verdict_missed(verdict: Result<Verdict, ServerError>, round: &mut Round) -> O
         Ok(Verdict::NotSafe) => {
             round.is_outdated = true;
             ServerError::NotSafe
+        }
+        Ok(Verdict::Forgotten { floor }) => {
+            round.meets(floor);
+            ServerError::Forgotten
         }
         Ok(Verdict::OtherMap { .. }) => ServerError::OtherMap,
         Ok(Verdict::Closed) => ServerError::Closed,

@@ -2,7 +2,7 @@
 //!
 //! Commands whose effect on several replicas is well defined are forwarded: `get gets set add replace cas delete`.
 //! Others are answered with an error that says so. The commands of a connection take effect in order, one at a time;
-//! keys of one `get` are one multiget.
+//! keys of one `get` are one multiget, unless their values are large.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -10,10 +10,10 @@ use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
 use std::task::ready;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use dunlin_net::Transport;
-use dunlin_store::{Condition, Put, Refused, UnixSeconds, VALUE_BYTES_MAX};
+use dunlin_store::{Condition, Put, Refused, VALUE_BYTES_MAX};
 use futures::stream::StreamExt as _;
 
 use super::execute::expiry;
@@ -24,9 +24,16 @@ use super::socket::{Socket, Stream};
 use crate::KvCluster;
 use crate::client::Value;
 use crate::cluster::{ClusterError, Written};
+use crate::server::clock::moment;
 
-/// Keys of one retrieval that are read at once. A retrieval of more is several multigets, one after the other.
+/// Keys of one retrieval that are read at once, at most. A retrieval of more is several multigets, one after the other.
 pub const KEYS_AT_ONCE: usize = 1024;
+/// As many as the first retrieval of a connection reads at once: how long its values are is not known yet.
+const KEYS_AT_FIRST: usize = 16;
+/// Bytes of values that one multiget is meant to return: the number of its keys follows the values before.
+const BYTES_AT_ONCE: usize = 1 << 20;
+/// Bytes of values that wait for the clients of all connections to read them. Above that, nothing is retrieved.
+const HELD_BYTES_MAX: usize = 1 << 30;
 /// Keys of a `gets` that are read at once.
 const READS_AT_ONCE: usize = 16;
 /// Bytes of an error's text in an answer: a memcached client reads one line.
@@ -39,6 +46,8 @@ pub struct Forwarder<T: Transport> {
     idle_max: Option<Duration>,
     begun: Instant,
     counts: Counts,
+    /// Bytes of values that wait to be written.
+    held: Rc<Cell<usize>>,
 }
 
 /// What `stats` tells.
@@ -52,6 +61,7 @@ struct Counts {
     deletes: Cell<u64>,
     partial: Cell<u64>,
     failed: Cell<u64>,
+    refused: Cell<u64>,
 }
 
 fn add(count: &Cell<u64>, more: u64) {
@@ -71,15 +81,35 @@ enum Next {
 /// A part of the answer to a retrieval.
 #[derive(Debug)]
 enum Piece {
-    Value { key: Vec<u8>, cas: Option<u64>, value: Value },
+    Value { key: Vec<u8>, cas: Option<u64>, value: Value, _held: Held },
     Text(Vec<u8>),
+}
+
+/// Bytes of a value that waits to be written, counted until it is dropped.
+#[derive(Debug)]
+struct Held {
+    all: Rc<Cell<usize>>,
+    bytes: usize,
+}
+
+impl Held {
+    fn new(all: &Rc<Cell<usize>>, bytes: usize) -> Held {
+        all.set(all.get() + bytes);
+        Held { all: all.clone(), bytes }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.all.set(self.all.get() - self.bytes);
+    }
 }
 
 impl Piece {
     fn write(&self, out: &mut Vec<u8>) {
         match self {
             Piece::Text(text) => out.extend_from_slice(text),
-            Piece::Value { key, cas, value } => {
+            Piece::Value { key, cas, value, .. } => {
                 out.extend_from_slice(b"VALUE ");
                 out.extend_from_slice(key);
                 out.push(b' ');
@@ -99,7 +129,7 @@ impl Piece {
 }
 
 /// The protocol of one connection: what it has read, and its answers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Talk {
     input: Vec<u8>,
     /// Bytes of the input that are done.
@@ -116,12 +146,37 @@ struct Talk {
     found: VecDeque<Piece>,
     /// A retrieval has failed: its further keys are not read.
     has_failed: bool,
+    /// Keys that are read at once.
+    at_once: usize,
+}
+
+impl Talk {
+    fn new() -> Talk {
+        Talk {
+            input: Vec::new(),
+            used: 0,
+            mode: Mode::default(),
+            scanned: 0,
+            wanted: 0,
+            output: Vec::new(),
+            keys: Vec::new(),
+            found: VecDeque::new(),
+            has_failed: false,
+            at_once: KEYS_AT_FIRST,
+        }
+    }
+}
+
+/// Returns how many keys to read at once after so many had so many bytes.
+fn keys_at_once(at_once: usize, keys: usize, bytes: usize) -> usize {
+    let fitting = keys * BYTES_AT_ONCE / bytes.max(1);
+    fitting.clamp(1, (at_once * 2).min(KEYS_AT_ONCE))
 }
 
 impl<T: Transport + 'static> Forwarder<T> {
     /// Serves from this cluster, and closes connections that send nothing for `idle_max`.
     pub fn new(cluster: KvCluster<T>, idle_max: Option<Duration>) -> Rc<Forwarder<T>> {
-        Rc::new(Forwarder { cluster, idle_max, begun: Instant::now(), counts: Counts::default() })
+        Rc::new(Forwarder { cluster, idle_max, begun: Instant::now(), counts: Counts::default(), held: Rc::default() })
     }
 
     /// Serves a connection until its client closes it, or breaks the protocol. Needs tokio's runtime.
@@ -141,11 +196,11 @@ impl<T: Transport + 'static> Forwarder<T> {
     }
 
     async fn talk(&self, stream: &mut Stream) -> io::Result<()> {
-        let mut talk = Talk::default();
+        let mut talk = Talk::new();
         loop {
             let next = self.advance(&mut talk).await;
             if next != Next::More || talk.output.len() > OUTPUT_BYTES_MAX {
-                write_all(stream, &mut talk.output).await?;
+                write_all(stream, &mut talk.output, self.idle_max).await?;
             }
             match next {
                 Next::More => {}
@@ -176,7 +231,7 @@ impl<T: Transport + 'static> Forwarder<T> {
         if talk.input.len() - talk.used < talk.wanted.max(1) {
             return Next::Read;
         }
-        let Talk { input, used, mode, scanned, wanted, output, keys, found, has_failed } = talk;
+        let Talk { input, used, mode, scanned, wanted, output, keys, found, has_failed, at_once } = talk;
         let start = *used;
         match step(*mode, &input[start..], *scanned, VALUE_BYTES_MAX) {
             Step::Unit(unit, taken, after) => {
@@ -188,10 +243,12 @@ impl<T: Transport + 'static> Forwarder<T> {
                 match unit {
                     Unit::Get { key, get, is_last } if get.touch.is_none() => {
                         keys.push(key.to_vec());
-                        if keys.len() == KEYS_AT_ONCE || is_last {
+                        if keys.len() >= *at_once || is_last {
                             let keys = std::mem::take(keys);
+                            let count = keys.len();
                             if !*has_failed {
                                 *has_failed = !self.retrieve(keys, get.with_cas, found).await;
+                                *at_once = keys_at_once(*at_once, count, value_bytes(found));
                             }
                         }
                         // After an error, nothing may follow.
@@ -224,7 +281,7 @@ impl<T: Transport + 'static> Forwarder<T> {
         match unit {
             Unit::Get { is_last, .. } => {
                 if *is_last {
-                    refuse("gat", false, out);
+                    self.refuse("gat", false, out);
                 }
             }
             Unit::Store(unit) => self.store(unit, out).await,
@@ -237,13 +294,13 @@ impl<T: Transport + 'static> Forwarder<T> {
                 };
                 say(&said, *is_quiet, out);
             }
-            Unit::Touch { is_quiet, .. } => refuse("touch", *is_quiet, out),
-            Unit::Count { is_quiet, .. } => refuse("incr and decr", *is_quiet, out),
-            Unit::Meta(_) => refuse("a meta command", false, out),
+            Unit::Touch { is_quiet, .. } => self.refuse("touch", *is_quiet, out),
+            Unit::Count { is_quiet, .. } => self.refuse("incr and decr", *is_quiet, out),
+            Unit::Meta(_) => self.refuse("a meta command", false, out),
             Unit::Say(said) => out.extend_from_slice(said),
-            Unit::Ask(Ask::Flush { is_quiet, .. }) => refuse("flush_all", *is_quiet, out),
+            Unit::Ask(Ask::Flush { is_quiet, .. }) => self.refuse("flush_all", *is_quiet, out),
             Unit::Ask(Ask::Stats(StatsKind::General)) => self.stats(out),
-            Unit::Ask(Ask::Stats(_)) => refuse("stats with a word", false, out),
+            Unit::Ask(Ask::Stats(_)) => self.refuse("stats with a word", false, out),
             Unit::Quit => {}
         }
     }
@@ -251,13 +308,18 @@ impl<T: Transport + 'static> Forwarder<T> {
     /// Reads keys and appends the values that are found. Returns false after an error, which ends the answer.
     async fn retrieve(&self, keys: Vec<Vec<u8>>, with_cas: bool, found: &mut VecDeque<Piece>) -> bool {
         add(&self.counts.gets, keys.len() as u64);
+        if self.held.get() > HELD_BYTES_MAX {
+            add(&self.counts.failed, 1);
+            found.push_back(Piece::Text(b"SERVER_ERROR out of memory writing get response\r\n".to_vec()));
+            return false;
+        }
         let before = found.len();
         let done = if with_cas {
             self.read_with_cas(keys, found).await
         } else {
             self.cluster.multi_get(&keys).await.map(|values| {
                 for (key, value) in keys.into_iter().zip(values) {
-                    found.extend(value.map(|value| Piece::Value { key, cas: None, value }));
+                    found.extend(value.map(|value| self.piece(key, None, value)));
                 }
             })
         };
@@ -270,10 +332,15 @@ impl<T: Transport + 'static> Forwarder<T> {
         done.is_ok()
     }
 
+    fn piece(&self, key: Vec<u8>, cas: Option<u64>, value: Value) -> Piece {
+        let held = Held::new(&self.held, value.len());
+        Piece::Value { key, cas, value, _held: held }
+    }
+
     async fn read_with_cas(&self, keys: Vec<Vec<u8>>, found: &mut VecDeque<Piece>) -> Result<(), ClusterError> {
         let read = |key: Vec<u8>| async move {
             let read = self.cluster.read(&key).await;
-            read.map(|read| read.map(|(facts, value)| Piece::Value { key, cas: Some(facts.cas), value }))
+            read.map(|read| read.map(|(facts, value)| self.piece(key, Some(facts.cas), value)))
         };
         let mut reads = futures::stream::iter(keys).map(read).buffered(READS_AT_ONCE);
         while let Some(read) = reads.next().await {
@@ -288,12 +355,13 @@ impl<T: Transport + 'static> Forwarder<T> {
             Verb::Add => Condition::Absent,
             Verb::Replace => Condition::Present,
             Verb::Cas(token) => Condition::Unchanged(token),
-            Verb::Append | Verb::Prepend => return refuse("append and prepend", unit.is_quiet, out),
+            Verb::Append | Verb::Prepend => return self.refuse("append and prepend", unit.is_quiet, out),
         };
         add(&self.counts.sets, 1);
         let done = match unit.value {
             Some(value) => {
-                let put = Put { flags: unit.flags, expires: expiry(unit.exptime, now()), condition, ..Put::default() };
+                let put =
+                    Put { flags: unit.flags, expires: expiry(unit.exptime, moment().now), condition, ..Put::default() };
                 self.cluster.put(unit.key, value, put).await
             }
             None => Err(ClusterError::Refused(Refused::TooLarge { len: VALUE_BYTES_MAX + 1, max: VALUE_BYTES_MAX })),
@@ -323,6 +391,12 @@ impl<T: Transport + 'static> Forwarder<T> {
         say(&said, unit.is_quiet, out);
     }
 
+    /// Says that a command is not forwarded.
+    fn refuse(&self, what: &str, is_quiet: bool, out: &mut Vec<u8>) {
+        add(&self.counts.refused, 1);
+        say(&format!("SERVER_ERROR {what} is not forwarded to a cluster: replicas could differ"), is_quiet, out);
+    }
+
     /// Returns the line that reports an error.
     fn failure(&self, error: &ClusterError) -> String {
         if let ClusterError::Key(_) = error {
@@ -342,7 +416,7 @@ impl<T: Transport + 'static> Forwarder<T> {
         let lines = [
             ("pid", u64::from(std::process::id())),
             ("uptime", self.begun.elapsed().as_secs()),
-            ("time", u64::from(now())),
+            ("time", u64::from(moment().to_wall(moment().now))),
             ("curr_connections", counts.connections.get()),
             ("total_connections", counts.connections_ever.get()),
             ("cmd_get", counts.gets.get()),
@@ -352,6 +426,7 @@ impl<T: Transport + 'static> Forwarder<T> {
             ("cmd_delete", counts.deletes.get()),
             ("forward_partial", counts.partial.get()),
             ("forward_failed", counts.failed.get()),
+            ("forward_refused", counts.refused.get()),
             ("servers", self.cluster.cluster().servers().len() as u64),
             ("replicas", self.cluster.cluster().replicas() as u64),
         ];
@@ -362,10 +437,13 @@ impl<T: Transport + 'static> Forwarder<T> {
     }
 }
 
-/// Seconds since 1970.
-fn now() -> UnixSeconds {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-    since.try_into().unwrap_or(UnixSeconds::MAX)
+/// Returns the bytes of the values among these pieces.
+fn value_bytes(found: &VecDeque<Piece>) -> usize {
+    let bytes = |piece: &Piece| match piece {
+        Piece::Value { value, .. } => value.len(),
+        Piece::Text(_) => 0,
+    };
+    found.iter().map(bytes).sum()
 }
 
 fn say(said: &str, is_quiet: bool, out: &mut Vec<u8>) {
@@ -373,11 +451,6 @@ fn say(said: &str, is_quiet: bool, out: &mut Vec<u8>) {
         out.extend_from_slice(said.as_bytes());
         out.extend_from_slice(b"\r\n");
     }
-}
-
-/// Says that a command is not forwarded.
-fn refuse(what: &str, is_quiet: bool, out: &mut Vec<u8>) {
-    say(&format!("SERVER_ERROR {what} is not forwarded to a cluster: replicas could differ"), is_quiet, out);
 }
 
 /// Reads what there is, after the input that is not done.
@@ -401,14 +474,19 @@ async fn read_some(stream: &mut Stream, talk: &mut Talk) -> io::Result<usize> {
     len
 }
 
-async fn write_all(stream: &mut Stream, output: &mut Vec<u8>) -> io::Result<()> {
+/// Writes all of it. The client must read on within `idle_max` each time.
+async fn write_all(stream: &mut Stream, output: &mut Vec<u8>, idle_max: Option<Duration>) -> io::Result<()> {
     let mut written = 0;
     while written < output.len() {
         match stream.try_write(&output[written..]) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(len) => written += len,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                poll_fn(|context| stream.poll_write_ready(context)).await?;
+                let ready = poll_fn(|context| stream.poll_write_ready(context));
+                match idle_max {
+                    Some(idle) => tokio::time::timeout(idle, ready).await??,
+                    None => ready.await?,
+                };
             }
             Err(error) => return Err(error),
         }

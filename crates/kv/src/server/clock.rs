@@ -59,7 +59,7 @@ impl Reading {
 }
 
 /// Returns the time, and how far the wall clock is ahead of it.
-pub(super) fn moment() -> Moment {
+pub(crate) fn moment() -> Moment {
     static BEGAN: OnceLock<Reading> = OnceLock::new();
     let reading = Reading::now();
     reading.since(*BEGAN.get_or_init(|| reading))

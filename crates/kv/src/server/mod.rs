@@ -10,7 +10,7 @@
 //! | `saving` | snapshots |
 //! | `partitions` | what a core stores its items in |
 
-mod clock;
+pub(crate) mod clock;
 mod config;
 mod core;
 mod cores;
@@ -63,6 +63,7 @@ use saving::Saving;
 pub struct Server<P: Sweep + 'static = Partition> {
     cores: dunlin_serve::Server<Cores<P>>,
     identity: Identity,
+    incarnation: u64,
     begun: Instant,
     metrics: Option<Port>,
 }
@@ -145,7 +146,12 @@ impl<P: Sweep + 'static> Server<P> {
         };
         let begun = Instant::now();
         let cores = dunlin_serve::Server::start(Arc::new(cores), serving)?;
-        Ok(Server { cores, identity, begun, metrics: None })
+        Ok(Server { cores, identity, incarnation, begun, metrics: None })
+    }
+
+    /// Returns what tells this process from others at the same addresses, as in its map.
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation
     }
 
     /// Returns core 0's addresses for Dunlin clients, with the ports that the system chose.

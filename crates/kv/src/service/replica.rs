@@ -4,9 +4,13 @@
 //!
 //! - **The higher version wins.** A write whose version is not above the item's changes nothing, so writes of one key
 //!   may come in any order, and more than once. The version is the item's CAS token.
+//! - **A deletion counts for a while after it was made** ([`Deleted`]), so that a write and a deletion of one key may
+//!   come in any order, too. A write that leaves no item, or one that expires soon, counts as a deletion.
 //! - **While a core is filled, it keeps in mind the versions of all keys that were written or deleted since.** An item
 //!   of another replica is stored only if its version is above that, and above the item's. So a refilled value never
 //!   replaces a later one, and never brings back what was deleted.
+//! - **What a core held before it is filled is dropped when a source has answered,** and is never read. If there is no
+//!   source, an operator can still open the core with what it holds.
 //! - **A core is read only when it is open.** It closes by itself when its membership is not safe.
 
 use std::cell::{Cell, RefCell};
@@ -19,8 +23,9 @@ use std::sync::Arc;
 
 use dunlin_net::Transport;
 use dunlin_rpc::{Endpoint, RegisterError, Request};
-use dunlin_store::{Condition, Key, Put, Refused, Store, Visit};
+use dunlin_store::{Condition, Key, Moment, Put, Refused, Store, UnixSeconds, Visit};
 
+use super::deleted::{Deleted, KEPT_SECONDS};
 use super::scan::visit;
 use super::wall;
 use crate::cluster::partition_of;
@@ -33,6 +38,9 @@ use crate::wire::{
 
 /// Keys whose changes a core keeps in mind while it is filled, at most: about 100 MB. With more, the fill fails.
 pub const CHANGED_KEYS_MAX: usize = 4 << 20;
+
+/// Items of the time before a fill that one request drops, at least: further ones are of the same range.
+const DROPPED_AT_ONCE: usize = 256;
 
 /// How far a version may lie ahead of the server's clock: clocks of clients that are wrong by more would decide for
 /// years which write is the last one.
@@ -61,6 +69,9 @@ pub struct Replica {
     changed: RefCell<HashMap<u64, Version>>,
     /// More keys were changed than are kept in mind.
     has_lost_track: Cell<bool>,
+    /// The hash from which on items of the time before the fill are to be dropped; `None` if all are.
+    drop_from: Cell<Option<u64>>,
+    deleted: RefCell<Deleted>,
     hasher: RandomState,
 }
 
@@ -76,6 +87,8 @@ impl Replica {
             fill: Cell::new(0),
             changed: RefCell::default(),
             has_lost_track: Cell::new(false),
+            drop_from: Cell::new(None),
+            deleted: RefCell::default(),
             hasher: RandomState::new(),
         }
     }
@@ -124,7 +137,7 @@ impl Replica {
     }
 
     /// Returns why a write is refused whatever it is; `None` if it may be made.
-    fn check(&self, head: &Replicate, moment: dunlin_store::Moment) -> Option<Verdict> {
+    fn check(&self, head: &Replicate, moment: Moment) -> Option<Verdict> {
         if head.fingerprint != self.fingerprint {
             return Some(Verdict::OtherMap { fingerprint: self.fingerprint });
         }
@@ -148,22 +161,23 @@ impl Replica {
     }
 
     /// Keeps in mind that a key was changed, while the core is filled.
-    fn note(&self, key: &[u8], version: Version) {
+    fn note(&self, key: u64, version: Version) {
         if self.state.get() != ReplicaState::Filling {
             return;
         }
         let mut changed = self.changed.borrow_mut();
         let is_full = changed.len() >= CHANGED_KEYS_MAX;
-        match changed.entry(self.hasher.hash_one(key)) {
+        match changed.entry(key) {
             Entry::Occupied(mut noted) => _ = noted.insert(version.max(*noted.get())),
             Entry::Vacant(_) if is_full => self.has_lost_track.set(true),
             Entry::Vacant(place) => _ = place.insert(version),
         }
     }
 
-    /// Returns the version of the last change of a key since the fill began; 0 if there was none.
-    fn noted(&self, key: &[u8]) -> Version {
-        self.changed.borrow().get(&self.hasher.hash_one(key)).copied().unwrap_or(0)
+    /// Returns the highest version of the changes of a key that are kept in mind; 0 if there is none.
+    fn noted(&self, key: u64) -> Version {
+        let changed = self.changed.borrow().get(&key).copied().unwrap_or(0);
+        changed.max(self.deleted.borrow().version(key))
     }
 
     fn forget_changes(&self) {
@@ -171,16 +185,23 @@ impl Replica {
         self.has_lost_track.set(false);
     }
 
-    fn turn(&self, turn: Turn, store: &mut impl Store) -> Status {
+    fn turn(&self, turn: Turn, store: &mut (impl Store + Visit)) -> Status {
         match turn {
             Turn::Begin { fill } => {
-                store.flush();
                 self.forget_changes();
                 self.fill.set(fill);
+                self.drop_from.set(Some(0));
                 self.state.set(ReplicaState::Filling);
             }
+            Turn::Drop { fill } => {
+                if !self.is_filled_by(fill) {
+                    return Status::Changed;
+                }
+                return self.drop_some(store);
+            }
+            Turn::Complete { fill } if self.state.get() == ReplicaState::Open && self.fill.get() == fill => {}
             Turn::Complete { fill } => {
-                if self.state.get() != ReplicaState::Filling || self.fill.get() != fill {
+                if !self.is_filled_by(fill) || self.drop_from.get().is_some() {
                     return Status::Changed;
                 }
                 if self.has_lost_track.get() {
@@ -188,13 +209,38 @@ impl Replica {
                 }
                 self.open();
             }
-            Turn::Open => self.open(),
-            Turn::Close => {
-                self.state.set(ReplicaState::Closed);
-                self.forget_changes();
+            Turn::Open => {
+                // Nobody else opens it.
+                self.fill.set(0);
+                self.open();
             }
         }
         Status::Done
+    }
+
+    fn is_filled_by(&self, fill: u64) -> bool {
+        self.state.get() == ReplicaState::Filling && self.fill.get() == fill
+    }
+
+    /// Drops some of the items that were there before the fill.
+    fn drop_some(&self, store: &mut (impl Store + Visit)) -> Status {
+        let Some(from) = self.drop_from.get() else { return Status::Done };
+        let mut dropped = Vec::new();
+        let changed = self.changed.borrow();
+        let next = visit(store, from, Moment::default(), |key, _| {
+            if !changed.contains_key(&self.hasher.hash_one(key)) {
+                dropped.push(key.to_vec());
+            }
+            dropped.len() >= DROPPED_AT_ONCE
+        });
+        for key in &dropped {
+            if let Ok(key) = store.key(key) {
+                // It is there: it was just visited.
+                let _ = store.delete(&key, None);
+            }
+        }
+        self.drop_from.set(next);
+        if next.is_some() { Status::Later } else { Status::Done }
     }
 
     fn open(&self) {
@@ -257,8 +303,10 @@ fn replicate<S: Store>(shard: &Shard<S>, replica: &Replica, request: &[u8]) -> V
         shard.count_stray(true);
         return Verdict::NotOwned;
     }
+    let now = shard.now();
+    let hash = replica.hasher.hash_one(key.bytes());
     let present = store.peek(&key).map(|item| item.cas);
-    let newest = present.unwrap_or(0).max(replica.noted(key.bytes()));
+    let newest = present.unwrap_or(0).max(replica.noted(hash));
     if newest >= head.version {
         return Verdict::Newer { version: newest };
     }
@@ -266,6 +314,10 @@ fn replicate<S: Store>(shard: &Shard<S>, replica: &Replica, request: &[u8]) -> V
         Operation::Put { value, put, .. } => {
             if put.condition != Condition::Always && replica.state.get() != ReplicaState::Open {
                 return Verdict::Closed;
+            }
+            let floor = replica.deleted.borrow().floor(now);
+            if present.is_none() && floor >= head.version {
+                return Verdict::Forgotten { floor };
             }
             let expires = wall::in_partition_time(put.expires, shard.moment());
             let put = Put { expires, cas: Some(head.version), ..put };
@@ -283,8 +335,13 @@ fn replicate<S: Store>(shard: &Shard<S>, replica: &Replica, request: &[u8]) -> V
     shard.metrics.borrow_mut().count(kind, Outcome::of(&done));
     match done {
         Ok(()) => {
-            replica.note(key.bytes(), head.version);
-            Verdict::Done { had_item: present.is_some() }
+            replica.note(hash, head.version);
+            let is_soon = |at: UnixSeconds| at <= now.saturating_add(KEPT_SECONDS);
+            if store.peek(&key).is_none_or(|item| item.expires.is_some_and(is_soon)) {
+                replica.deleted.borrow_mut().note(hash, head.version, now);
+            }
+            // What is there while it is filled may be from before.
+            Verdict::Done { had_item: present.is_some() && replica.state.get() == ReplicaState::Open }
         }
         Err(refused) => Verdict::Refused(refused),
     }
@@ -293,7 +350,7 @@ fn replicate<S: Store>(shard: &Shard<S>, replica: &Replica, request: &[u8]) -> V
 /// Stores items of another replica, unless they were changed here since the fill began.
 fn fill<S: Store>(shard: &Shard<S>, replica: &Replica, request: &[u8]) -> Status {
     let Some((number, items)) = parse_fill(request) else { return Status::Malformed };
-    if replica.state.get() != ReplicaState::Filling || replica.fill.get() != number {
+    if !replica.is_filled_by(number) || replica.drop_from.get().is_some() {
         return Status::Changed;
     }
     let store = &mut *shard.store.borrow_mut();
@@ -321,7 +378,7 @@ fn store_older<S: Store>(
 ) -> Result<(), Refused> {
     let present = store.peek(key).map_or(0, |item| item.cas);
     let Some(value) = item.value else { return Ok(()) };
-    if present.max(replica.noted(key.bytes())) >= item.version {
+    if present.max(replica.noted(replica.hasher.hash_one(key.bytes()))) >= item.version {
         return Ok(());
     }
     let expires = wall::in_partition_time(item.expires, shard.moment());

@@ -138,6 +138,12 @@ pub enum Verdict {
         /// The version.
         version: Version,
     },
+    /// There is no item, and deletions up to this version, which is not lower than that of the write, may have been
+    /// forgotten before their time.
+    Forgotten {
+        /// The version.
+        floor: Version,
+    },
     /// The server divides the keys in another way.
     OtherMap {
         /// Its fingerprint.
@@ -187,6 +193,7 @@ impl Verdict {
             Verdict::NotOwned => (7, 0),
             Verdict::Malformed => (8, 0),
             Verdict::Unsupported => (9, 0),
+            Verdict::Forgotten { floor } => (10, floor),
             Verdict::Refused(Refused::NotFound) => (REFUSED + Status::NotFound as u8, 0),
             Verdict::Refused(Refused::Exists) => (REFUSED + Status::Exists as u8, 0),
             Verdict::Refused(Refused::Changed) => (REFUSED + Status::Changed as u8, 0),
@@ -217,6 +224,7 @@ impl Verdict {
             7 => Verdict::NotOwned,
             8 => Verdict::Malformed,
             9 => Verdict::Unsupported,
+            10 => Verdict::Forgotten { floor: number },
             _ => Verdict::Refused(match Status::of(&[kind.checked_sub(REFUSED)?])? {
                 Status::NotFound => Refused::NotFound,
                 Status::Exists => Refused::Exists,
@@ -235,9 +243,14 @@ impl Verdict {
 /// What a core is to do. The response is a status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
-    /// Drop all items and begin to be filled; writes are taken from now on.
+    /// Begin to be filled: writes are taken from now on, and no reads. What is there is kept, and is not read.
     Begin {
         /// The number of this fill.
+        fill: u64,
+    },
+    /// Drop some of what was there before the fill began; LATER if there is more. Each source has answered by now.
+    Drop {
+        /// The number of the fill.
         fill: u64,
     },
     /// The fill is complete: open. CHANGED if another fill has begun since; FULL if more keys were changed than a core
@@ -248,8 +261,6 @@ pub enum Turn {
     },
     /// Open with what it holds.
     Open,
-    /// Take neither reads nor writes.
-    Close,
 }
 
 impl Turn {
@@ -259,7 +270,7 @@ impl Turn {
             Turn::Begin { fill } => (0, fill),
             Turn::Complete { fill } => (1, fill),
             Turn::Open => (2, 0),
-            Turn::Close => (3, 0),
+            Turn::Drop { fill } => (3, fill),
         };
         let mut bytes = [0; 9];
         Writer(&mut bytes).u8(kind).u64(fill);
@@ -275,7 +286,7 @@ impl Turn {
             0 => Turn::Begin { fill },
             1 => Turn::Complete { fill },
             2 => Turn::Open,
-            3 => Turn::Close,
+            3 => Turn::Drop { fill },
             _ => return None,
         })
     }
@@ -470,7 +481,7 @@ mod tests {
         let mut bytes = [0; Replicate::BYTES + 2];
         head.encode(&mut bytes);
         assert_eq!(Replicate::parse(&bytes), Some((head, &[0, 0][..])));
-        for turn in [Turn::Begin { fill: 5 }, Turn::Complete { fill: u64::MAX }, Turn::Open, Turn::Close] {
+        for turn in [Turn::Begin { fill: 5 }, Turn::Complete { fill: u64::MAX }, Turn::Drop { fill: 6 }, Turn::Open] {
             assert_eq!(Turn::parse(&turn.encode()), Some(turn));
         }
         assert_eq!([Turn::parse(&[9; 9]), Turn::parse(&[0; 8]), Turn::parse(&[0; 10])], [None; 3]);
@@ -482,6 +493,7 @@ mod tests {
             Verdict::Done { had_item: true },
             Verdict::Done { had_item: false },
             Verdict::Newer { version: 1 << 60 },
+            Verdict::Forgotten { floor: 1 << 59 },
             Verdict::OtherMap { fingerprint: 4 },
             Verdict::OtherEpoch { epoch: 5 },
             Verdict::NotSafe,

@@ -83,6 +83,58 @@ fn a_server_that_was_restarted_is_not_read_until_it_is_filled() {
     }
 }
 
+/// One loss, however many operations fail with it, is one failure. Writes do not wait for the end of the pause.
+#[test]
+fn a_server_that_returns_is_written_to_at_once() {
+    let mut world = World::new(2, 2, 1);
+    let client = world.connect(config());
+    world.run(client.set(b"k", b"v")).unwrap().everywhere().unwrap();
+    world.stop(1);
+    let keys: Vec<[u8; 1]> = (0..8).map(|key| [key]).collect();
+    let written = world.run(futures::future::join_all(keys.iter().map(|key| client.set(key, b"w"))));
+    assert!(written.iter().all(|written| written.as_ref().unwrap().missed.len() == 1));
+    world.start(1, ReplicaState::Open);
+    let written = world.run(client.set(b"k", b"x")).unwrap();
+    written.everywhere().unwrap();
+    assert_eq!(world.holders(b"k"), [0, 1]);
+}
+
+/// As one part of a multiget would.
+#[test]
+fn a_read_with_its_version_goes_to_another_replica_in_time() {
+    let mut world = World::new(2, 2, 1);
+    let mut config = config().choosing(Choice::RoundRobin);
+    config.failover_after = Duration::from_millis(5);
+    let client = world.connect(config);
+    let version = world.run(client.set(b"k", b"v")).unwrap().everywhere().unwrap().version;
+    for _ in 0..2 {
+        world.run(client.read(b"k")).unwrap();
+    }
+    world.hung[0] = true;
+    for _ in 0..4 {
+        let begun = world.client.now();
+        let (facts, value) = world.run(client.read(b"k")).unwrap().unwrap();
+        assert_eq!((facts.cas, &value[..]), (version, &b"v"[..]));
+        assert!(world.client.now() - begun < 8_000_000);
+    }
+}
+
+/// A server that hangs keeps the places of its requests until they count as slow, and no longer.
+#[test]
+fn a_large_multiget_goes_on_beside_a_server_that_hangs() {
+    let mut world = World::new(4, 2, 1);
+    let mut config = config().choosing(Choice::RoundRobin);
+    config.failover_after = Duration::from_millis(5);
+    config.in_flight_max = 2;
+    let client = world.connect(config);
+    let keys: Vec<[u8; 4]> = (0..20_000u32).map(u32::to_le_bytes).collect();
+    world.run(client.multi_get(&keys)).unwrap();
+    world.hung[0] = true;
+    let (values, trace) = world.run(client.multi_get_traced(&keys));
+    values.unwrap();
+    assert!(trace.total < Duration::from_millis(200), "{:?}", trace.total);
+}
+
 #[test]
 fn a_replica_that_never_answers_costs_one_wait() {
     let mut world = World::new(2, 2, 1);

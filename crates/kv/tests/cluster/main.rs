@@ -2,6 +2,8 @@
 
 mod epochs;
 mod failover;
+mod members;
 mod operations;
+mod ranks;
 mod refills;
 mod world;

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use dunlin_kv::KvCluster;
 use dunlin_kv::client::Outcome;
-use dunlin_kv::cluster::{ClusterError, Copies, ServerError};
+use dunlin_kv::cluster::{ClusterError, Copies, Description, ServerError, Written};
 use dunlin_kv::wire::ReplicaState;
+use dunlin_net::fault::Faults;
 use dunlin_store::{Condition, Moment, Put, Refused};
 
 use crate::world::{NOW, World, config};
@@ -159,7 +160,7 @@ fn plain_clients_read_and_do_not_write() {
 #[test]
 fn another_description_is_noticed() {
     let mut world = World::new(2, 2, 1);
-    let other = dunlin_kv::cluster::Description::new("test", world.cluster.servers().to_vec(), 2, 33).unwrap();
+    let other = dunlin_kv::cluster::Description::new("test", 1, world.cluster.servers().to_vec(), 2, 33).unwrap();
     let client = || KvCluster::new(&world.client, other.clone(), config());
     for error in [world.run(client().get(b"k")).unwrap_err(), world.run(client().set(b"k", b"v")).unwrap_err()] {
         let ClusterError::NoReplica { missed, .. } = &error else { panic!("{error}") };
@@ -179,10 +180,104 @@ fn another_description_is_noticed() {
     let (one, two) = (places[0].address.clone(), places[1].address.clone());
     (places[0].address, places[1].address) = (two, one);
     world.start(0, ReplicaState::Open);
-    let swapped = dunlin_kv::cluster::Description::new("test", places, 2, 32).unwrap();
+    let swapped = dunlin_kv::cluster::Description::new("test", 1, places, 2, 32).unwrap();
     let client = KvCluster::new(&world.client, swapped, config());
     let error = world.run(client.get(b"k")).unwrap_err();
     assert!(error.to_string().contains("the server there is s"), "{error}");
+}
+
+/// Of two clusters that were set up from one file, one was given the addresses of the other.
+#[test]
+fn clusters_of_one_name_do_not_mix() {
+    let world = World::new(2, 2, 1);
+    let client = world.connect(config());
+    world.run(client.set(b"k", b"of the first")).unwrap().everywhere().unwrap();
+    let second = Description::new("test", 2, world.cluster.servers().to_vec(), 2, 32).unwrap();
+    let other = KvCluster::new(&world.client, second, config());
+    let error = world.run(other.set(b"k", b"of the second")).unwrap_err();
+    let ClusterError::NoReplica { missed, .. } = &error else { panic!("{error}") };
+    assert!(missed.iter().all(|missed| matches!(missed.error, ServerError::OtherMap)), "{error}");
+    assert!(world.run(other.get(b"k")).is_err());
+    assert_eq!(world.run(client.get(b"k")).unwrap().as_deref(), Some(&b"of the first"[..]));
+}
+
+/// The packets of the two come in another order at each replica.
+#[test]
+fn writes_and_deletions_at_once_leave_replicas_equal() {
+    let faults = Faults {
+        delay: 0.7,
+        delay_min: Duration::from_micros(20),
+        delay_max: Duration::from_micros(400),
+        ..Faults::default()
+    };
+    let world = World::with_faults(3, 3, 1, 5, faults, Vec::new());
+    let ends = [world.another_end(), world.another_end()];
+    let clients: Vec<_> = ends
+        .iter()
+        .zip(1..)
+        .map(|(end, seed)| {
+            let mut config = config();
+            config.seed = Some(seed);
+            KvCluster::new(end, world.cluster.clone(), config)
+        })
+        .collect();
+    let expired = Put { expires: Some(1), ..Put::default() };
+    let absent = Put { condition: Condition::Absent, ..Put::default() };
+    let everywhere = |written: Result<Written, ClusterError>| written.unwrap().everywhere().unwrap();
+    world.servers.iter().flatten().for_each(|core| core.shard.set_now((NOW / 1_000_000) as u32));
+    for round in 0..150u32 {
+        let key = round.to_le_bytes();
+        let puts = async {
+            match round % 3 {
+                0 => _ = everywhere(clients[0].set(&key, b"v").await),
+                1 => _ = everywhere(clients[0].put(&key, b"v", expired).await),
+                // It is decided by one, and may be deleted at the others before.
+                _ => _ = clients[0].put(&key, b"v", absent).await,
+            }
+        };
+        let other = async {
+            match round % 3 {
+                1 => everywhere(clients[1].set(&key, b"w").await),
+                _ => everywhere(clients[1].delete(&key).await),
+            }
+        };
+        world.run(futures::future::join(puts, other));
+        let held: Vec<_> = (0..3).map(|server| world.held(server, &key)).collect();
+        assert!(held.iter().all(|other| *other == held[0]), "round {round}: {held:?}");
+    }
+}
+
+#[test]
+fn a_clock_that_is_ahead_counts_for_its_keys_only() {
+    let world = World::new(2, 2, 1);
+    let ahead = KvCluster::new(&world.another_end(), world.cluster.clone(), {
+        let mut config = config();
+        config.wall_micros = || NOW + 300_000_000;
+        config
+    });
+    let behind = world.connect(config());
+    world.run(ahead.delete(b"k")).unwrap().everywhere().unwrap();
+    let written = world.run(behind.set(b"k", b"v")).unwrap().everywhere().unwrap();
+    assert_eq!(world.holders(b"k"), [0, 1]);
+    assert!(written.version >> 12 > NOW + 300_000_000, "it is above the deletion");
+    let written = world.run(behind.set(b"other", b"v")).unwrap().everywhere().unwrap();
+    assert!(written.version >> 12 < NOW + 1000, "{}", written.version);
+}
+
+#[test]
+fn a_write_ends_at_its_deadline_and_says_what_is_not_known() {
+    let mut world = World::new(3, 3, 1);
+    let mut config = config();
+    config.deadline = Duration::from_millis(20);
+    let client = world.connect(config);
+    // No session yet: it would take 50 ms to find out that there is nobody.
+    world.hung[2] = true;
+    let begun = world.client.now();
+    let written = world.run(client.set(b"k", b"v")).unwrap();
+    assert!(world.client.now() - begun < 22_000_000, "{} ns", world.client.now() - begun);
+    assert_eq!(written.reached, 2);
+    assert!(matches!(&written.missed[..], [missed] if missed.server == "s2"), "{written:?}");
+    assert_eq!(written.missed[0].error.outcome(), Outcome::MaybeExecuted);
 }
 
 #[test]

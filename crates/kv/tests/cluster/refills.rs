@@ -9,6 +9,7 @@ use dunlin_kv::cluster::{ClusterError, ServerError};
 use dunlin_kv::wire::{ReplicaState, SCAN_VALUE_BYTES_MAX};
 use dunlin_net::fault::Faults;
 use dunlin_net::random::Random;
+use dunlin_store::Store;
 use futures::future::join;
 
 use crate::world::{NOW, World, config};
@@ -134,7 +135,7 @@ fn without_a_source_nothing_is_dropped_and_an_operator_decides() {
     world.start(1, ReplicaState::Closed);
     let error = world.run(client.refill("s0")).unwrap_err();
     let ClusterError::NoSource { missed, .. } = &error else { panic!("{error}") };
-    assert!(matches!(&missed[..], [missed] if matches!(missed.error, ServerError::Closed)), "{error}");
+    assert!(matches!(&missed[..], [missed] if matches!(missed.error, ServerError::NotOpen)), "{error}");
     assert!(matches!(world.run(client.get(b"k")).unwrap_err(), ClusterError::NoReplica { .. }));
     world.run(client.open("s1")).unwrap();
     assert_eq!(world.run(client.get(b"k")).unwrap(), None);
@@ -169,7 +170,58 @@ fn a_fill_that_was_overtaken_does_not_open_the_server() {
     assert_eq!(world.held(0, b"k"), None);
     world.run(client.refill("s0")).unwrap();
     assert_eq!(world.held(0, b"k").unwrap().0, b"v");
-    world.run(client.shut("s0")).unwrap();
-    let written = world.run(client.set(b"k", b"w")).unwrap();
-    assert_eq!(written.reached, 1);
+}
+
+/// Each looked for a source before the other began.
+#[test]
+fn two_servers_that_are_filled_at_once_do_not_both_drop_what_they_hold() {
+    let world = World::new(2, 2, 1);
+    let client = world.connect(config());
+    for key in 0..20u8 {
+        world.run(client.set(&[key], b"v")).unwrap().everywhere().unwrap();
+    }
+    let (one, two) = world.run(join(client.refill("s0"), client.refill("s1")));
+    assert!(one.is_err() || two.is_err(), "{one:?} {two:?}");
+    // An operator says which one has everything.
+    for server in ["s0", "s1"].into_iter().zip([one, two]).filter(|(_, done)| done.is_err()).map(|(name, _)| name) {
+        world.run(client.open(server)).unwrap();
+    }
+    for key in 0..20u8 {
+        assert_eq!(world.holders(&[key]), [0, 1], "{key}");
+        assert_eq!(world.run(client.get(&[key])).unwrap().as_deref(), Some(&b"v"[..]));
+    }
+}
+
+#[test]
+fn what_was_there_before_is_not_read_and_is_dropped_with_the_fill() {
+    let world = World::new(2, 2, 2);
+    let client = world.connect(config());
+    for key in 0..50u8 {
+        world.run(client.set(&[key], b"old")).unwrap().everywhere().unwrap();
+    }
+    let fill = world.run(client.begin_fill("s0")).unwrap();
+    assert!(world.held(0, &[1]).is_some(), "it is kept as long as there is no source");
+    let plain = dunlin_kv::KvClient::new(
+        &world.client,
+        &world.cluster.servers()[0].address,
+        dunlin_kv::client::ClientConfig::default(),
+    );
+    let error = world.run(plain.get(&[1])).unwrap_err();
+    assert!(matches!(error, dunlin_kv::client::KvError::Closed { .. }), "{error}");
+    world.run(client.set(&[1], b"new")).unwrap().everywhere().unwrap();
+    // The source has lost some since.
+    let source = &world.servers[1];
+    for core in source {
+        let store = &mut *core.shard.store.borrow_mut();
+        for key in 2..10u8 {
+            let key = [key];
+            let key = store.key(&key).unwrap();
+            let _ = store.delete(&key, None);
+        }
+    }
+    world.run(client.fill("s0", fill)).unwrap();
+    for key in 0..50u8 {
+        assert_eq!(world.held(0, &[key]), world.held(1, &[key]), "{key}");
+    }
+    assert_eq!(world.held(0, &[1]).unwrap().0, b"new");
 }

@@ -41,6 +41,8 @@ pub struct World {
     pub network: LoopbackNetwork,
     pub cluster: Description,
     pub servers: Vec<Vec<Core>>,
+    /// The incarnations of the servers.
+    of_servers: Vec<u64>,
     /// Servers whose endpoints are not turned: they are silent.
     pub hung: Vec<bool>,
     pub client: End,
@@ -66,7 +68,7 @@ pub fn config() -> ClusterConfig {
 pub fn describe(servers: u32, replicas: usize) -> Description {
     let place =
         |number: u32| ServerPlace { name: format!("s{number}"), address: Addr::Node(1 + number * NODES_PER_SERVER) };
-    Description::new("test", (0..servers).map(place).collect(), replicas, 32).unwrap()
+    Description::new("test", 1, (0..servers).map(place).collect(), replicas, 32).unwrap()
 }
 
 impl World {
@@ -90,6 +92,7 @@ impl World {
             network,
             cluster: describe(servers, replicas),
             servers: (0..servers).map(|_| Vec::new()).collect(),
+            of_servers: vec![0; servers as usize],
             hung: vec![false; servers as usize],
             client,
             seed,
@@ -116,6 +119,7 @@ impl World {
         self.hung[server as usize] = false;
         self.incarnations.set(self.incarnations.get() + 1);
         let incarnation = self.incarnations.get();
+        self.of_servers[server as usize] = incarnation;
         let routing = Routing::new([incarnation as u8; 16], self.cores).unwrap();
         let first = 1 + server * NODES_PER_SERVER;
         let nodes = first..first + u32::from(self.cores);
@@ -134,6 +138,11 @@ impl World {
             Core { endpoint, shard }
         };
         self.servers[server as usize] = nodes.zip(0..).map(core).collect();
+    }
+
+    /// Returns the incarnation of a server.
+    pub fn incarnation(&self, server: u32) -> u64 {
+        self.of_servers[server as usize]
     }
 
     /// Ends a server.

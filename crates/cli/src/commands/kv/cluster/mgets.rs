@@ -117,6 +117,8 @@ fn trace_json(trace: &MultigetTrace) -> serde_json::Value {
             "ready_us": micros(part.ready),
             "sent_us": micros(part.sent),
             "ended_us": part.ended.map(micros),
+            "queued_us": micros(part.queued),
+            "device_us": micros(part.device),
             "error": part.error,
         })
     };
@@ -126,7 +128,9 @@ fn trace_json(trace: &MultigetTrace) -> serde_json::Value {
 /// Columns of the drawing.
 const COLUMNS: u128 = 50;
 
-/// A line for each part: dots while it waits here, `=` while it is at its server.
+/// A line for each part: dots while it waits here; then `q` for the time in the queue of its server and `d` for that at
+/// the device there, and `=` for the rest, which is the network's and the server's. The answer tells how long it waited
+/// there, and not when: `q` and `d` come first.
 fn drawn(trace: &MultigetTrace) -> String {
     let total = trace.total.as_nanos().max(1);
     let column = |time: Duration| (time.as_nanos() * COLUMNS / total).min(COLUMNS) as usize;
@@ -143,7 +147,12 @@ fn drawn(trace: &MultigetTrace) -> String {
     for part in &trace.parts {
         let (ready, sent) = (column(part.ready), column(part.sent));
         let end = part.ended.map_or(COLUMNS as usize, column).max(sent + 1);
-        let bar = format!("{}{}{}", " ".repeat(ready), ".".repeat(sent - ready), "=".repeat(end - sent));
+        let queued = column(part.sent + part.queued).clamp(sent, end);
+        let device = column(part.sent + part.queued + part.device).clamp(queued, end);
+        let bar: String = [(" ", ready), (".", sent), ("q", queued), ("d", device), ("=", end)]
+            .iter()
+            .scan(0, |at, (mark, until)| Some(mark.repeat(until - std::mem::replace(at, *until))))
+            .collect();
         let outcome = match (&part.error, part.ended) {
             (Some(error), _) => format!("failed: {error}"),
             (None, Some(ended)) => micros(ended - part.sent.min(ended)),
@@ -185,6 +194,8 @@ mod tests {
             ready: Duration::from_micros(ready),
             sent: Duration::from_micros(sent),
             ended: ended.map(Duration::from_micros),
+            queued: Duration::ZERO,
+            device: Duration::ZERO,
             error: None,
         };
         let trace = MultigetTrace {
@@ -200,5 +211,10 @@ mod tests {
         assert!(lines[2].contains(&format!("{}{}", " ".repeat(30), "=".repeat(20))), "{text}");
         assert!(lines[2].ends_with("not waited for (another was slow)"), "{text}");
         assert_eq!(trace_json(&trace)["parts"][0]["ended_us"], json!(60.0));
+        let mut waited = part("a", 0, 20, Some(100), Why::First);
+        (waited.queued, waited.device) = (Duration::from_micros(20), Duration::from_micros(40));
+        let text = drawn(&MultigetTrace { total: Duration::from_micros(100), parts: vec![waited] });
+        let bar = [".".repeat(10), "q".repeat(10), "d".repeat(20), "=".repeat(10)].concat();
+        assert!(text.contains(&bar), "{text}");
     }
 }

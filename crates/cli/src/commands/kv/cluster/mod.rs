@@ -3,6 +3,7 @@
 mod deletes;
 mod gets;
 mod mgets;
+mod new_ids;
 mod opens;
 mod place;
 mod refills;
@@ -23,6 +24,7 @@ pub use place::{ClusterPlace, EntryArguments, connect};
 #[command(after_help = "\
 Examples. shop.toml:
   name = \"shop\"
+  id = \"3f0c7d9a51e84b26\"      drawn by dunlin kv cluster new-id
   replicas = 2
   [servers]
   a = \"udp://127.0.0.1:7711\"
@@ -55,6 +57,7 @@ enum Command {
     Del(deletes::Arguments),
     Refill(refills::Arguments),
     Open(opens::Arguments),
+    NewId(new_ids::Arguments),
 }
 
 impl Arguments {
@@ -75,5 +78,6 @@ pub fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
         Command::Del(arguments) => deletes::run(&arguments),
         Command::Refill(arguments) => refills::run(&arguments),
         Command::Open(arguments) => opens::run(&arguments),
+        Command::NewId(arguments) => new_ids::run(&arguments),
     }
 }

@@ -13,9 +13,9 @@ use crate::output;
 
 /// Fill a server from other replicas, then let it be read
 ///
-/// It drops what it holds, takes writes at once, and reads when all is copied. What is written or deleted meanwhile
-/// wins over what is copied. Only if each of its partitions has another replica that is open. With a cluster manager,
-/// servers do this by themselves.
+/// It takes writes at once, drops what it holds when each of its partitions has another replica that is open, and reads
+/// when all is copied. What is written or deleted meanwhile wins over what is copied. With a cluster manager, servers do
+/// this by themselves.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

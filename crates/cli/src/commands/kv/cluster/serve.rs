@@ -107,7 +107,7 @@ pub fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
         eprintln!("dunlin: {name} is empty and closed: fill it with dunlin kv cluster refill {name}");
     }
     if let Some(agent) = &mut agent {
-        agent.go();
+        agent.go(server.incarnation());
     }
     notify::ready();
     while !interrupt.is_set() && server.is_running() && agent.as_ref().is_none_or(Agent::is_running) {
@@ -174,7 +174,7 @@ fn ready_line(server: &Server, arguments: &Arguments, cluster: &Description, met
 /// The thread on which the server is a member, and is filled.
 struct Agent {
     cluster: Description,
-    go: Option<mpsc::Sender<()>>,
+    go: Option<mpsc::Sender<u64>>,
     stop: Option<oneshot::Sender<()>>,
     thread: JoinHandle<Result<()>>,
 }
@@ -197,10 +197,9 @@ impl Agent {
             };
             // The other end may be gone.
             let _ = described.send(Ok(connected.cluster.clone()));
-            if went.recv().is_err() {
-                return Ok(());
-            }
-            let attended = attend(&connected, &entry.entry, &name, member, is_new, &fence, stopped);
+            let Ok(incarnation) = went.recv() else { return Ok(()) };
+            let process = Process { name, incarnation, member, is_new };
+            let attended = attend(&connected, &entry.entry, &process, &fence, stopped);
             // Its server ends with it.
             interrupt.set();
             attended
@@ -210,10 +209,10 @@ impl Agent {
         Ok(Agent { cluster, go: Some(go), stop: Some(stop), thread })
     }
 
-    /// The server listens.
-    fn go(&mut self) {
+    /// The server with this incarnation listens.
+    fn go(&mut self, incarnation: u64) {
         // If the thread is gone, stopping says why.
-        self.go.take().map(|go| go.send(()));
+        self.go.take().map(|go| go.send(incarnation));
     }
 
     fn is_running(&self) -> bool {
@@ -228,13 +227,19 @@ impl Agent {
     }
 }
 
+/// The process that is to be a member.
+struct Process {
+    name: String,
+    incarnation: u64,
+    member: u64,
+    is_new: bool,
+}
+
 /// Is a member until it is stopped, then leaves.
 fn attend(
     connected: &Connected,
     path: &str,
-    name: &str,
-    member: u64,
-    is_new: bool,
+    process: &Process,
     fence: &MemberFence,
     stopped: oneshot::Receiver<()>,
 ) -> Result<()> {
@@ -242,7 +247,10 @@ fn attend(
     let mut config = ClusterConfig::default();
     config.deadline = PATIENCE;
     let cluster = connected.client(config);
-    let attendance = Attendance { coordinator: &**manager, cluster: &cluster, server: name, member, fence };
+    let Process { name, incarnation, member, is_new } = process;
+    let (incarnation, member, is_new) = (*incarnation, *member, *is_new);
+    let attendance =
+        Attendance { coordinator: &**manager, cluster: &cluster, server: name, incarnation, member, fence };
     connected.endpoint.block_on(async {
         if is_new {
             match attendance.found(path).await {
@@ -272,8 +280,7 @@ fn tell(name: &str, event: &MemberEvent) {
             let (items, bytes, sources) = (refilled.items, human_bytes(refilled.bytes), refilled.sources);
             eprintln!("dunlin: {name} is open: {items} items of {bytes} from {sources} servers");
         }
-        MemberEvent::TakenOver => eprintln!("dunlin: {name} was opened or closed by an operator"),
-        MemberEvent::Founded => eprintln!("dunlin: {name} is open, and empty: the cluster is new"),
+        MemberEvent::FoundOpen => eprintln!("dunlin: {name} is open: somebody has opened it"),
         MemberEvent::Lost(why) => eprintln!("dunlin: {name} is no member any more, and joins again: {why}"),
         _ => {}
     }

@@ -1,0 +1,293 @@
+//! Servers that are members of a cluster manager, which the test plays.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dunlin_coord::{
+    Changes, CoordError, Coordinator, Entry, Epochs, Health, Heartbeat, Holder, Lease, Leases, Listing, Member,
+    MemberId, Members, Membership, Revision, Scope, Transaction, View,
+};
+use dunlin_kv::KvCluster;
+use dunlin_kv::cluster::{
+    AttendError, Attendance, ClusterError, MemberDirectory, MemberEvent, MemberFence, ServerError,
+};
+use dunlin_kv::service::Fence;
+use dunlin_kv::wire::ReplicaState;
+use dunlin_net::fault::Faults;
+use futures::FutureExt as _;
+use futures::future::{Either, LocalBoxFuture, join_all, select};
+
+use crate::world::{Client, End, World, config};
+
+/// A cluster manager with whom each epoch is settled at once.
+struct Office {
+    end: End,
+    state: RefCell<Members>,
+}
+
+impl Office {
+    fn new(end: End) -> Rc<Office> {
+        Rc::new(Office { end, state: RefCell::new(Members { epoch: 1, revision: 1, members: Vec::new() }) })
+    }
+
+    /// Marks members as failed.
+    fn fail(&self, is_lost: impl Fn(MemberId) -> bool) {
+        let mut state = self.state.borrow_mut();
+        state.epoch += 1;
+        let epoch = state.epoch;
+        for member in state.members.iter_mut().filter(|member| is_lost(member.id)) {
+            (member.health, member.epoch) = (Health::Failed, epoch);
+        }
+    }
+}
+
+/// Operations that a member never calls.
+macro_rules! unused {
+    ($($name:ident($($argument:ty),*) -> $output:ty;)*) => {
+        $( async fn $name(&self, $(_: $argument),*) -> Result<$output, CoordError> {
+            unreachable!("a member does not ask for it")
+        } )*
+    };
+}
+
+impl Coordinator for Office {
+    async fn join(&self, id: MemberId, about: &[u8]) -> Result<Membership, CoordError> {
+        let mut state = self.state.borrow_mut();
+        if state.members.iter().any(|member| member.id == id && member.health == Health::Live) {
+            return Err(CoordError::Live { member: id });
+        }
+        state.members.retain(|member| member.id != id);
+        state.epoch += 1;
+        let epoch = state.epoch;
+        state.members.push(Member { id, incarnation: epoch, health: Health::Live, epoch, about: about.to_vec() });
+        Ok(Membership { member: id, incarnation: epoch, epoch, failure_timeout_ms: 5000, safe_until: u64::MAX })
+    }
+
+    async fn heartbeat(&self, of: &Membership) -> Result<Heartbeat, CoordError> {
+        let state = self.state.borrow();
+        let is_own = |member: &&Member| member.id == of.member && member.incarnation == of.incarnation;
+        match state.members.iter().find(is_own).is_some_and(|member| member.health == Health::Live) {
+            true => {
+                let (epoch, safe_until) = (state.epoch, u64::MAX);
+                Ok(Heartbeat { epoch, is_settled: true, failure_timeout_ms: 5000, safe_until })
+            }
+            false => Err(CoordError::NotLive { member: of.member, incarnation: of.incarnation }),
+        }
+    }
+
+    async fn leave(&self, of: &Membership) -> Result<(), CoordError> {
+        self.fail(|id| id == of.member);
+        Ok(())
+    }
+
+    async fn members(&self) -> Result<Members, CoordError> {
+        Ok(self.state.borrow().clone())
+    }
+
+    unused! {
+        forget(MemberId) -> ();
+        epochs(u64) -> Epochs;
+        cut_epochs(u64) -> ();
+        acquire(&Membership, &str, Duration) -> Lease;
+        renew(&mut Lease) -> ();
+        release(&Lease) -> ();
+        holder(&str) -> Option<Holder>;
+        leases(Option<&str>) -> Leases;
+        get(&str) -> Option<Entry>;
+        transact(&Transaction) -> Revision;
+        view(&str) -> View;
+        list(&str, Option<&str>) -> Listing;
+        changes(&Scope, Revision) -> Changes;
+    }
+
+    fn now(&self) -> u64 {
+        self.end.now()
+    }
+
+    async fn sleep_until(&self, time: u64) {
+        self.end.timers().sleep_until(time).await;
+    }
+}
+
+struct Managed {
+    world: World,
+    office: Rc<Office>,
+    fences: Vec<MemberFence>,
+    client: Client,
+}
+
+impl Managed {
+    /// Servers that have just started, and are no members.
+    fn new(servers: u32, replicas: usize) -> Managed {
+        let fences: Vec<MemberFence> = (0..servers).map(|_| MemberFence::new()).collect();
+        let of_cores = fences.iter().map(|fence| Some(Arc::new(fence.clone()) as Arc<dyn Fence>)).collect();
+        let mut world = World::with_faults(servers, replicas, 1, 3, Faults::default(), of_cores);
+        (0..servers).for_each(|server| world.start(server, ReplicaState::Closed));
+        let office = Office::new(world.client.clone());
+        let client = client(&world, &office, world.client.clone());
+        Managed { world, office, fences, client }
+    }
+
+    /// Is the agent of a server, as a member with this id.
+    fn attends<'a>(
+        &'a self,
+        server: u32,
+        member: MemberId,
+        is_founded: bool,
+        events: &'a RefCell<Vec<MemberEvent>>,
+    ) -> LocalBoxFuture<'a, AttendError> {
+        let cluster = client(&self.world, &self.office, self.world.another_end());
+        async move {
+            let name = format!("s{server}");
+            let attendance = Attendance {
+                coordinator: &*self.office,
+                cluster: &cluster,
+                server: &name,
+                incarnation: self.world.incarnation(server),
+                member,
+                fence: &self.fences[server as usize],
+            };
+            attendance.serve(is_founded, |event| events.borrow_mut().push(event)).await
+        }
+        .boxed_local()
+    }
+
+    /// Runs `work` while agents attend.
+    fn run<R>(&self, agents: Vec<LocalBoxFuture<'_, AttendError>>, work: impl Future<Output = R>) -> R {
+        let work = std::pin::pin!(work);
+        match self.world.run(select(join_all(agents), work)) {
+            Either::Left((ended, _)) => panic!("{ended:?}"),
+            Either::Right((done, _)) => done,
+        }
+    }
+
+    async fn sleep(&self, time: Duration) {
+        self.world.client.timers().sleep(time).await;
+    }
+
+    async fn until_open(&self, servers: &[&str]) {
+        for server in servers {
+            while !self.client.is_open(server).await.unwrap_or(false) {
+                self.sleep(Duration::from_millis(20)).await;
+            }
+        }
+    }
+}
+
+fn client(world: &World, office: &Rc<Office>, end: End) -> Client {
+    let directory = Rc::new(MemberDirectory::new(office.clone(), &world.cluster));
+    KvCluster::with_directory(&end, world.cluster.clone(), config(), directory)
+}
+
+const KEYS: u8 = 40;
+
+async fn write_all(client: &Client, value: &[u8]) {
+    for key in 0..KEYS {
+        client.set(&[key], value).await.unwrap().everywhere().unwrap();
+    }
+}
+
+async fn read_all(client: &Client, expected: &[u8]) {
+    for key in 0..KEYS {
+        assert_eq!(client.get(&[key]).await.unwrap().as_deref(), Some(expected), "{key}");
+    }
+}
+
+/// Both are started for the first time, one of them later: the other one holds acknowledged writes by then.
+#[test]
+fn a_server_that_is_started_for_the_first_time_gets_what_others_hold() {
+    let managed = Managed::new(3, 2);
+    let events: Vec<RefCell<Vec<MemberEvent>>> = (0..3).map(|_| RefCell::default()).collect();
+    let first = vec![managed.attends(0, 100, true, &events[0]), managed.attends(2, 102, true, &events[2])];
+    let later = async {
+        managed.until_open(&["s0", "s2"]).await;
+        write_all(&managed.client, b"v").await;
+        let last = managed.attends(1, 101, true, &events[1]);
+        let work = async {
+            managed.until_open(&["s1"]).await;
+            for key in 0..KEYS {
+                assert_eq!(managed.world.holders(&[key]), managed.world.replicas(&[key]), "{key}");
+            }
+            read_all(&managed.client, b"v").await;
+        };
+        match select(last, std::pin::pin!(work)).await {
+            Either::Left((ended, _)) => panic!("{ended}"),
+            Either::Right(_) => {}
+        }
+    };
+    managed.run(first, later);
+}
+
+/// Between the cluster manager and all servers, for so long that all are marked as failed.
+#[test]
+fn a_cut_of_all_servers_loses_nothing() {
+    let managed = Managed::new(2, 2);
+    let events: Vec<RefCell<Vec<MemberEvent>>> = (0..2).map(|_| RefCell::default()).collect();
+    let agents = vec![managed.attends(0, 100, true, &events[0]), managed.attends(1, 101, true, &events[1])];
+    let work = async {
+        managed.until_open(&["s0", "s1"]).await;
+        write_all(&managed.client, b"v").await;
+        managed.office.fail(|_| true);
+        managed.sleep(Duration::from_secs(5)).await;
+        for events in &events {
+            let events = events.borrow();
+            let last = events.last();
+            assert!(matches!(last, Some(MemberEvent::Waits(ClusterError::NoSource { .. }))), "{last:?}");
+        }
+        managed.client.get(&[0]).await.unwrap_err();
+        assert_eq!(managed.world.holders(&[0]), [0, 1]);
+        // An operator knows that nothing is missing.
+        managed.client.open("s1").await.unwrap();
+        managed.until_open(&["s0"]).await;
+        read_all(&managed.client, b"v").await;
+        write_all(&managed.client, b"w").await;
+    };
+    managed.run(agents, work);
+}
+
+#[test]
+fn a_member_whose_fill_an_operator_gave_up_fills_itself() {
+    let managed = Managed::new(2, 2);
+    let events: Vec<RefCell<Vec<MemberEvent>>> = (0..2).map(|_| RefCell::default()).collect();
+    let agents = vec![managed.attends(0, 100, true, &events[0]), managed.attends(1, 101, true, &events[1])];
+    let work = async {
+        managed.until_open(&["s0", "s1"]).await;
+        write_all(&managed.client, b"v").await;
+        managed.client.begin_fill("s0").await.unwrap();
+        assert!(!managed.client.is_open("s0").await.unwrap());
+        managed.until_open(&["s0"]).await;
+        read_all(&managed.client, b"v").await;
+    };
+    managed.run(agents, work);
+}
+
+#[test]
+fn one_process_at_a_time_is_a_server() {
+    let managed = Managed::new(2, 2);
+    let events: Vec<RefCell<Vec<MemberEvent>>> = (0..2).map(|_| RefCell::default()).collect();
+    let agents = vec![managed.attends(0, 100, true, &events[0])];
+    let work = async {
+        managed.until_open(&["s0"]).await;
+        let twice = managed.attends(0, 200, false, &events[1]).await;
+        assert!(matches!(twice, AttendError::Twice { member: 100, .. }), "{twice}");
+    };
+    managed.run(agents, work);
+    // Another process answers at the address of this one.
+    let events: RefCell<Vec<MemberEvent>> = RefCell::default();
+    let cluster = client(&managed.world, &managed.office, managed.world.another_end());
+    let attendance = Attendance {
+        coordinator: &*managed.office,
+        cluster: &cluster,
+        server: "s1",
+        incarnation: managed.world.incarnation(1) + 1,
+        member: 101,
+        fence: &managed.fences[1],
+    };
+    let serving = attendance.serve(true, |event| events.borrow_mut().push(event));
+    managed.world.run(select(std::pin::pin!(serving), std::pin::pin!(managed.sleep(Duration::from_secs(3)))));
+    let events: &Vec<MemberEvent> = &events.borrow();
+    let is_other = |event: &MemberEvent| matches!(event, MemberEvent::Waits(ClusterError::Server(missed)) if matches!(missed.error, ServerError::OtherProcess));
+    assert!(!events.is_empty() && events.iter().all(is_other), "{events:?}");
+}

@@ -1,0 +1,73 @@
+//! Ranks on their way to a server, and what it says of where requests waited.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+use dunlin_kv::KvCluster;
+use dunlin_kv::cluster::{Description, ServerPlace};
+use dunlin_kv::routing::Routing;
+use dunlin_kv::wire::{
+    Limits, MAP, MultiGet, RANKED_MULTI_GET, RANKED_OPERATE, REPLICA, Ranked, ReplicaInfo, ReplicaState, ServerMap,
+    Status, WAITED_BYTES, Waited,
+};
+use dunlin_net::fault::Faults;
+
+use crate::world::{World, config};
+
+/// A server that finds nothing, and says that each request has waited.
+#[test]
+fn parts_carry_their_ranks_and_tell_where_they_waited() {
+    let world = World::with_faults(1, 1, 1, 1, Faults::default(), Vec::new());
+    let server = world.another_end();
+    let address = server.local_addr().clone();
+    let place = ServerPlace { name: "s".into(), address: address.clone() };
+    let cluster = Description::new("ranked", 3, vec![place], 1, 64).unwrap();
+    let routing = Routing::new([1; 16], 1).unwrap();
+    let limits = Limits { value_bytes_max: 1 << 20 };
+    let map = ServerMap { incarnation: 5, routing, limits, addresses: vec![vec![address.to_string()]] };
+    let mut bytes = vec![0; map.encoded_len()];
+    map.encode(&mut bytes);
+    server.register(MAP, move |request| request.respond(&bytes)).unwrap();
+    let info = ReplicaInfo {
+        state: ReplicaState::Open,
+        is_safe: true,
+        fingerprint: cluster.fingerprint(),
+        incarnation: 5,
+        epoch: 0,
+        changed: 0,
+        server: "s".into(),
+    };
+    server.register(REPLICA, move |request| request.respond(&info.encode())).unwrap();
+    let ranks: Rc<RefCell<Vec<u64>>> = Rc::default();
+    for (req_type, is_many) in [(RANKED_OPERATE, false), (RANKED_MULTI_GET, true)] {
+        let ranks = ranks.clone();
+        let handler = move |request: dunlin_rpc::Request<'_>| {
+            let (ranked, rest) = Ranked::parse(request.payload()).unwrap();
+            assert!(ranked.wants_waited);
+            ranks.borrow_mut().push(ranked.rank);
+            let keys = if is_many { MultiGet::parse(rest).unwrap().count() } else { 1 };
+            let mut answer = vec![Status::NotFound as u8; WAITED_BYTES + keys];
+            Waited { queued_micros: 700, read_micros: 50 }.encode(&mut answer);
+            request.respond(&answer);
+        };
+        server.register(req_type, handler).unwrap();
+    }
+    let client = KvCluster::new(&world.client, cluster.clone(), {
+        let mut config = config();
+        // By the size of each part.
+        config.policy = dunlin_schedule::Policy::SlackDriven(dunlin_schedule::SlackReading::Opset);
+        config
+    });
+    let keys: Vec<[u8; 1]> = (0..200).map(|key| [key]).collect();
+    let (values, trace) = world.run(client.multi_get_traced(&keys));
+    assert!(values.unwrap().iter().all(Option::is_none));
+    let sent: BTreeSet<u64> = ranks.borrow().iter().copied().collect();
+    assert_eq!(sent, trace.parts.iter().map(|part| part.rank).collect());
+    assert!(sent.len() > 1, "{trace:?}");
+    for part in &trace.parts {
+        assert_eq!((part.queued, part.device), (Duration::from_micros(700), Duration::from_micros(50)));
+    }
+    assert!(matches!(world.run(client.get(b"k")), Ok(None)));
+}
