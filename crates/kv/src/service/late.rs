@@ -159,3 +159,105 @@ impl<S: Store + 'static> Waiter for Part<S> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::sync::{Arc, Mutex};
+
+    use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
+    use dunlin_rpc::{Endpoint, EndpointConfig};
+    use dunlin_store::{Item, KeyHash, Side, Sweep as _, Watch};
+    use tokio::task::{spawn_local, yield_now};
+
+    use super::*;
+    use crate::KvService;
+    use crate::memcached::STALL_WAIT;
+    use crate::tier::tests::{Memory, fill, run, shard_within, until};
+    use crate::tier::{Schedule, desk};
+    use crate::wire::{Limits, OPERATE, Operation, ServerMap, Status};
+
+    /// What each change waits for a snapshot's disk.
+    const STALL: Duration = Duration::from_millis(10);
+
+    /// A snapshot that holds up every change.
+    #[derive(Debug, Clone, Default)]
+    struct Disk(Arc<Mutex<Duration>>);
+
+    impl Watch for Disk {
+        fn before_change(&mut self, _: &dyn Visit, _: KeyHash) {
+            *self.0.lock().unwrap() += STALL;
+        }
+
+        fn before_eviction(&mut self, _: &dyn Visit, _: KeyHash, _: &[u8], _: &Item<'_>) {}
+
+        fn before_flush(&mut self, _: &dyn Visit) {}
+
+        fn stalled(&self) -> Duration {
+            *self.0.lock().unwrap()
+        }
+    }
+
+    #[test]
+    fn changes_of_items_that_were_read_do_not_hold_the_core_up_for_a_snapshot_all_at_once() {
+        const CHANGES: usize = 20;
+        run(async {
+            let (open, gate) = channel();
+            let device = Arc::new(Memory::new(Some(gate)));
+            let shard = shard_within(device, CHANGES, Schedule::default(), Duration::from_secs(60));
+            spawn_local(desk::attend(shard.clone()));
+            let cold = fill(&shard).await;
+            let network = LoopbackNetwork::new(LoopbackConfig::default());
+            let [server, client] = [1, 2].map(|node| {
+                let transport = network.endpoint(node).unwrap();
+                Rc::new(Endpoint::new(transport, EndpointConfig::default()).unwrap())
+            });
+            let addresses = vec![vec![server.local_addr().to_string()]];
+            let (routing, limits) = (*shard.routing(), Limits { value_bytes_max: 1 << 20 });
+            KvService::new(shard.clone(), ServerMap { incarnation: 1, routing, limits, addresses })
+                .register(&server)
+                .unwrap();
+            let driven = [server.clone(), client.clone()];
+            let driving = spawn_local(async move {
+                loop {
+                    network.advance(Duration::from_micros(10));
+                    driven.iter().for_each(|endpoint| _ = endpoint.run_once());
+                    yield_now().await;
+                }
+            });
+            let session = Rc::new(client.connect(&server.local_addr()).await.unwrap());
+            let calls: Vec<_> = (cold[..CHANGES].iter())
+                .map(|(name, _)| {
+                    let operation =
+                        Operation::Extend { key: name.as_bytes(), bytes: b"more", side: Side::End, unchanged: None };
+                    let mut request = vec![0; operation.encoded_len()];
+                    operation.encode(&mut request);
+                    let session = session.clone();
+                    spawn_local(async move { session.call(OPERATE, request).await.unwrap().response[0] })
+                })
+                .collect();
+            until("all reads", || shard.desk().unwrap().stats().reading == CHANGES).await;
+            let disk = Disk::default();
+            shard.store.borrow_mut().watch(Box::new(disk.clone()));
+            (0..CHANGES).for_each(|_| open.send(()).unwrap());
+            // Turns of the snapshot.
+            let longest = Rc::new(Cell::new(Duration::ZERO));
+            let (seen, turns) = (longest.clone(), disk.clone());
+            let turning = spawn_local(async move {
+                loop {
+                    tokio::time::sleep(STALL_WAIT).await;
+                    seen.set(seen.get().max(std::mem::take(&mut *turns.0.lock().unwrap())));
+                }
+            });
+            for call in calls {
+                assert_eq!(call.await.unwrap(), Status::Done as u8);
+            }
+            let longest = longest.get();
+            assert!((STALL..CHANGES as u32 / 2 * STALL).contains(&longest), "{longest:?} in one turn");
+            assert_eq!(shard.desk().unwrap().stats().bytes, 0, "what was kept for them is released");
+            driving.abort();
+            turning.abort();
+            drop(open);
+        });
+    }
+}

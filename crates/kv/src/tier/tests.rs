@@ -89,7 +89,7 @@ pub(crate) fn shard_within(
 }
 
 /// Waits until something is so, while other tasks run.
-async fn until(what: &str, is_so: impl Fn() -> bool) {
+pub(crate) async fn until(what: &str, is_so: impl Fn() -> bool) {
     let begun = std::time::Instant::now();
     while !is_so() {
         assert!(begun.elapsed() < PATIENCE, "waited in vain: {what}");

@@ -214,7 +214,7 @@ fn a_tier_that_cannot_be_is_refused_before_anything_is_served() {
     let mut replica = config.clone();
     replica.memcached.clear();
     let place = ServerPlace { name: "a".into(), address: replica.listen[0].clone() };
-    let cluster = Description::new("birds", vec![place], 1, 8).unwrap();
+    let cluster = Description::new("birds", 1, vec![place], 1, 8).unwrap();
     let state = ReplicaState::Open;
     replica.replica = Some(ReplicaConfig { server: "a".into(), cluster, fence: None, state });
     let error = Server::start(replica, |_| {}).map(drop).unwrap_err().to_string();
