@@ -4,9 +4,10 @@
 //! Memory that a connection holds only while it runs is not counted, since one runs at a time. Before a connection may
 //! hold more, it takes the bytes from a pool, and waits in line if the pool has none; while it waits, the server reads
 //! nothing from it. Small commands and answers need no pool: they are counted beside the pools, so they take nothing
-//! from connections in line, as long as they are together less than half of what the pools have. There is a pool for each stage of a command. A connection takes memory in a fixed order of
-//! pools, and never waits in a pool from which it already holds memory. So no two connections wait for each other:
-//! incoming commands wait for turns, turns wait for answers, and answers wait for clients only.
+//! from connections in line. Unread answers do so only as long as all that is beside the pools is less than half of what
+//! these have. There is a pool for each stage of a command. A connection takes memory in a fixed order of pools, and
+//! never waits in a pool from which it already holds memory. So no two connections wait for each other: incoming
+//! commands wait for turns, turns wait for answers, and answers wait for clients only.
 //!
 //! One host gets at most three quarters of a pool, or less if it must leave room for the longest command, and waiting
 //! hosts are served in turn. So a host with many connections delays another host no longer than a single connection
@@ -50,7 +51,8 @@ impl Memory {
     }
 }
 
-/// Bytes held beside the pools. While they are less than this, every connection may keep small commands and answers.
+/// Bytes held beside the pools. While they are less than this, every connection may keep small answers unread. A small
+/// command needs no room here: clients that do not read would stop those of others.
 #[derive(Debug, Default)]
 pub(crate) struct Beside {
     held: Cell<usize>,

@@ -87,11 +87,6 @@ impl Holdings {
         let held = [&self.short, &self.read, &self.command, &self.turn, &self.answers];
         held.into_iter().map(|held| held.bytes() + held.bytes_beside()).sum()
     }
-
-    /// Whether a connection may keep this much of a command while it waits, without a buffer of a pool.
-    fn may_keep_short(&self, kept: usize) -> bool {
-        kept == 0 || kept <= SHORT_BYTES && self.short.may_be_beside(kept)
-    }
 }
 
 impl<B: Backend> Connection<B> {
@@ -146,7 +141,7 @@ impl<B: Backend> Connection<B> {
 
     /// Returns all borrowed memory, except for an incomplete command.
     fn put_buffers(&mut self) {
-        if self.held.may_keep_short(self.kept()) {
+        if self.kept() <= SHORT_BYTES {
             self.carry();
         } else {
             self.shrink_input();
@@ -168,8 +163,7 @@ impl<B: Backend> Connection<B> {
 
     /// Returns the memory of a finished command, before the connection may wait with the answers of later ones.
     fn release_command(&mut self) {
-        let is_short = self.kept() <= SHORT_BYTES && self.held.short.may_be_beside(SHORT_BYTES);
-        if self.held.command.bytes() > 0 && is_short {
+        if self.held.command.bytes() > 0 && self.kept() <= SHORT_BYTES {
             self.carry();
             self.hold_short();
         }
@@ -287,7 +281,7 @@ impl<B: Backend> Connection<B> {
                 self.hold_read();
                 return Poll::Ready(READ_BYTES);
             }
-            if wanted <= SHORT_BYTES && kept < SHORT_BYTES && self.held.short.may_be_beside(SHORT_BYTES) {
+            if wanted <= SHORT_BYTES && kept < SHORT_BYTES {
                 self.hold_short();
                 return Poll::Ready(SHORT_BYTES);
             }

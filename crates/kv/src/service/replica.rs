@@ -308,6 +308,10 @@ fn replicate<S: Store>(shard: &Shard<S>, replica: &Replica, request: &[u8]) -> V
     let present = store.peek(&key).map(|item| item.cas);
     let newest = present.unwrap_or(0).max(replica.noted(hash));
     if newest >= head.version {
+        if newest == head.version {
+            // The writer counts it as made here: a fill that has begun since must not drop it.
+            replica.note(hash, head.version);
+        }
         return Verdict::Newer { version: newest };
     }
     let (kind, done) = match operation {

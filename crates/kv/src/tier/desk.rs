@@ -454,8 +454,14 @@ pub(crate) async fn attend<S: Store + 'static>(shard: Rc<Shard<S>>) {
     while let Some(desk) = shard.desk() {
         match timeout(desk.read_time_max / LOOKS, finished.recv()).await {
             Ok(None) => return,
+            // Other tasks have their turn first.
+            Ok(Some(Done::Again)) => tokio::task::yield_now().await,
             Ok(Some(done)) => finish(shard, desk, done),
             Err(_) => {}
+        }
+        // After a pause of the process, what was read during it does not hang.
+        while let Ok(done) = finished.try_recv() {
+            finish(shard, desk, done);
         }
         desk.refuse_hung();
         advance(shard);

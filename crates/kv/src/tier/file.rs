@@ -181,15 +181,16 @@ fn lock(file: &File) -> Result<(), Errno> {
 }
 
 /// Checks that a file is empty, or one of ours: also one whose first bytes have not reached the disk, since the machine
-/// failed when the file was new.
+/// failed when the file was new. A longer file of zeros is none: images of disks begin with zeros, too.
 fn check(file: &mut File, path: &Path) -> Result<(), TierError> {
     let mut first = Vec::new();
-    file.take(MAGIC.len() as u64).read_to_end(&mut first).map_err(|source| TierError::Io {
+    let len = file.take(HEAD_BYTES + 1).read_to_end(&mut first).map_err(|source| TierError::Io {
         what: "read",
         path: path.to_owned(),
         source,
     })?;
-    if MAGIC.starts_with(&first) || first == [0; MAGIC.len()] {
+    let is_new = len as u64 <= HEAD_BYTES && first.iter().all(|byte| *byte == 0);
+    if is_new || MAGIC.starts_with(&first[..len.min(MAGIC.len())]) {
         Ok(())
     } else {
         Err(TierError::Foreign { path: path.to_owned() })

@@ -89,7 +89,7 @@ pub(crate) fn shard_within(
 }
 
 /// Waits until something is so, while other tasks run.
-pub(crate) async fn until(what: &str, is_so: impl Fn() -> bool) {
+async fn until(what: &str, is_so: impl Fn() -> bool) {
     let begun = std::time::Instant::now();
     while !is_so() {
         assert!(begun.elapsed() < PATIENCE, "waited in vain: {what}");
@@ -528,11 +528,14 @@ fn a_file_belongs_to_one_server_and_foreign_files_stay_as_they_are() {
 fn a_first_start_that_failed_does_not_make_the_file_foreign() {
     let settings = settings("first");
     let magic = b"dunlin kv tier 1";
-    let zeros = vec![0; settings.bytes as usize];
-    for left in [&[][..], &magic[..5], magic, &zeros[..4096], &zeros] {
+    let zeros = vec![0; 4096];
+    for left in [&[][..], &magic[..5], magic, &zeros] {
         std::fs::write(&settings.path, left).unwrap();
         TierFile::open(&settings, 2).unwrap_or_else(|error| panic!("{} bytes left: {error}", left.len()));
     }
+    // As images of disks begin.
+    std::fs::write(&settings.path, vec![0; 4097]).unwrap();
+    assert!(matches!(TierFile::open(&settings, 2), Err(TierError::Foreign { .. })));
     std::fs::remove_file(&settings.path).unwrap();
     let error = TierFile::open(&TierSettings { bytes: 1 << 60, ..settings.clone() }, 1).unwrap_err();
     assert!(matches!(error, TierError::NoRoom { .. }), "{error}");

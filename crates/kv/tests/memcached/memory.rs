@@ -234,33 +234,6 @@ fn many_short_commands_that_pause_do_not_keep_a_long_one_waiting() {
     assert_eq!(server.report().counts.get(Count::MemoryKicks), 0);
 }
 
-/// More than every connection may keep together: the rest wait for the pools, clients of other hosts are served, and
-/// those that do not go on are closed.
-#[test]
-fn short_commands_that_pause_stay_within_the_budget_however_many_there_are() {
-    const CLIENTS: usize = 3_500;
-    let Some(()) = allow_files(2 * CLIENTS as u64) else { return };
-    let server = Server::with_connection_bytes(CORE_BYTES_MIN);
-    let request = set_request("short", &[b'v'; 2_000]);
-    let begin = request.len() - 10;
-    let mut clients: Vec<TcpStream> = (0..CLIENTS).map(|_| server.connect()).collect();
-    for client in &mut clients {
-        client.write_all(&request[..begin]).unwrap();
-    }
-    server
-        .wait_until(|report| report.counts.get(Count::BytesRead) as usize + starved(report) * begin >= CLIENTS * begin);
-    let report = server.report();
-    assert!(starved(&report) > 0);
-    let limit = CORE_BYTES_MIN * 3 / 2 + (64 << 10);
-    assert!(report.connection_bytes as usize <= limit, "{} bytes are held", report.connection_bytes);
-    let mut other = server.connect_from([127, 0, 0, 9]);
-    ask(&mut other, b"set small 0 0 3\r\nabc\r\n", b"STORED\r\n");
-    assert!(server.orders.send(Order::SetNow(START + HOLD_SECONDS_MAX)).is_ok());
-    server.wait_until(|report| report.counts.get(Count::MemoryKicks) > 0);
-    drop(clients);
-    server.wait_until(|report| report.connections == 1 && report.connection_bytes == 0);
-}
-
 #[test]
 fn whoever_waited_in_line_has_its_full_time_when_its_turn_comes() {
     let server = Server::with_connection_bytes(CORE_BYTES_MIN);
