@@ -28,8 +28,8 @@ use crate::service::Fence;
 
 /// Between two attempts to join, to look whether the epoch is settled, and to begin to fill.
 const TRY_EVERY: Duration = Duration::from_millis(100);
-/// Between two attempts to fill a server, and to look whether it is open: longer than a write that it has executed is on
-/// its way to the others.
+/// Between two attempts to fill a server, and to look whether it is open. A write that it has executed may take longer to
+/// reach the others: up to the writer's deadline, if they are busy. Such a write is missing in the copy.
 const FILL_EVERY: Duration = Duration::from_secs(1);
 
 /// What a member says about itself, by which clients find it.
@@ -178,7 +178,7 @@ pub struct Attendance<'a, C, T: Transport> {
 
 impl<C: Coordinator, T: Transport + 'static> Attendance<'_, C, T> {
     /// Records that a server of a new cluster starts for the first time, in an entry below `path`. Then partitions
-    /// without an earlier replica need not be filled.
+    /// of which no live member that joined earlier has a replica need not be filled.
     ///
     /// # Errors
     /// [`CoordError`]; `Exists` if it was started before.

@@ -284,7 +284,7 @@ impl<'k, T: Transport + 'static, K: AsRef<[u8]>> Read<'k, T, K> {
         }));
         let mut attempt = 0;
         loop {
-            let seen = self.inner.seen().await?;
+            let seen = self.inner.until(self.deadline, self.inner.seen()).await.ok_or(ClusterError::Late)??;
             let left: Vec<usize> = (0..self.parts.len())
                 .filter(|part| !self.parts[*part].is_done && self.parts[*part].in_flight == 0)
                 .collect();
@@ -299,7 +299,7 @@ impl<'k, T: Transport + 'static, K: AsRef<[u8]>> Read<'k, T, K> {
                 return Err(error);
             }
             attempt += 1;
-            self.inner.look().await?;
+            self.inner.until(self.deadline, self.inner.look()).await.ok_or(ClusterError::Late)??;
             self.parts.iter_mut().filter(|part| part.in_flight == 0).for_each(|part| {
                 part.tried.clear();
                 part.missed.clear();

@@ -23,7 +23,8 @@ use crate::wire::{PartitionScan, PartitionScanAnswer, ReplicaInfo, ReplicaState,
 
 /// Bytes of items that are sent to a core at once.
 const FILL_BYTES: usize = 256 << 10;
-/// How long a write that an open server has executed may still be on its way to the source.
+/// How long copying waits for writes that an open server has executed, and the source not yet. If the source is busy, a
+/// write may take longer: up to its writer's deadline.
 const WRITES_ARRIVE: Duration = Duration::from_secs(1);
 
 /// What was copied.

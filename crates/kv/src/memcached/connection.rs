@@ -544,7 +544,8 @@ impl<B: Backend> Client<'_, B> {
     }
 
     /// Accounts for the memory of answers that the client does not read at once. A small amount needs no room, unless
-    /// many connections have some; a larger one may have to wait in line again, since connections that ran while other cores worked may have taken the room.
+    /// many connections have some; a larger one may have to wait in line again, since connections that ran while other
+    /// cores worked may have taken the room.
     async fn hold_unread(&mut self, bytes: usize) -> Result<(), End> {
         if bytes <= UNREAD_BYTES_MIN && self.held.answers.may_be_beside(bytes) {
             self.held.answers.set_beside(bytes);

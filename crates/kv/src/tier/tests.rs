@@ -431,7 +431,7 @@ impl Waiter for Leaving {
 }
 
 #[test]
-fn whoever_left_while_its_item_was_read_is_not_served() {
+fn an_operation_whose_caller_left_during_its_read_is_not_served() {
     run(async {
         let (open, gate) = channel();
         let shard = shard(Arc::new(Memory::new(Some(gate))), 1, Schedule::default());

@@ -25,8 +25,8 @@ const LENGTH: RangeInclusive<Duration> = Duration::from_millis(600)..=Duration::
 #[command(after_help = "\
 Each seed is a datacenter of its own in virtual time, with endpoints that call each other while packets, links and hosts fail. Then
 everything heals, and must end as promised. Ends with 1 at the first seed that does not, and prints why (where the history of a key is
-not linearizable: all that was done to it, when, by whom, with which answer) and the command that repeats it. Ends with 1 also if more than
-one key in 100 seeds (at least two) could not be decided.
+not linearizable: all that was done to it, when, by whom, with which answer) and the command that repeats it. Ends
+with 1 also if more keys than one in 100 seeds, and more than two, could not be decided.
 
 Examples:
   dunlin sim hunt --seeds 1000

@@ -53,7 +53,8 @@ pub struct Arguments {
     /// The id of this server as a member of the cluster manager; one process at a time may use it
     #[arg(long, value_name = "ID")]
     member: Option<u64>,
-    /// The cluster is new, and this server was never started before: it may be read at once
+    /// The cluster is new, and this server was never started before. Without a cluster manager it may
+    /// be read at once; with one, when it has what earlier members hold
     #[arg(long)]
     new: bool,
     /// Listen here, if not at the address in the description: shm:NAME, udp://HOST:PORT, or one of each
