@@ -43,8 +43,11 @@ pub const TARGETS: [(&str, Check); 9] = [
     ("txn", txn::check),
 ];
 
+/// Inputs by their names.
+pub type Inputs = Vec<(&'static str, Vec<u8>)>;
+
 /// The first inputs that code writes, by target. Those of the other targets were written by hand.
-pub fn first_inputs() -> [(&'static str, Vec<(&'static str, Vec<u8>)>); 6] {
+pub fn first_inputs() -> [(&'static str, Inputs); 6] {
     [
         ("packet", seeds::all()),
         ("endpoint", seeds::attacks()),

@@ -9,7 +9,7 @@ use dunlin_fuzz::{Check, TARGETS};
 use dunlin_net::random::Random;
 
 /// Variants of each target, without `DUNLIN_SEEDS`.
-const VARIANTS: u64 = 1000;
+const VARIANTS: u64 = 10_000;
 /// Bytes of a variant at most: those that `fuzz/run` allows.
 const LEN_MAX: usize = 8192;
 
