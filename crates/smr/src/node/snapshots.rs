@@ -158,13 +158,22 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
 
     /// Returns the bytes of other snapshots: one being received, and replaced ones that are still sent.
     pub fn memory_of_others(&self) -> u64 {
-        let incoming = self.incoming.as_ref().map_or(0, Incoming::total);
-        let staged = self.staging.as_ref().map_or(0, Staging::total);
         let base = self.raft.store().base().data.as_ptr();
         let mut sent: Vec<_> = self.sending.iter().map(|data| (data.as_ptr(), data.len() as u64)).collect();
         sent.sort_unstable();
         sent.dedup();
-        incoming + staged + sent.iter().filter(|(place, _)| *place != base).map(|(_, bytes)| bytes).sum::<u64>()
+        let replaced = sent.iter().filter(|(place, _)| *place != base).map(|(_, bytes)| bytes).sum::<u64>();
+        self.memory_of_received() + replaced
+    }
+
+    /// Returns the bytes of the snapshots that leaders send: one that comes, and one that is restored and written.
+    fn memory_of_received(&self) -> u64 {
+        self.incoming.as_ref().map_or(0, Incoming::total) + self.staging.as_ref().map_or(0, Staging::total)
+    }
+
+    /// Whether a snapshot is being received, by any group.
+    pub fn is_one_received(&self) -> bool {
+        self.common.received_bytes.get() - self.own_received_bytes + self.memory_of_received() > 0
     }
 
     /// Whether there is memory to receive another snapshot of this many bytes, besides all others.
@@ -206,6 +215,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
         let bytes = self.memory_of_others() + taking + self.raft.store().compacting_bytes();
         self.common.snapshot_bytes.set(self.memory_of_other_groups() + bytes);
         self.own_snapshot_bytes = bytes;
+        let received = self.memory_of_received();
+        self.common.received_bytes.set(self.common.received_bytes.get() - self.own_received_bytes + received);
+        self.own_received_bytes = received;
     }
 
     /// Whether a snapshot of another group gets memory if this one gives up what it keeps or has in part.

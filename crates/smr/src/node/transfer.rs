@@ -493,14 +493,19 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
                 self.give_up_copy();
             }
             if !self.has_memory_for(chunk.total) {
-                // The host has the other groups make room, and its sender tries again.
+                // The host has the other groups make room.
                 self.common.crowded.set(Some(sender.map_or(Claim::Stranger, |_| Claim::Member)));
-                tracing::warn!(
-                    id = self.config.id,
-                    total = chunk.total,
-                    "a snapshot is refused until others are gone: see snapshot_memory_max"
-                );
-                return sender.map(|_| Taken::Crowded);
+                // One is always received: the snapshots that the logs begin with may exceed the limit for good, and
+                // this replica must catch up.
+                if self.is_one_received() {
+                    tracing::warn!(
+                        id = self.config.id,
+                        total = chunk.total,
+                        "a snapshot is refused until others are gone: see snapshot_memory_max"
+                    );
+                    // Its sender tries again.
+                    return sender.map(|_| Taken::Crowded);
+                }
             }
             self.incoming = Some(Incoming::new(&chunk, sender));
             // Now, since pieces for other groups may come in the same burst.
