@@ -494,10 +494,9 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             }
             if !self.has_memory_for(chunk.total) {
                 // The host has the other groups make room.
-                self.common.crowded.set(Some(sender.map_or(Claim::Stranger, |_| Claim::Member)));
-                // One is always received: the snapshots that the logs begin with may exceed the limit for good, and
-                // this replica must catch up.
-                if self.is_one_received() {
+                let claim = sender.map_or(Claim::Stranger, |_| Claim::Member);
+                self.common.crowded.set(Some(claim));
+                if !self.is_received_beyond_limit(claim) {
                     tracing::warn!(
                         id = self.config.id,
                         total = chunk.total,
