@@ -42,6 +42,7 @@ impl<'g> Block<'g> {
         Block { start: unsafe { NonNull::new_unchecked(start) }, guard: PhantomData }
     }
 
+    #[inline(always)]
     pub(crate) fn to_word(self) -> u64 {
         self.start.as_ptr().expose_provenance() as u64
     }

@@ -9,15 +9,16 @@
 //! look-up took a tenth more instructions.
 
 use arrayvec::ArrayVec;
+use crossbeam_utils::Backoff;
 
 use crate::block::Block;
 use crate::error::Refused;
 use crate::guard::Guard;
-use crate::index::{Index, retry};
-use crate::node::{Conflict, Control, Entry, Link, Node};
+use crate::index::{Index, Reached, reach};
+use crate::node::{Conflict, Control, Entry, Link, Node, Search, Target, Task, search};
 use crate::scan::{Scan, prefetch_from};
-use crate::slice::Slice;
-use crate::value::{Repr, Value};
+use crate::slice::{LONG, Slice};
+use crate::value::Value;
 
 /// Look-ups that run together. Longer bursts are split into parts of this size.
 pub(crate) const PROBES_MAX: usize = 32;
@@ -31,7 +32,7 @@ impl Index {
     pub fn get_burst<'a>(&'a self, keys: &[&[u8]], guard: &'a Guard, values: &mut [Option<Value<'a>>]) {
         assert!(values.len() >= keys.len(), "a value for each key");
         for (keys, values) in keys.chunks(PROBES_MAX).zip(values.chunks_mut(PROBES_MAX)) {
-            self.run(keys, guard, |_, _| {}, |at, value| values[at] = value);
+            search(Burst { index: self, keys, guard, purpose: LookUps(values) });
         }
     }
 
@@ -94,8 +95,7 @@ impl Index {
 
     /// Brings what writes of up to [`PROBES_MAX`] keys need into the cache.
     fn fetch<'k>(&self, keys: impl Iterator<Item = &'k [u8]>, guard: &Guard) {
-        let keys: ArrayVec<&[u8], PROBES_MAX> = keys.collect();
-        self.run(&keys, guard, |_, link| fetch_leaf(link), |_, _| {});
+        self.look_up_or_fetch(keys.map(|key| (key, true)), guard, &mut [None; PROBES_MAX]);
     }
 
     /// Looks up some keys of a burst of up to [`PROBES_MAX`], and brings what writes of the others need into the cache.
@@ -109,274 +109,424 @@ impl Index {
         let (mut keys, mut written) = (ArrayVec::<&[u8], PROBES_MAX>::new(), Set(0));
         for (at, (key, is_written)) in operations.enumerate() {
             keys.push(key);
-            written.add(if is_written { Set::one(at) } else { Set(0) });
-        }
-        let whole = |at, link| {
-            if written.has(at) {
-                fetch_leaf(link)
+            if is_written {
+                written.add(at);
             }
-        };
-        self.run(&keys, guard, whole, |at, value| values[at] = value);
+        }
+        search(Burst { index: self, keys: &keys, guard, purpose: LookUpsAndWrites { values, written } });
     }
 
     /// Brings the first leaves of a burst of up to [`PROBES_MAX`] short scans into the cache, together.
     pub(crate) fn fetch_scans<'k>(&self, scans: impl Iterator<Item = Scan<'k>>, guard: &Guard) {
         let scans: ArrayVec<Scan<'_>, PROBES_MAX> = scans.collect();
-        let starts: ArrayVec<&[u8], PROBES_MAX> = scans.iter().map(Scan::start).collect();
-        self.run(&starts, guard, |at, link| prefetch_from(link, scans[at].order), |_, _| {});
+        let keys: ArrayVec<&[u8], PROBES_MAX> = scans.iter().map(Scan::start).collect();
+        search(Burst { index: self, keys: &keys, guard, purpose: Scans(&scans) });
     }
 
-    fn root<'a>(&'a self, guard: &'a Guard) -> (Link<'a>, Node<'a>) {
-        retry(|| {
-            let link = self.anchor.link(guard);
-            link.child().map(|root| (link, root))
-        })
-    }
-
-    /// Looks up at most [`PROBES_MAX`] keys. `approaches` gets the number of a look-up and the link to the leaf that it
-    /// comes to, `ended` its number and its result.
+    /// Where all keys of a burst begin: the root of the layer of what they have in common, and how many bytes that is.
     #[inline(always)]
-    fn run<'a>(
-        &'a self,
-        keys: &[&[u8]],
-        guard: &'a Guard,
-        approaches: impl Fn(usize, Link<'a>),
-        mut ended: impl FnMut(usize, Option<Value<'a>>),
-    ) {
-        let count = keys.len().min(PROBES_MAX);
-        let (link, root) = self.root(guard);
-        let mut probes = Probes {
-            slices: [Slice::of(&[]); PROBES_MAX],
-            links: [link; PROBES_MAX],
-            nodes: [root; PROBES_MAX],
-            controls: [link.control; PROBES_MAX],
-            places: [0; PROBES_MAX],
-        };
-        for (slice, key) in probes.slices.iter_mut().zip(keys) {
-            *slice = Slice::of(key);
+    fn start<'a, S: Search>(&'a self, keys: &[&[u8]], guard: &'a Guard) -> Result<(Reached<'a>, usize), Conflict> {
+        let (mut link, mut above) = (self.anchor.link(guard), 0);
+        loop {
+            let node = link.child()?;
+            let control = node.stable()?;
+            link.check()?;
+            let root = Reached { link, node, control };
+            let Some(slice) = common_slice(keys, above) else { return Ok((root, above)) };
+            let Reached { node, control, .. } = reach(link, slice.bits, |_, _| Ok::<_, Conflict>(()))?;
+            let Some(at) = node.find::<S>(control, slice) else { return Ok((root, above)) };
+            let Entry::Layer = node.entry(control, at)? else { return Ok((root, above)) };
+            (link, above) = (Link { holder: node, control, at }, above + 8);
         }
-        let mut running = Set(u32::MAX.checked_shr((PROBES_MAX - count) as u32).unwrap_or(0));
-        let mut failed = Set(0);
-        // Bytes of the keys in the layers above.
-        let mut above = 0;
-        while running.0 != 0 {
-            let mut leaves = Set(0);
-            failed.add(running.each(|at| probes.pass_upper_levels(at)));
-            failed.add(running.each(|at| probes.choose_group(at, &mut leaves)));
-            failed.add(running.without(leaves).each(|at| probes.go_to_leaf(at, &approaches)));
-            running.remove(failed);
-            failed.add(running.each(|at| probes.find_candidates(at)));
-            above += 8;
-            let (mut over, mut blocks) = (Set(0), Blocks { are: Set(0), of: [None; PROBES_MAX] });
-            failed.add(running.each(|at| {
-                match probes.find_entry(at)? {
-                    Some(Entry::Layer) => return probes.go_to_layer(at, &keys[at][above..]),
-                    Some(Entry::Long(block)) => blocks.add(at, block),
-                    Some(Entry::Value(value)) => {
-                        if let Repr::Block(block) = value.0 {
-                            block.prefetch();
-                        }
-                        ended(at, Some(value));
-                    }
-                    None => ended(at, None),
-                }
-                over.add(Set::one(at));
-                Ok(())
-            }));
-            running.remove(over);
-            blocks.read(|at, block| {
-                ended(at, (block.suffix() == &keys[at][above..]).then_some(Value(Repr::Block(block))))
-            });
-        }
-        // The changed lines are in the cache now: there is nothing to overlap with.
-        failed.numbers().for_each(|at| ended(at, self.get(keys[at], guard)));
     }
 }
 
-/// Prefetches the leaf to which a key comes that is written: its rank may be anywhere.
+/// The slice after `above` bytes, if all keys have the same one and go on behind it.
 #[inline(always)]
-fn fetch_leaf(link: Link<'_>) {
-    link.holder.prefetch_child(link.control, link.at);
+fn common_slice(keys: &[&[u8]], above: usize) -> Option<Slice> {
+    let slice = Slice::of(&keys.first()?[above..]);
+    for key in keys {
+        // The keys have what is above in common.
+        if slice.class != LONG || Slice::of(&key[above..]) != slice {
+            return None;
+        }
+    }
+    Some(slice)
+}
+
+/// Levels of the first layer from its root on that are passed at once, because they are in the cache.
+const LEVELS_NEAR: usize = 2;
+
+/// Look-ups of up to [`PROBES_MAX`] keys.
+///
+/// All that runs for each look-up is in functions that are inlined always. Closures are not: they would be compiled
+/// without the instructions of the [`Search`].
+struct Burst<'a, 'k, P> {
+    index: &'a Index,
+    keys: &'k [&'k [u8]],
+    guard: &'a Guard,
+    purpose: P,
+}
+
+/// What a burst is for.
+trait Purpose<'a> {
+    /// A look-up has come to a leaf, by this link.
+    fn approaches(&mut self, at: usize, link: Link<'a>);
+
+    /// A look-up has ended.
+    fn ended(&mut self, at: usize, value: Option<Value<'a>>);
+}
+
+/// The values are wanted.
+struct LookUps<'v, 'a>(&'v mut [Option<Value<'a>>]);
+
+impl<'a> Purpose<'a> for LookUps<'_, 'a> {
+    #[inline(always)]
+    fn approaches(&mut self, _: usize, _: Link<'a>) {}
+
+    #[inline(always)]
+    fn ended(&mut self, at: usize, value: Option<Value<'a>>) {
+        self.0[at] = value;
+    }
+}
+
+/// The values are wanted, and the leaves to which keys come that are written: the rank may be anywhere.
+struct LookUpsAndWrites<'v, 'a> {
+    values: &'v mut [Option<Value<'a>>],
+    written: Set,
+}
+
+impl<'a> Purpose<'a> for LookUpsAndWrites<'_, 'a> {
+    #[inline(always)]
+    fn approaches(&mut self, at: usize, link: Link<'a>) {
+        if self.written.has(at) && !link.control.is_leaf() {
+            link.holder.prefetch_child(link.control, link.at);
+        }
+    }
+
+    #[inline(always)]
+    fn ended(&mut self, at: usize, value: Option<Value<'a>>) {
+        self.values[at] = value;
+    }
+}
+
+/// The first leaves are wanted.
+struct Scans<'s>(&'s [Scan<'s>]);
+
+impl<'a> Purpose<'a> for Scans<'_> {
+    #[inline(always)]
+    fn approaches(&mut self, at: usize, link: Link<'a>) {
+        if !link.control.is_leaf() {
+            prefetch_from(link, self.0[at].order);
+        }
+    }
+
+    #[inline(always)]
+    fn ended(&mut self, _: usize, _: Option<Value<'a>>) {}
+}
+
+impl<'a, P: Purpose<'a>> Task for Burst<'a, '_, P> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Search>(self) {
+        let Burst { index, keys, guard, mut purpose } = self;
+        let keys = &keys[..keys.len().min(PROBES_MAX)];
+        if keys.is_empty() {
+            return;
+        }
+        let backoff = Backoff::new();
+        let (root, above) = loop {
+            if let Ok(start) = index.start::<S>(keys, guard) {
+                break start;
+            }
+            backoff.snooze();
+        };
+        let mut probes = Probes { keys, above, probes: ArrayVec::new() };
+        probes.begin::<S>(root);
+        let mut level = root.control.level();
+        // The levels from here on down are not in the cache.
+        let mut far = level.saturating_sub(LEVELS_NEAR);
+        loop {
+            while level > far {
+                probes.pass_level::<S>(level);
+                level -= 1;
+            }
+            while level > 0 {
+                probes.choose_groups::<S>(level);
+                probes.choose_children::<S>(level);
+                level -= 1;
+            }
+            probes.approach(&mut purpose);
+            probes.find_candidates::<S>();
+            match probes.find_entries(&mut purpose) {
+                Some(root) => (level, far) = (root, 1),
+                None => break,
+            }
+        }
+        // The changed lines are in the cache now: there is nothing to overlap with.
+        for (at, probe) in probes.probes.iter().enumerate() {
+            if probe.state == State::Failed {
+                purpose.ended(at, index.get(keys[at], guard));
+            }
+        }
+    }
 }
 
 /// Numbers of look-ups, as bits.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 struct Set(u32);
 
 impl Set {
     #[inline(always)]
-    fn one(at: usize) -> Set {
-        Set(1 << (at % PROBES_MAX))
-    }
-
-    #[inline(always)]
     fn has(self, at: usize) -> bool {
-        self.0 & Set::one(at).0 != 0
+        self.0 & 1 << (at % PROBES_MAX) != 0
     }
 
     #[inline(always)]
-    fn add(&mut self, others: Set) {
-        self.0 |= others.0;
-    }
-
-    #[inline(always)]
-    fn remove(&mut self, others: Set) {
-        self.0 &= !others.0;
-    }
-
-    #[inline(always)]
-    fn without(mut self, others: Set) -> Set {
-        self.remove(others);
-        self
-    }
-
-    #[inline(always)]
-    fn numbers(mut self) -> impl Iterator<Item = usize> {
-        std::iter::from_fn(move || {
-            let at = self.0.trailing_zeros() as usize;
-            self.0 &= self.0.wrapping_sub(1);
-            (at < PROBES_MAX).then_some(at)
-        })
-    }
-
-    /// One pass: a step of each. Those that met a change are removed, and returned.
-    #[inline(always)]
-    fn each(&mut self, mut step: impl FnMut(usize) -> Result<(), Conflict>) -> Set {
-        let mut failed = Set(0);
-        for at in self.numbers() {
-            if step(at).is_err() {
-                failed.add(Set::one(at));
-            }
-        }
-        self.remove(failed);
-        failed
+    fn add(&mut self, at: usize) {
+        self.0 |= 1 << (at % PROBES_MAX);
     }
 }
 
-/// What each look-up knows, by its number.
-struct Probes<'a> {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Running,
+    Ended,
+    /// It met a change.
+    Failed,
+}
+
+/// A look-up. It has a cache line of its own.
+#[derive(Debug, Clone, Copy)]
+#[repr(align(64))]
+struct Probe<'a> {
     /// The part of the key that belongs to this layer.
-    slices: [Slice; PROBES_MAX],
-    /// The place that refers to the node.
-    links: [Link<'a>; PROBES_MAX],
-    nodes: [Node<'a>; PROBES_MAX],
+    slice: Slice,
+    target: Target,
+    state: State,
+    /// The node that refers to the look-up's node, and its control word.
+    holder: Node<'a>,
+    holder_control: Control,
+    node: Node<'a>,
     /// The control word of the node.
-    controls: [Control; PROBES_MAX],
-    /// In an interior node, the group; in a leaf, the candidates.
-    places: [u32; PROBES_MAX],
+    control: Control,
+    /// The place in the holder, the group in an interior node, the candidates in a leaf.
+    place: u32,
 }
 
-impl<'a> Probes<'a> {
-    /// Goes to level 1 and prefetches the header there, or stays where it is if that is not above it.
+impl<'a> Probe<'a> {
     #[inline(always)]
-    fn pass_upper_levels(&mut self, at: usize) -> Result<(), Conflict> {
-        loop {
-            let control = self.read_header(at)?;
-            if control.level() < 2 {
-                return Ok(());
-            }
-            let place = self.nodes[at].route(control, self.slices[at].bits);
-            self.go(at, place)?;
-            if control.level() == 2 {
-                return Ok(());
-            }
-        }
+    fn link(&self) -> Link<'a> {
+        Link { holder: self.holder, control: self.holder_control, at: self.place as usize }
     }
 
-    /// Reads the header of a node at level 1 and prefetches the group of keys and children that it says.
     #[inline(always)]
-    fn choose_group(&mut self, at: usize, leaves: &mut Set) -> Result<(), Conflict> {
-        let control = self.read_header(at)?;
-        if control.is_leaf() {
-            leaves.add(Set::one(at));
-            return Ok(());
+    fn seek(&mut self, rest: &[u8]) {
+        self.slice = Slice::of(rest);
+        self.target = Target::new(self.slice.bits);
+    }
+
+    /// Reads the header of a node. Returns whether the node is at this level.
+    #[inline(always)]
+    fn read_header(&mut self, level: usize) -> Result<bool, Conflict> {
+        let control = self.node.control();
+        if !control.is_plain_at(level) {
+            return self.read_other_header(level);
         }
-        let group = self.nodes[at].route_group(control, self.slices[at].bits);
-        self.nodes[at].prefetch_group(group);
-        self.places[at] = group as u32;
+        self.holder.check(self.holder_control)?;
+        self.control = control;
+        Ok(true)
+    }
+
+    #[cold]
+    fn read_other_header(&mut self, level: usize) -> Result<bool, Conflict> {
+        let control = self.node.stable()?;
+        self.holder.check(self.holder_control)?;
+        self.control = control;
+        Ok(control.level() == level)
+    }
+
+    /// Goes to a node that the present one refers to, and prefetches its header.
+    #[inline(always)]
+    fn go(&mut self, at: usize, node: Node<'a>) {
+        node.prefetch();
+        (self.holder, self.holder_control, self.place) = (self.node, self.control, at as u32);
+        self.node = node;
+    }
+
+    #[inline(always)]
+    fn go_to_child(&mut self, at: usize) -> Result<(), Conflict> {
+        let node = self.node.child(self.control, at)?;
+        self.go(at, node);
         Ok(())
     }
 
-    /// Reads the group and prefetches the header of the leaf.
     #[inline(always)]
-    fn go_to_leaf(&mut self, at: usize, approaches: &impl Fn(usize, Link<'a>)) -> Result<(), Conflict> {
-        let place = self.nodes[at].route_in(self.controls[at], self.places[at] as usize, self.slices[at].bits);
-        self.go(at, place)?;
-        approaches(at, self.links[at]);
+    fn pass_level<S: Search>(&mut self, level: usize) -> Result<(), Conflict> {
+        if self.read_header(level)? {
+            let group = self.node.route_group::<S>(&self.target);
+            self.go_to_child(self.node.route_in::<S>(group, &self.target))?;
+        }
         Ok(())
     }
 
-    /// Reads the header of the leaf and prefetches the first pair with the slice's fingerprint.
     #[inline(always)]
-    fn find_candidates(&mut self, at: usize) -> Result<(), Conflict> {
-        let control = self.read_header(at)?;
-        if !control.is_leaf() {
-            // The tree has grown below this look-up.
+    fn choose_group<S: Search>(&mut self, level: usize) -> Result<(), Conflict> {
+        if self.read_header(level)? {
+            let group = self.node.route_group::<S>(&self.target);
+            self.node.prefetch_group(group);
+            self.place = group as u32;
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn choose_child<S: Search>(&mut self, level: usize) -> Result<(), Conflict> {
+        if self.control.is_plain_at(level) {
+            self.go_to_child(self.node.route_in::<S>(self.place as usize, &self.target))?;
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn find_candidates<S: Search>(&mut self) -> Result<(), Conflict> {
+        // If it is no leaf, the tree has grown below this look-up.
+        if !self.read_header(0)? {
             return Err(Conflict);
         }
-        let candidates = self.nodes[at].candidates(control, Slice::fingerprint(self.slices[at].bits));
-        if candidates != 0 {
-            self.nodes[at].prefetch_pair(candidates.trailing_zeros() as usize);
+        let candidates = self.node.candidates::<S>(self.control, Slice::fingerprint(self.slice.bits));
+        // If there are none, a line is prefetched in vain.
+        self.node.prefetch_pair(candidates.trailing_zeros() as usize);
+        self.place = candidates;
+        Ok(())
+    }
+}
+
+struct Probes<'a, 'k> {
+    keys: &'k [&'k [u8]],
+    /// Bytes of the keys in the layers above.
+    above: usize,
+    /// By their numbers.
+    probes: ArrayVec<Probe<'a>, PROBES_MAX>,
+}
+
+/// A pass: a step of each look-up.
+macro_rules! each {
+    ($probes:expr, $probe:ident => $step:expr) => {
+        for $probe in &mut $probes.probes {
+            if $probe.state == State::Running && $step.is_err() {
+                $probe.state = State::Failed;
+            }
         }
-        self.places[at] = candidates;
-        Ok(())
-    }
-
-    /// Reads the pairs of the candidates.
-    #[inline(always)]
-    fn find_entry(&mut self, at: usize) -> Result<Option<Entry<'a>>, Conflict> {
-        let (node, control) = (self.nodes[at], self.controls[at]);
-        let Some(place) = node.find_among(self.places[at], self.slices[at]) else {
-            return node.check(control).map(|()| None);
-        };
-        self.places[at] = place as u32;
-        node.entry(control, place).map(Some)
-    }
-
-    /// Goes to the root of the layer with the rests of the keys, and prefetches its header and its first pairs.
-    #[inline(always)]
-    fn go_to_layer(&mut self, at: usize, rest: &[u8]) -> Result<(), Conflict> {
-        self.slices[at] = Slice::of(rest);
-        self.go(at, self.places[at] as usize)?;
-        self.nodes[at].prefetch_pair(0);
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn read_header(&mut self, at: usize) -> Result<Control, Conflict> {
-        let control = self.nodes[at].stable()?;
-        self.links[at].check()?;
-        self.controls[at] = control;
-        Ok(control)
-    }
-
-    /// Goes to the node that a place of this one refers to, and prefetches its header.
-    #[inline(always)]
-    fn go(&mut self, at: usize, place: usize) -> Result<(), Conflict> {
-        let link = Link { holder: self.nodes[at], control: self.controls[at], at: place };
-        let node = link.child()?;
-        node.prefetch();
-        (self.links[at], self.nodes[at]) = (link, node);
-        Ok(())
-    }
+    };
 }
 
-/// Blocks to compare with the rest of the key, by the number of the look-up.
-struct Blocks<'a> {
-    are: Set,
-    of: [Option<Block<'a>>; PROBES_MAX],
-}
-
-impl<'a> Blocks<'a> {
+impl<'a, 'k> Probes<'a, 'k> {
     #[inline(always)]
-    fn add(&mut self, at: usize, block: Block<'a>) {
-        block.prefetch();
-        self.are.add(Set::one(at));
-        self.of[at] = Some(block);
+    fn begin<S: Search>(&mut self, root: Reached<'a>) {
+        let Reached { link, node, control } = root;
+        for key in self.keys {
+            let slice = Slice::of(&key[self.above..]);
+            self.probes.push(Probe {
+                slice,
+                target: Target::new(slice.bits),
+                state: State::Running,
+                holder: link.holder,
+                holder_control: link.control,
+                node,
+                control,
+                place: link.at as u32,
+            });
+        }
+    }
+
+    /// Passes a level that is in the cache, and prefetches the headers of the children.
+    #[inline(always)]
+    fn pass_level<S: Search>(&mut self, level: usize) {
+        each!(self, probe => probe.pass_level::<S>(level));
+    }
+
+    /// Reads the headers of interior nodes at a level and prefetches the group of keys and children that they say.
+    #[inline(always)]
+    fn choose_groups<S: Search>(&mut self, level: usize) {
+        each!(self, probe => probe.choose_group::<S>(level));
+    }
+
+    /// Reads the groups and prefetches the headers of the children.
+    #[inline(always)]
+    fn choose_children<S: Search>(&mut self, level: usize) {
+        each!(self, probe => probe.choose_child::<S>(level));
     }
 
     #[inline(always)]
-    fn read(&self, mut compare: impl FnMut(usize, Block<'a>)) {
-        self.are.numbers().filter_map(|at| Some((at, self.of[at]?))).for_each(|(at, block)| compare(at, block));
+    fn approach(&mut self, purpose: &mut impl Purpose<'a>) {
+        for (at, probe) in self.probes.iter().enumerate() {
+            if probe.state == State::Running {
+                purpose.approaches(at, probe.link());
+            }
+        }
+    }
+
+    /// Reads the headers of leaves and prefetches the first pair with the slice's fingerprint.
+    #[inline(always)]
+    fn find_candidates<S: Search>(&mut self) {
+        each!(self, probe => probe.find_candidates::<S>());
+    }
+
+    /// Reads the pairs of the candidates. Look-ups whose keys go on in a layer go to its root. Returns the highest
+    /// level of a root; `None` if all look-ups have ended.
+    #[inline(always)]
+    fn find_entries(&mut self, purpose: &mut impl Purpose<'a>) -> Option<usize> {
+        self.above += 8;
+        let mut blocks = ArrayVec::<(usize, Block<'a>), PROBES_MAX>::new();
+        let mut go_on = 0;
+        for (at, probe) in self.probes.iter_mut().enumerate() {
+            if probe.state != State::Running {
+                continue;
+            }
+            let found = match probe.node.find_among(probe.place, probe.slice) {
+                Some(place) => probe.node.entry(probe.control, place).map(|entry| Some((place, entry))),
+                None => probe.node.check(probe.control).map(|()| None),
+            };
+            probe.state = State::Ended;
+            match found {
+                Ok(Some((_, Entry::Value(value)))) => {
+                    if let Some(block) = value.block() {
+                        block.prefetch();
+                    }
+                    purpose.ended(at, Some(value));
+                }
+                Ok(Some((_, Entry::Long(block)))) => {
+                    block.prefetch();
+                    blocks.push((at, block));
+                }
+                Ok(Some((place, Entry::Layer))) => {
+                    let link = Link { holder: probe.node, control: probe.control, at: place };
+                    match link.child() {
+                        Ok(root) => {
+                            probe.seek(&self.keys[at][self.above..]);
+                            probe.go(place, root);
+                            root.prefetch_pair(0);
+                            probe.state = State::Running;
+                            go_on += 1;
+                        }
+                        Err(Conflict) => probe.state = State::Failed,
+                    }
+                }
+                Ok(None) => purpose.ended(at, None),
+                Err(Conflict) => probe.state = State::Failed,
+            }
+        }
+        for (at, block) in blocks {
+            let is_found = block.suffix() == &self.keys[at][self.above..];
+            purpose.ended(at, is_found.then_some(Value::in_block(block)));
+        }
+        if go_on == 0 {
+            return None;
+        }
+        let roots = self.probes.iter().filter(|probe| probe.state == State::Running);
+        // A level that is not valid costs time only.
+        roots.map(|probe| probe.node.control().level()).max()
     }
 }

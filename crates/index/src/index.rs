@@ -1,6 +1,7 @@
 //! The index: its limits and its reads.
 
 use std::fmt;
+use std::marker::PhantomData;
 
 use crossbeam_utils::Backoff;
 
@@ -8,9 +9,9 @@ use crate::counter::Counter;
 use crate::error::Refused;
 use crate::guard::Guard;
 use crate::memory::Memory;
-use crate::node::{Anchor, Conflict, Control, Entry, Link, Node, Shape};
+use crate::node::{Anchor, Conflict, Control, Entry, Link, Node, Search, Shape, Target, Task, search};
 use crate::slice::Slice;
-use crate::value::{Repr, Value};
+use crate::value::Value;
 
 /// An ordered map from byte strings to byte strings. All methods may be called from any number of threads at once.
 pub struct Index {
@@ -44,20 +45,21 @@ impl Index {
 
     /// Returns the value of a key, if it has one.
     pub fn get<'a>(&'a self, key: &[u8], guard: &'a Guard) -> Option<Value<'a>> {
-        retry(|| self.try_get(key, guard))
+        search(Get { index: self, key, guard })
     }
 
-    fn try_get<'a>(&'a self, key: &[u8], guard: &'a Guard) -> Result<Option<Value<'a>>, Conflict> {
+    #[inline(always)]
+    fn try_get<'a, S: Search>(&'a self, key: &[u8], guard: &'a Guard) -> Result<Option<Value<'a>>, Conflict> {
         let (mut link, mut rest) = (self.anchor.link(guard), key);
         loop {
             let slice = Slice::of(rest);
-            let Reached { node, control, .. } = reach(link, slice.bits, |_, _| Ok::<_, Conflict>(()))?;
-            let Some(at) = node.find(control, slice) else {
+            let Reached { node, control, .. } = reach_with::<S, _>(link, slice.bits, |_, _| Ok::<_, Conflict>(()))?;
+            let Some(at) = node.find::<S>(control, slice) else {
                 return node.check(control).map(|()| None);
             };
             match node.entry(control, at)? {
                 Entry::Value(value) => return Ok(Some(value)),
-                Entry::Long(block) => return Ok((block.suffix() == &rest[8..]).then_some(Value(Repr::Block(block)))),
+                Entry::Long(block) => return Ok((block.suffix() == &rest[8..]).then_some(Value::in_block(block))),
                 Entry::Layer => (link, rest) = (Link { holder: node, control, at }, &rest[8..]),
             }
         }
@@ -81,6 +83,27 @@ impl Index {
     }
 }
 
+struct Get<'a, 'k> {
+    index: &'a Index,
+    key: &'k [u8],
+    guard: &'a Guard,
+}
+
+impl<'a> Task for Get<'a, '_> {
+    type Output = Option<Value<'a>>;
+
+    #[inline(always)]
+    fn run<S: Search>(self) -> Option<Value<'a>> {
+        let backoff = Backoff::new();
+        loop {
+            if let Ok(value) = self.index.try_get::<S>(self.key, self.guard) {
+                return value;
+            }
+            backoff.snooze();
+        }
+    }
+}
+
 impl fmt::Debug for Index {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Index")
@@ -91,6 +114,7 @@ impl fmt::Debug for Index {
 }
 
 /// Repeats an attempt that met a concurrent change.
+#[inline(always)]
 pub(crate) fn retry<T>(mut attempt: impl FnMut() -> Result<T, Conflict>) -> T {
     let backoff = Backoff::new();
     loop {
@@ -111,12 +135,39 @@ pub(crate) struct Reached<'g> {
 
 /// Descends from the root of a layer to the leaf that `bits` belongs to. `visit` sees the link to each interior node
 /// and the link from it.
-#[inline(always)]
+#[inline]
 pub(crate) fn reach<'g, E: From<Conflict>>(
+    link: Link<'g>,
+    bits: u64,
+    visit: impl FnMut(Link<'g>, Link<'g>) -> Result<(), E>,
+) -> Result<Reached<'g>, E> {
+    search(Reach { link, bits, visit, error: PhantomData })
+}
+
+struct Reach<'g, V, E> {
+    link: Link<'g>,
+    bits: u64,
+    visit: V,
+    error: PhantomData<E>,
+}
+
+impl<'g, V: FnMut(Link<'g>, Link<'g>) -> Result<(), E>, E: From<Conflict>> Task for Reach<'g, V, E> {
+    type Output = Result<Reached<'g>, E>;
+
+    #[inline(always)]
+    fn run<S: Search>(self) -> Result<Reached<'g>, E> {
+        reach_with::<S, E>(self.link, self.bits, self.visit)
+    }
+}
+
+/// Descends as [`reach`] does, in a task.
+#[inline(always)]
+pub(crate) fn reach_with<'g, S: Search, E: From<Conflict>>(
     mut link: Link<'g>,
     bits: u64,
     mut visit: impl FnMut(Link<'g>, Link<'g>) -> Result<(), E>,
 ) -> Result<Reached<'g>, E> {
+    let target = Target::new(bits);
     loop {
         let node = link.child()?;
         let control = node.stable()?;
@@ -125,7 +176,7 @@ pub(crate) fn reach<'g, E: From<Conflict>>(
         if control.is_leaf() {
             return Ok(Reached { link, node, control });
         }
-        let next = Link { holder: node, control, at: node.route(control, bits) };
+        let next = Link { holder: node, control, at: node.route::<S>(&target) };
         visit(link, next)?;
         link = next;
     }

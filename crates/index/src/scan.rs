@@ -13,7 +13,7 @@ use crate::index::{Index, Reached, reach, retry};
 use crate::node::{Conflict, Control, Entry, LeafCopy, Link, Node};
 use crate::range::{Gap, Order, Range};
 use crate::slice::{Slice, shortest};
-use crate::value::{Repr, Value};
+use crate::value::Value;
 
 /// The arguments of a scan: the range, its order, and the maximum number of items.
 #[derive(Debug, Clone, Copy)]
@@ -292,7 +292,7 @@ impl<'a> Cursor<'a> {
                     self.key.truncate(path + 8);
                     self.key.extend_from_slice(block.suffix());
                     self.len = self.key.len();
-                    break Value(Repr::Block(block));
+                    break Value::in_block(block);
                 }
                 Entry::Layer => {
                     self.key.truncate(path + 8);

@@ -3,7 +3,7 @@
 
 use crate::guard::Guard;
 use crate::index::{Index, reach, retry};
-use crate::node::{Conflict, Control, Entry, Link, Locked, Node};
+use crate::node::{Conflict, Control, Entry, Link, Locked, Node, Scalar};
 use crate::slice::Slice;
 
 /// A leaf with this few entries tries to merge with a neighbour.
@@ -60,7 +60,7 @@ impl Index {
             })?;
             let entry = leaf
                 .node
-                .find(leaf.control, slice)
+                .find::<Scalar>(leaf.control, slice)
                 .map(|at| Ok((at, leaf.node.entry(leaf.control, at)?)))
                 .transpose()?;
             let Some((at, Entry::Layer)) = entry else {

@@ -2,7 +2,7 @@
 
 use crate::guard::Guard;
 use crate::index::Index;
-use crate::node::{Entry, LeafCopy, Shape};
+use crate::node::{Entry, LeafCopy, Scalar, Shape, Target};
 use crate::slice::Slice;
 use crate::walk::Stop;
 
@@ -78,8 +78,8 @@ fn check_interior(stop: &Stop<'_>) -> Result<(), String> {
         let least = if at == 0 { low } else { key };
         let last = keys.get(at + 1).map_or(high, |next| next - 1);
         for bits in [least, last] {
-            if node.route(control, bits) != at {
-                return Err(format!("{bits:x} leads to child {}, not {at}", node.route(control, bits)));
+            if node.route::<Scalar>(&Target::new(bits)) != at {
+                return Err(format!("{bits:x} leads to child {}, not {at}", node.route::<Scalar>(&Target::new(bits))));
             }
         }
     }
@@ -103,7 +103,7 @@ fn check_leaf(stop: &Stop<'_>, leaf: &LeafCopy<'_>) -> Result<usize, String> {
         if slice.bits < low || high < slice.bits {
             return Err(format!("entry {at} is in the wrong leaf: {slice:x?}"));
         }
-        if leaf.fingerprint(at) != Slice::fingerprint(slice.bits) || node.find(control, slice) != Some(at) {
+        if leaf.fingerprint(at) != Slice::fingerprint(slice.bits) || node.find::<Scalar>(control, slice) != Some(at) {
             return Err(format!("entry {at} is not found by its fingerprint: {slice:x?}"));
         }
         if slice.class < 8 && slice.bits << (8 * slice.class) != 0 {

@@ -9,10 +9,10 @@ use crate::error::{Refused, check_lengths};
 use crate::guard::Guard;
 use crate::index::{Index, Reached, reach, retry};
 use crate::memory::{Full, Memory};
-use crate::node::{Child, Conflict, Control, Entry, Fixed, Fresh, Link, Locked, Node, Shape};
+use crate::node::{Child, Conflict, Control, Entry, Fixed, Fresh, Link, Locked, Node, Scalar, Shape, Target};
 use crate::slice::{LONG, Slice};
 use crate::tidy::LEAF_FEW;
-use crate::value::{INLINE_BYTES_MAX, Repr, Value};
+use crate::value::{INLINE_BYTES_MAX, Value};
 
 /// Why an attempt ended without the write.
 #[derive(Debug, Clone, Copy)]
@@ -70,7 +70,7 @@ impl Index {
                 if matches!(split, Err(Stop::Full)) { Ok(()) } else { split }
             })?;
             let Reached { node, control, .. } = leaf;
-            let Some(at) = node.find(control, slice) else {
+            let Some(at) = node.find::<Scalar>(control, slice) else {
                 ready.draft(&self.anchor.memory, rest, value)?;
                 return self.insert_new(leaf, slice, guard, ready).map(|()| None);
             };
@@ -81,7 +81,7 @@ impl Index {
                 }
                 Entry::Long(block) if block.suffix() == &rest[8..] => {
                     ready.draft(&self.anchor.memory, rest, value)?;
-                    return self.overwrite(leaf, at, guard, ready).map(|()| Some(Value(Repr::Block(block))));
+                    return self.overwrite(leaf, at, guard, ready).map(|()| Some(Value::in_block(block)));
                 }
                 Entry::Long(block) => {
                     ready.chain(&self.anchor.memory, block, &rest[8..], value)?;
@@ -132,7 +132,7 @@ impl Index {
             let slice = Slice::of(rest);
             let leaf = reach(link, slice.bits, |_, _| Ok::<_, Conflict>(()))?;
             let Reached { node, control, .. } = leaf;
-            let Some(at) = node.find(control, slice) else {
+            let Some(at) = node.find::<Scalar>(control, slice) else {
                 return node.check(control).map(|()| None);
             };
             let old = match node.entry(control, at)? {
@@ -141,7 +141,7 @@ impl Index {
                     continue;
                 }
                 Entry::Value(value) => value,
-                Entry::Long(block) if block.suffix() == &rest[8..] => Value(Repr::Block(block)),
+                Entry::Long(block) if block.suffix() == &rest[8..] => Value::in_block(block),
                 Entry::Long(_) => return Ok(None),
             };
             self.remove_entry(leaf, at, key, guard)?;
@@ -213,7 +213,7 @@ impl Index {
         let children = node.children(control)?;
         let last = children.len() - 1;
         // As for leaves, but each half keeps enough children for routing.
-        let at = if node.route(control, bits) == last { last - 7 } else { children.len() / 2 };
+        let at = if node.route::<Scalar>(&Target::new(bits)) == last { last - 7 } else { children.len() / 2 };
         let mut split = Split::lock(&self.anchor.memory, link, node, control, Shape::Interior)?;
         split.right.set_children(&children[at..]);
         split.left.set_children(&children[..at]);

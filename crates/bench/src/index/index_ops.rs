@@ -62,13 +62,10 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
         }
     }
     lab.note(match Vectors::best() {
-        Vectors::Avx512 => "Interior nodes are searched with AVX-512. Nothing depends on AVX2.",
-        Vectors::Sse42 => {
-            "This processor has no AVX-512: interior nodes are searched with SSE4.2. Nothing depends on AVX2."
-        }
-        Vectors::Scalar => {
-            "This processor has neither AVX-512 nor SSE4.2: interior nodes are searched without vectors."
-        }
+        Vectors::Avx512 => "Interior nodes are searched with AVX-512.",
+        Vectors::Avx2 => "This processor has no AVX-512: interior nodes are searched with AVX2.",
+        Vectors::Sse42 => "This processor has no AVX2: interior nodes are searched with SSE4.2.",
+        Vectors::Scalar => "This processor has no SSE4.2: interior nodes are searched without vectors.",
     });
     lab.note(
         "Dunlin asks for huge pages for its nodes, and glibc asks for none for the nodes of BTreeMap: one row each is the \
@@ -92,7 +89,8 @@ fn limits() -> Vec<Limit> {
     match Vectors::best() {
         Vectors::Scalar => Vec::new(),
         Vectors::Sse42 => vec![Limit::Scalar],
-        Vectors::Avx512 => vec![Limit::Sse42, Limit::Scalar],
+        Vectors::Avx2 => vec![Limit::Sse42, Limit::Scalar],
+        Vectors::Avx512 => vec![Limit::Avx2, Limit::Sse42, Limit::Scalar],
     }
 }
 

@@ -83,6 +83,12 @@ impl Control {
         self.0 & (LOCKED | OBSOLETE) == 0
     }
 
+    /// Neither locked nor obsolete, and of this level.
+    #[inline(always)]
+    pub(crate) fn is_plain_at(self, level: usize) -> bool {
+        self.0 & (LEVEL_MASK << LEVEL_SHIFT | LOCKED | OBSOLETE) == (level as u64) << LEVEL_SHIFT
+    }
+
     pub(super) fn is_obsolete(self) -> bool {
         self.0 & OBSOLETE != 0
     }

@@ -1,15 +1,16 @@
 //! Interior nodes: up to 64 children in eight groups of eight, and the smallest slice of each.
 //!
 //! Word 0: control. 1 to 7: pilots, the first keys of groups 1 to 7. 8 to 71: keys. 72 to 135: children. Key `i` is the
-//! smallest slice that may be below child `i`; the first key of the leftmost node of a layer is 0. Keys and pilots that
-//! are not used are the greatest. A look-up reads three lines: pilots, one group of keys, one of children.
+//! smallest slice that may be below child `i`. A look-up reads three lines: pilots, one group of keys, one of children. The
+//! first key of a group is not compared again.
 //!
-//! Keys and pilots stand with their highest bit inverted: the vector instructions of most processors compare signed
-//! numbers only.
+//! A key stands as the slice before it with its highest bit inverted, so it is below all slices that belong to its
+//! child, and words that are not used, the greatest, are below none: the vector instructions of most processors compare
+//! signed numbers only, and tell only whether one is greater.
 
 use arrayvec::ArrayVec;
 
-use super::compare::at_most;
+use super::compare::Search;
 use super::{Conflict, Control, Locked, Node, Shape};
 
 const KEYS: usize = 8;
@@ -29,40 +30,74 @@ impl Child {
     }
 }
 
-/// A slice as a key, and a key as a slice.
+/// A slice in the order of signed numbers, and back.
 #[inline(always)]
-fn signed(word: u64) -> u64 {
-    word ^ 1 << 63
+fn signed(bits: u64) -> u64 {
+    bits ^ 1 << 63
 }
+
+/// The slice that a look-up wants, in the form of keys.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Target(u64);
+
+impl Target {
+    #[inline(always)]
+    pub(crate) fn new(bits: u64) -> Target {
+        Target(signed(bits))
+    }
+}
+
+/// The word of a key. That of slice 0, which only the first child of a layer has, is not compared.
+fn key_word(least: u64) -> u64 {
+    signed(least.saturating_sub(1))
+}
+
+/// The key of a word. It is wrong for words that are not used, which are read only in other versions of a node.
+fn key_of(word: u64) -> u64 {
+    signed(word).wrapping_add(1)
+}
+
+/// The word of a key that is not used.
+const UNUSED: u64 = i64::MAX as u64;
 
 pub(super) fn child_word(at: usize) -> usize {
     CHILDREN + at % CAPACITY
 }
 
 impl<'g> Node<'g> {
-    /// The group of keys that `bits` belongs to. Reads only the header's line.
+    /// The group of keys that a slice belongs to. Reads only the header's line.
     #[inline(always)]
-    pub(crate) fn route_group(self, control: Control, bits: u64) -> usize {
-        let group = at_most(self.line(0), 1, signed(bits));
-        group.min(control.count().saturating_sub(1) / 8)
+    pub(crate) fn route_group<S: Search>(self, target: &Target) -> usize {
+        S::below(self.line(0), &target.0)
     }
 
-    /// The child of a group that `bits` belongs to.
+    /// The child of a group that a slice belongs to.
     #[inline(always)]
-    pub(crate) fn route_in(self, control: Control, group: usize, bits: u64) -> usize {
-        let below = at_most(self.line(KEYS + 8 * group), 0, signed(bits));
-        (8 * group + below.saturating_sub(1)).min(control.count().saturating_sub(1))
+    pub(crate) fn route_in<S: Search>(self, group: usize, target: &Target) -> usize {
+        8 * group + S::below(self.line(KEYS + 8 * group), &target.0)
     }
 
-    /// The index of the child that `bits` belongs to. The caller must validate, as for all reads here.
+    /// The index of the child that a slice belongs to. The caller must validate, as for all reads here.
     #[inline(always)]
-    pub(crate) fn route(self, control: Control, bits: u64) -> usize {
-        self.route_in(control, self.route_group(control, bits), bits)
+    pub(crate) fn route<S: Search>(self, target: &Target) -> usize {
+        let group = self.route_group::<S>(target);
+        // While the keys arrive.
+        self.prefetch_word(CHILDREN + 8 * group);
+        self.route_in::<S>(group, target)
+    }
+
+    /// Child `at` of an interior node, if the node still matches `control`.
+    #[inline(always)]
+    pub(crate) fn child(self, control: Control, at: usize) -> Result<Node<'g>, Conflict> {
+        let word = self.read(child_word(at));
+        self.check(control)?;
+        // SAFETY: the word belongs to the version of `control`, which was read under the guard of `'g`.
+        Ok(unsafe { Node::from_word(word) })
     }
 
     /// The smallest slice that may be below child `at`, and that below the next child, if they are in this node.
     pub(crate) fn fences(self, control: Control, at: usize) -> (Option<u64>, Option<u64>) {
-        let key = |at: usize| (0 < at && at < control.count()).then(|| signed(self.read(KEYS + at)));
+        let key = |at: usize| (0 < at && at < control.count()).then(|| key_of(self.read(KEYS + at)));
         (key(at), key(at + 1))
     }
 
@@ -85,7 +120,7 @@ impl<'g> Node<'g> {
 
     /// All children, if the node still matches `control`.
     pub(crate) fn children(self, control: Control) -> Result<ArrayVec<Child, CAPACITY>, Conflict> {
-        let child = |at| Child { least: signed(self.read(KEYS + at)), word: self.read(child_word(at)) };
+        let child = |at| Child { least: key_of(self.read(KEYS + at)), word: self.read(child_word(at)) };
         let children = (0..control.count()).map(child).collect();
         self.check(control).map(|()| children)
     }
@@ -94,11 +129,11 @@ impl<'g> Node<'g> {
 impl Locked<'_> {
     pub(crate) fn set_children(&mut self, children: &[Child]) {
         for at in 0..CAPACITY {
-            let Child { least, word } = children.get(at).copied().unwrap_or(Child { least: u64::MAX, word: 0 });
-            self.store(KEYS + at, signed(least));
-            self.store(child_word(at), word);
+            let (key, child) = children.get(at).map_or((UNUSED, 0), |child| (key_word(child.least), child.word));
+            self.store(KEYS + at, key);
+            self.store(child_word(at), child);
             if at % 8 == 0 && at > 0 {
-                self.store(at / 8, signed(least));
+                self.store(at / 8, key);
             }
         }
         self.changed(children.len());
@@ -120,7 +155,7 @@ impl Locked<'_> {
     pub(crate) fn own_children(&self) -> ArrayVec<Child, CAPACITY> {
         let node = self.node;
         (0..self.count())
-            .map(|at| Child { least: signed(node.read(KEYS + at)), word: node.read(child_word(at)) })
+            .map(|at| Child { least: key_of(node.read(KEYS + at)), word: node.read(child_word(at)) })
             .collect()
     }
 }

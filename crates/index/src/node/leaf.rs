@@ -6,10 +6,11 @@
 
 use arrayvec::ArrayVec;
 
+use super::compare::{Search, byte};
 use super::{Conflict, Control, Locked, Node, Shape};
 use crate::block::Block;
 use crate::slice::{LONG, Slice};
-use crate::value::{INLINE_BYTES_MAX, Repr, Value, Word};
+use crate::value::{INLINE_BYTES_MAX, Value};
 
 const TAG_WORDS: usize = 7;
 const CAPACITY: usize = Shape::Leaf28.capacity();
@@ -55,17 +56,18 @@ impl<'g> Entry<'g> {
             Kind::LAYER => Entry::Layer,
             Kind(short) if short & 15 == IN_BLOCK => {
                 // SAFETY: as above.
-                Entry::Value(Value(Repr::Block(unsafe { Block::from_word(word) })))
+                Entry::Value(Value::in_block(unsafe { Block::from_word(word) }))
             }
-            Kind(short) => Entry::Value(Value(Repr::Inline { bytes: Word(word.to_le_bytes()), len: short & 15 })),
+            Kind(short) => Entry::Value(Value::inline(word, short & 15)),
         }
     }
 
     /// The block of the entry, if it has one.
     pub(crate) fn block(self) -> Option<Block<'g>> {
         match self {
-            Entry::Value(Value(Repr::Block(block))) | Entry::Long(block) => Some(block),
-            Entry::Value(_) | Entry::Layer => None,
+            Entry::Long(block) => Some(block),
+            Entry::Value(value) => value.block(),
+            Entry::Layer => None,
         }
     }
 }
@@ -105,17 +107,11 @@ fn slice_word(at: usize) -> usize {
     PAIRS + 2 * at
 }
 
-/// The word and the shift at which an entry's kind is stored.
-fn kind_place(at: usize) -> (usize, u32) {
-    (1 + (CAPACITY + at) / 8, 8 * ((CAPACITY + at) % 8) as u32)
-}
-
 impl<'g> Node<'g> {
     /// The entries with this fingerprint, as bits. Reads only the header's line.
     #[inline(always)]
-    pub(crate) fn candidates(self, control: Control, fingerprint: u8) -> u32 {
-        let words = [self.read(1), self.read(2), self.read(3), self.read(4)];
-        equal_bytes(words, fingerprint) & ((1u32 << (control.count() % 32)) - 1)
+    pub(crate) fn candidates<S: Search>(self, control: Control, fingerprint: u8) -> u32 {
+        S::equal_bytes(self.line(0), fingerprint) & ((1u32 << (control.count() % 32)) - 1)
     }
 
     /// Prefetches the line of an entry's pair.
@@ -139,14 +135,13 @@ impl<'g> Node<'g> {
 
     /// The entry with this slice. The caller must validate.
     #[inline(always)]
-    pub(crate) fn find(self, control: Control, slice: Slice) -> Option<usize> {
-        self.find_among(self.candidates(control, Slice::fingerprint(slice.bits)), slice)
+    pub(crate) fn find<S: Search>(self, control: Control, slice: Slice) -> Option<usize> {
+        self.find_among(self.candidates::<S>(control, Slice::fingerprint(slice.bits)), slice)
     }
 
     #[inline(always)]
     fn kind(self, at: usize) -> Kind {
-        let (word, shift) = kind_place(at);
-        Kind((self.read(word) >> shift) as u8)
+        Kind(byte(self.line(0), 8 + CAPACITY + at))
     }
 
     /// The entry `at`, if the leaf still matches `control`.
@@ -186,29 +181,6 @@ impl<'g> Node<'g> {
         let mut copy = LeafCopy { node: self, control, tags: [0; 8 * TAG_WORDS], pairs: [[0; 2]; CAPACITY] };
         copy.replace(self, control).map(|()| copy)
     }
-}
-
-/// Which of 28 bytes equal `byte`, as bits.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-fn equal_bytes(words: [u64; 4], byte: u8) -> u32 {
-    use std::arch::x86_64::{_mm_cmpeq_epi8, _mm_movemask_epi8, _mm_set_epi64x, _mm_set1_epi8};
-    let [a, b, c, d] = words.map(|word| word as i64);
-    // SAFETY: SSE2 is part of x86-64. The vectors are private: made of words in registers.
-    #[allow(unused_unsafe)]
-    let (low, high) = unsafe {
-        let wanted = _mm_set1_epi8(byte as i8);
-        let mask = |low, high| _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_set_epi64x(high, low), wanted)) as u32;
-        (mask(a, b), mask(c, d))
-    };
-    low | high << 16
-}
-
-/// Which of 28 bytes equal `byte`, as bits.
-#[cfg(not(target_arch = "x86_64"))]
-fn equal_bytes(words: [u64; 4], byte: u8) -> u32 {
-    let bytes = words.into_iter().flat_map(u64::to_le_bytes).enumerate();
-    bytes.fold(0, |mask, (at, there)| mask | u32::from(there == byte) << at)
 }
 
 /// A copy of a leaf as of one moment, for scans.

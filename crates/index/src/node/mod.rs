@@ -21,8 +21,9 @@ use crate::guard::Guard;
 use crate::memory::{Full, Memory, Slot, prefetch};
 
 pub use compare::Vectors;
+pub(crate) use compare::{Scalar, Search, Task, search};
 pub(crate) use control::{Control, Shape};
-pub(crate) use interior::Child;
+pub(crate) use interior::{Child, Target};
 pub(crate) use leaf::{Entry, Fixed, LeafCopy};
 
 /// Another thread changed something that was read. Start again.
@@ -52,8 +53,13 @@ impl<'g> Node<'g> {
     #[inline(always)]
     unsafe fn from_word(word: u64) -> Node<'g> {
         let start = std::ptr::with_exposed_provenance_mut(word as usize);
-        // SAFETY: the word was made from an address that is not null.
-        Node { slot: Slot(unsafe { NonNull::new_unchecked(start) }), guard: PhantomData }
+        // SAFETY: the word was made from an address that is not null. Said twice, because the first is forgotten where
+        // the word has been read before it was validated.
+        let start = unsafe {
+            std::hint::assert_unchecked(word != 0);
+            NonNull::new_unchecked(start)
+        };
+        Node { slot: Slot(start), guard: PhantomData }
     }
 
     pub(crate) fn to_word(self) -> u64 {
@@ -93,8 +99,14 @@ impl<'g> Node<'g> {
     /// The node is no longer in the tree.
     #[inline(always)]
     pub(crate) fn stable(self) -> Result<Control, Conflict> {
-        let control = Control(self.word(0).load(Ordering::Acquire));
+        let control = self.control();
         if control.is_plain() { Ok(control) } else { self.wait() }
+    }
+
+    /// The control word as it is now.
+    #[inline(always)]
+    pub(crate) fn control(self) -> Control {
+        Control(self.word(0).load(Ordering::Acquire))
     }
 
     #[cold]
@@ -255,7 +267,10 @@ impl<'g> Link<'g> {
     /// The node that it refers to. The caller knows that the place holds a node as long as the holder is unchanged.
     #[inline(always)]
     pub(crate) fn child(&self) -> Result<Node<'g>, Conflict> {
-        let word = self.holder.read(self.holder_word());
+        if !self.control.is_leaf() {
+            return self.holder.child(self.control, self.at);
+        }
+        let word = self.holder.read(leaf::value_word(self.at));
         self.check()?;
         // SAFETY: the word belongs to the version that the link was made from, in which it is a node. The guard of `'g`
         // was taken before that version was read, so the node stays.

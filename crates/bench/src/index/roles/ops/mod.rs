@@ -54,10 +54,12 @@ pub enum System {
     Congee,
 }
 
-/// What an index does without.
+/// What an index does without, and what is better than that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Limit {
-    /// SSE4.2 and not AVX-512.
+    /// AVX-512.
+    Avx2,
+    /// AVX2.
     Sse42,
     /// No vector instructions in its interior nodes.
     Scalar,
@@ -77,7 +79,8 @@ impl System {
     pub fn name(self) -> &'static str {
         match self {
             System::Index => "Dunlin",
-            System::IndexWith(Limit::Sse42) => "Dunlin without AVX-512",
+            System::IndexWith(Limit::Avx2) => "Dunlin without AVX-512",
+            System::IndexWith(Limit::Sse42) => "Dunlin without AVX2",
             System::IndexWith(Limit::Scalar) => "Dunlin without vectors in interior nodes",
             System::IndexWith(Limit::SmallPages) => "Dunlin without huge pages",
             System::BTreeMap => "BTreeMap",
@@ -390,6 +393,7 @@ impl<K> Measure<'_, K> {
     {
         match self.ops.system {
             System::Index => self.of_index(Vectors::best()),
+            System::IndexWith(Limit::Avx2) => self.of_index(Vectors::Avx2),
             System::IndexWith(Limit::Sse42) => self.of_index(Vectors::Sse42),
             System::IndexWith(Limit::Scalar) => self.of_index(Vectors::Scalar),
             System::IndexWith(Limit::SmallPages) => {
