@@ -59,7 +59,8 @@ fn parts_carry_their_ranks_and_tell_where_they_waited() {
         // By the size of each part.
         config.policy = dunlin_schedule::Policy::SlackDriven(dunlin_schedule::SlackReading::Opset);
         config
-    });
+    })
+    .unwrap();
     let keys: Vec<[u8; 1]> = (0..200).map(|key| [key]).collect();
     let (values, trace) = world.run(client.multi_get_traced(&keys));
     assert!(values.unwrap().iter().all(Option::is_none));

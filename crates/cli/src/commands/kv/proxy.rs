@@ -53,7 +53,7 @@ pub struct Arguments {
     /// Time without a command after which a memcached connection is closed; 0 for never
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = human(IDLE))]
     idle: Human,
-    /// How long an operation may take, with all attempts
+    /// How long an operation may take, with all attempts: less than 10 s
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = ordinary)]
     patience: Duration,
     /// How long a replica that is read may take before another one is asked, too
@@ -74,7 +74,7 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     let mut config = ClusterConfig::default();
     config.deadline = arguments.patience;
     config.failover_after = arguments.failover;
-    let cluster = connected.client(config);
+    let cluster = connected.client(config)?;
     let (name, servers) = (connected.cluster.name().to_owned(), connected.cluster.servers().len());
     let idle = (!arguments.idle.0.is_zero()).then_some(arguments.idle.0);
     let forwarder = Forwarder::new(cluster, idle);
