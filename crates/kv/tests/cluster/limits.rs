@@ -83,6 +83,7 @@ fn one_in_ten_requests_goes_to_another_replica_because_one_is_slow() {
     let client = world.connect({
         let mut config = config().choosing(Choice::RoundRobin);
         config.failover_after = Duration::from_millis(1);
+        config.sessions_per_core = 16;
         config
     });
     world.run(client.set(b"k", b"v")).unwrap().everywhere().unwrap();

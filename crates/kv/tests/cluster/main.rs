@@ -6,6 +6,7 @@ mod failover;
 mod limits;
 mod members;
 mod operations;
+mod proxy;
 mod ranks;
 mod refills;
 mod world;

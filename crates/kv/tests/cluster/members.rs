@@ -369,7 +369,8 @@ fn an_operator_has_a_member_filled() {
         write_all(&managed.client, b"v").await;
         let before = events[0].borrow().len();
         assert_eq!(managed.client.refill("s0").await.unwrap(), None, "it fills itself");
-        let filled = |event: &MemberEvent| matches!(event, MemberEvent::Filled(filled) if filled.items == u64::from(KEYS));
+        let filled =
+            |event: &MemberEvent| matches!(event, MemberEvent::Filled(filled) if filled.items == u64::from(KEYS));
         assert!(events[0].borrow()[before..].iter().all(filled), "{events:?}");
         read_all(&managed.client, b"v").await;
     });

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use dunlin_kv::cluster::ClusterConfig;
-use dunlin_kv::memcached::{Acceptor, ConnectionLimit, Forwarder, Listen};
+use dunlin_kv::memcached::{Acceptor, ConnectionLimit, FORWARD_BYTES_DEFAULT, Forwarder, Listen};
 use dunlin_serve::drive::drive;
 use dunlin_serve::{Interrupt, limits, notify};
 use tokio::task::{LocalSet, spawn_local};
@@ -77,7 +77,7 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     let cluster = connected.client(config)?;
     let (name, servers) = (connected.cluster.name().to_owned(), connected.cluster.servers().len());
     let idle = (!arguments.idle.0.is_zero()).then_some(arguments.idle.0);
-    let forwarder = Forwarder::new(cluster, idle);
+    let forwarder = Forwarder::new(cluster, idle, FORWARD_BYTES_DEFAULT);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no event loop")?;
     let local = LocalSet::new();
     let served = local.block_on(&runtime, async {
