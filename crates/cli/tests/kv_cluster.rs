@@ -265,7 +265,7 @@ fn a_member_that_was_killed_joins_again_and_fills_itself() {
         Server::start(kv(&[&arguments[..], &["--memory", "32MiB"], more].concat()))
     };
     let ask = |arguments: &[&str]| {
-        run(&[&["cluster"], arguments, &["--at", &peers, "--entry", "/kv/members", "--timeout", "10s"]].concat())
+        run(&[&["cluster"], arguments, &["--at", &peers, "--entry", "/kv/members", "--timeout", "9s"]].concat())
     };
     let wait_until_open = || {
         let begun = Instant::now();

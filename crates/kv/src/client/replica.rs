@@ -7,8 +7,8 @@ use super::KvClient;
 use super::error::KvError;
 use super::operations::{InFlight, check_value, is_pushed_back};
 use crate::wire::{
-    FILL, Operation, PartitionScan, REPLICA, REPLICATE, ReplicaInfo, Replicate, SCAN_PARTITIONS, Status, TURN, Turn,
-    Verdict,
+    FILL, Operation, PartitionScan, REPLICA, REPLICATE, ReplicaInfo, ReplicaState, Replicate, SCAN_PARTITIONS, Status,
+    TURN, Turn, Turned, Verdict,
 };
 
 /// Attempts of a write that reached a core which does not own its key.
@@ -35,20 +35,23 @@ impl<T: Transport + 'static> KvClient<T> {
         Ok(infos)
     }
 
-    /// Has every core change its state.
-    pub(crate) async fn turn(&self, turn: Turn) -> Result<Status, KvError> {
+    /// Has every core change its state. Returns the status, and whether any of them took writes until then.
+    pub(crate) async fn turn(&self, turn: Turn) -> Result<(Status, bool), KvError> {
         let links = self.connection.links().await?;
+        let mut took_writes = false;
         for core in &links.cores {
             loop {
                 let response = self.ask_with(&links, core, TURN, MsgBuf::copy_from(&turn.encode())?).await?;
-                match Status::of(&response).ok_or(KvError::BadAnswer)? {
+                let Turned { status, before } = Turned::parse(&response).ok_or(KvError::BadAnswer)?;
+                took_writes |= before != ReplicaState::Closed;
+                match status {
                     Status::Done => break,
                     Status::Later => {}
-                    status => return Ok(status),
+                    status => return Ok((status, took_writes)),
                 }
             }
         }
-        Ok(Status::Done)
+        Ok((Status::Done, took_writes))
     }
 
     /// Writes to this replica. Writes that a busy core pushes back are retried until the deadline.

@@ -5,12 +5,32 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dunlin_schedule::{C3Ranking, ChooseReplica, CostEstimate, LeastOutstanding, Policy, RoundRobin};
+use thiserror::Error;
 
 use super::description::Description;
 use super::version::wall_micros;
+use crate::service::deleted::KEPT_SECONDS;
 
 /// Requests of one multiget in flight, by default and at most.
 pub const IN_FLIGHT_DEFAULT: usize = 64;
+
+/// How long a write may take, at most: servers keep deletions in mind for as long, and wait for as long before they copy.
+pub const WRITE_TIME_MAX: Duration = Duration::from_secs(KEPT_SECONDS as u64);
+
+/// Why a client of a cluster is not started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// A server may forget that a key was deleted while such a write is on its way.
+    #[error(
+        "operations on a cluster may not take {deadline:?}: give a deadline below {WRITE_TIME_MAX:?}, for which servers \
+         keep deletions in mind"
+    )]
+    Deadline {
+        /// The deadline.
+        deadline: Duration,
+    },
+}
 
 /// Which replicas a part of a read is sent to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -61,7 +81,7 @@ pub type MakeChoice = Rc<dyn Fn(&Description) -> Box<dyn ChooseReplica>>;
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct ClusterConfig {
-    /// How long an operation may take, with all its retries. Default 2 s.
+    /// How long an operation may take, with all its retries: less than [`WRITE_TIME_MAX`]. Default 2 s.
     pub deadline: Duration,
     /// How long a replica that is read may take before another one is asked, too. Default 100 ms.
     pub failover_after: Duration,
@@ -101,6 +121,11 @@ impl Default for ClusterConfig {
 }
 
 impl ClusterConfig {
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        let deadline = self.deadline;
+        if deadline < WRITE_TIME_MAX { Ok(()) } else { Err(ConfigError::Deadline { deadline }) }
+    }
+
     /// The same with one of the choices of this crate.
     #[must_use]
     pub fn choosing(self, choice: Choice) -> ClusterConfig {

@@ -12,7 +12,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use dunlin_coord::{
-    Condition, CoordError, Coordinator, HEARTBEAT_EVERY, Health, Member, MemberId, Membership, Standing,
+    Condition, CoordError, Coordinator, HEARTBEAT_EVERY, Health, Member, MemberId, Membership, Revision, Standing,
     join_after_leases,
 };
 use dunlin_net::Transport;
@@ -23,18 +23,17 @@ use futures::future::{Either, LocalBoxFuture, select};
 use super::description::{Description, DescriptionError};
 use super::error::ClusterError;
 use super::view::{Directory, Seen};
-use super::{KvCluster, Refilled};
+use super::{Fill, KvCluster, Refilled};
 use crate::service::Fence;
 
 /// Between two attempts to join, to look whether the epoch is settled, and to begin to fill.
 const TRY_EVERY: Duration = Duration::from_millis(100);
-/// Between two attempts to fill a server, and to look whether it is open. A write that it has executed may take longer to
-/// reach the others: up to the writer's deadline, if they are busy. Such a write is missing in the copy.
+/// Between two attempts to fill a server, and to look whether it is open.
 const FILL_EVERY: Duration = Duration::from_secs(1);
 
 /// What a member says about itself, by which clients find it.
-pub fn member_about(cluster: &str, server: &str) -> String {
-    format!("kv {cluster}/{server}")
+pub fn member_about(cluster: &Description, server: &str) -> String {
+    format!("kv {}/{server} of {:016x}", cluster.name(), cluster.id())
 }
 
 /// Why the cluster manager does not give a description.
@@ -77,7 +76,7 @@ pub struct MemberDirectory<C> {
 impl<C> MemberDirectory<C> {
     /// Of the servers of a cluster.
     pub fn new(coordinator: Rc<C>, cluster: &Description) -> MemberDirectory<C> {
-        let about = |server: &super::ServerPlace| member_about(cluster.name(), &server.name).into_bytes();
+        let about = |server: &super::ServerPlace| member_about(cluster, &server.name).into_bytes();
         MemberDirectory { coordinator, about: cluster.servers().iter().map(about).collect() }
     }
 }
@@ -166,6 +165,8 @@ pub struct Attendance<'a, C, T: Transport> {
     pub coordinator: &'a C,
     /// The cluster, with the server itself. Its directory must be of the same cluster manager.
     pub cluster: &'a KvCluster<T>,
+    /// The entry of the cluster manager that describes the cluster. The entries below it tell which servers were started.
+    pub path: &'a str,
     /// The name of the server.
     pub server: &'a str,
     /// The incarnation of the server's process: no other one at its address is filled.
@@ -177,27 +178,33 @@ pub struct Attendance<'a, C, T: Transport> {
 }
 
 impl<C: Coordinator, T: Transport + 'static> Attendance<'_, C, T> {
-    /// Records that a server of a new cluster starts for the first time, in an entry below `path`. Then partitions
-    /// of which no live member that joined earlier has a replica need not be filled.
+    /// Records that a server starts for the first time, in an entry below [`Attendance::path`]. Returns when that was:
+    /// partitions of which no server that was started earlier has a replica need not be filled, since nobody can hold
+    /// any of their items.
     ///
     /// # Errors
     /// [`CoordError`]; `Exists` if it was started before.
-    pub async fn found(&self, path: &str) -> Result<(), CoordError> {
-        let entry = format!("{path}/founded/{}", self.server);
-        self.coordinator.set(&entry, b"", Condition::Absent).await.map(|_| ())
+    pub async fn found(&self) -> Result<Revision, CoordError> {
+        let entry = format!("{}/{}", self.founded(), self.server);
+        self.coordinator.set(&entry, b"", Condition::Absent).await
     }
 
-    /// Is a member until the future is dropped: joins, has the server filled, sends heartbeats. `is_founded` is whether
-    /// the server starts for the first time. `report` is told what happens.
+    /// Returns the path of the entries of servers that were started, live or not.
+    fn founded(&self) -> String {
+        format!("{}/founded", self.path)
+    }
+
+    /// Is a member until the future is dropped: joins, has the server filled, sends heartbeats. `founded` is the result
+    /// of [`Attendance::found`] if the server starts for the first time. `report` is told what happens.
     ///
     /// # Errors
     /// [`AttendError`]: a retry does not help.
-    pub async fn serve(&self, is_founded: bool, mut report: impl FnMut(MemberEvent)) -> AttendError {
-        let mut is_founded = is_founded;
+    pub async fn serve(&self, founded: Option<Revision>, mut report: impl FnMut(MemberEvent)) -> AttendError {
+        let mut founded = founded;
         loop {
             // It may miss writes from now on. What it holds is kept until there is a source.
             self.fence.set(None);
-            let fill = self.begin(&mut report).await;
+            let fill = self.begin(&mut report).await.in_new_epoch();
             let membership = match self.join().await {
                 Ok(membership) => membership,
                 Err(AttendError::Coord(error)) if error.is_of_the_moment() => {
@@ -209,14 +216,14 @@ impl<C: Coordinator, T: Transport + 'static> Attendance<'_, C, T> {
             let standing = Standing::new(&membership);
             self.fence.set(Some(standing.clone()));
             report(MemberEvent::Joined { epoch: membership.epoch });
-            let work = Box::pin(self.fill_and_watch(fill, is_founded, &standing, &mut report));
+            let work = Box::pin(self.fill_and_watch(fill, founded, &standing, &mut report));
             let attending = Box::pin(standing.attend(self.coordinator, HEARTBEAT_EVERY));
             let lost = match select(attending, work).await {
                 Either::Left((lost, _)) => lost,
                 Either::Right((never, _)) => match never {},
             };
             standing.end();
-            is_founded = false;
+            founded = None;
             report(MemberEvent::Lost(lost));
             self.sleep(TRY_EVERY).await;
         }
@@ -234,7 +241,12 @@ impl<C: Coordinator, T: Transport + 'static> Attendance<'_, C, T> {
 
     /// Joins, unless another member is this server.
     async fn join(&self) -> Result<Membership, AttendError> {
-        let about = member_about(self.cluster.cluster().name(), self.server);
+        // Others that start for the first time wait for it from now on.
+        match self.found().await {
+            Ok(_) | Err(CoordError::Exists { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let about = member_about(self.cluster.cluster(), self.server);
         let members = self.coordinator.members().await?.members;
         let is_other = |member: &&Member| {
             member.id != self.member && member.health == Health::Live && member.about == about.as_bytes()
@@ -246,7 +258,7 @@ impl<C: Coordinator, T: Transport + 'static> Attendance<'_, C, T> {
     }
 
     /// Has the server take writes from now on.
-    async fn begin(&self, report: &mut impl FnMut(MemberEvent)) -> u64 {
+    async fn begin(&self, report: &mut impl FnMut(MemberEvent)) -> Fill {
         loop {
             match self.cluster.begin_fill_of(self.server, self.incarnation).await {
                 Ok(fill) => return fill,
@@ -259,8 +271,8 @@ impl<C: Coordinator, T: Transport + 'static> Attendance<'_, C, T> {
     /// Fills the server once its epoch is settled, and again if it is not open any more.
     async fn fill_and_watch(
         &self,
-        mut fill: u64,
-        mut is_founded: bool,
+        mut fill: Fill,
+        mut founded: Option<Revision>,
         standing: &Standing,
         report: &mut impl FnMut(MemberEvent),
     ) -> std::convert::Infallible {
@@ -268,10 +280,10 @@ impl<C: Coordinator, T: Transport + 'static> Attendance<'_, C, T> {
             self.sleep(TRY_EVERY / 4).await;
         }
         loop {
-            match self.try_fill(fill, is_founded, standing).await {
+            match self.try_fill(fill, founded).await {
                 Ok(event) => {
                     report(event);
-                    is_founded = false;
+                    founded = None;
                     // An operator may have begun to fill it, and given up.
                     while self.cluster.is_open(self.server).await.unwrap_or(true) {
                         self.sleep(FILL_EVERY).await;
@@ -289,28 +301,40 @@ impl<C: Coordinator, T: Transport + 'static> Attendance<'_, C, T> {
         }
     }
 
-    async fn try_fill(&self, fill: u64, is_founded: bool, standing: &Standing) -> Result<MemberEvent, ClusterError> {
+    async fn try_fill(&self, fill: Fill, founded: Option<Revision>) -> Result<MemberEvent, ClusterError> {
         if self.cluster.is_open(self.server).await? {
             return Ok(MemberEvent::FoundOpen);
         }
-        let new = if is_founded { self.new_partitions(standing.membership().epoch).await? } else { BTreeSet::new() };
+        let new = match founded {
+            Some(founded) => self.new_partitions(founded).await?,
+            None => BTreeSet::new(),
+        };
         self.cluster.fill_besides(self.server, fill, &new).await.map(MemberEvent::Filled)
     }
 
-    /// Returns the partitions of the server that no live member had before it joined: there is nothing to copy.
-    async fn new_partitions(&self, joined: u64) -> Result<BTreeSet<u32>, ClusterError> {
-        let members = self.coordinator.members().await.map_err(|error| ClusterError::Directory(error.to_string()))?;
+    /// Returns the partitions of the server of which no server that was started before has a replica.
+    async fn new_partitions(&self, founded: Revision) -> Result<BTreeSet<u32>, ClusterError> {
+        let earlier = self.started_before(founded).await;
+        let earlier = earlier.map_err(|error| ClusterError::Directory(error.to_string()))?;
         let cluster = self.cluster.cluster();
-        let was_before = |server: u32| {
-            let about = member_about(cluster.name(), &cluster.servers()[server as usize].name).into_bytes();
-            let is_before =
-                |member: &Member| member.health == Health::Live && member.epoch < joined && member.about == about;
-            members.members.iter().any(is_before)
-        };
-        let before: Vec<bool> = (0..cluster.servers().len() as u32).map(was_before).collect();
         let own = cluster.server(self.server).map(|server| cluster.partitions_of(server)).unwrap_or_default();
-        let is_new = |partition: &u32| !cluster.replicas_of(*partition).iter().any(|server| before[*server as usize]);
+        let is_new = |partition: &u32| cluster.replicas_of(*partition).iter().all(|server| !earlier.contains(server));
         Ok(own.into_iter().filter(is_new).collect())
+    }
+
+    /// Returns the servers that were started for the first time before this one.
+    async fn started_before(&self, founded: Revision) -> Result<BTreeSet<u32>, CoordError> {
+        let (path, mut servers, mut after) = (self.founded(), BTreeSet::new(), None);
+        loop {
+            let page = self.coordinator.list(&path, after.as_deref()).await?;
+            let earlier = page.entries.iter().filter(|entry| entry.version < founded);
+            let names = earlier.filter_map(|entry| entry.path.rsplit('/').next());
+            servers.extend(names.filter_map(|name| self.cluster.cluster().server(name)));
+            after = page.more_after;
+            if after.is_none() {
+                return Ok(servers);
+            }
+        }
     }
 
     async fn sleep(&self, time: Duration) {

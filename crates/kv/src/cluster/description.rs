@@ -228,6 +228,11 @@ impl Description {
         &self.name
     }
 
+    /// Returns what tells the cluster from others of its name.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
     /// Returns the servers, in the order of their names.
     pub fn servers(&self) -> &[ServerPlace] {
         &self.servers

@@ -76,6 +76,7 @@ impl From<KvError> for ServerError {
     fn from(error: KvError) -> ServerError {
         match error {
             KvError::Closed { .. } => ServerError::Closed,
+            KvError::ValueTooLarge { len, max } => ServerError::Refused(Refused::TooLarge { len, max }),
             error => ServerError::Kv(error),
         }
     }
@@ -138,7 +139,7 @@ pub enum ClusterError {
         /// The others.
         missed: Vec<Missed>,
     },
-    /// The replica that decides about conditions refused the write.
+    /// The write was refused: by the replica that decides about conditions, or since its value is too long.
     #[error(transparent)]
     Refused(Refused),
     /// A write failed, but some replicas have it, or may have it.
@@ -167,6 +168,15 @@ pub enum ClusterError {
     /// A server was told something else while it was filled.
     #[error("{server} was told to begin again or to open meanwhile")]
     Superseded {
+        /// The server.
+        server: String,
+    },
+    /// A server cannot be opened: it has dropped items to be filled, and was not filled.
+    #[error(
+        "{server} has dropped items to be filled, and was not filled: fill it with dunlin kv cluster refill; if no other \
+         replica is left, restart it and open it empty"
+    )]
+    HasHoles {
         /// The server.
         server: String,
     },

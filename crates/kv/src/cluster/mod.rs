@@ -39,7 +39,7 @@ use dunlin_schedule::{ChooseReplica, Opsets};
 use dunlin_serve::Joint;
 use futures::future::{Either, select};
 
-pub use config::{Choice, ClusterConfig, Copies, IN_FLIGHT_DEFAULT, MakeChoice};
+pub use config::{Choice, ClusterConfig, ConfigError, Copies, IN_FLIGHT_DEFAULT, MakeChoice, WRITE_TIME_MAX};
 pub use coordinated::{
     AttendError, Attendance, DescribeError, MemberDirectory, MemberEvent, MemberFence, description_at, member_about,
 };
@@ -49,7 +49,7 @@ pub use description::{
     ServerPlace,
 };
 pub use error::{ClusterError, Missed, ServerError};
-pub use refill::Refilled;
+pub use refill::{Fill, Refilled};
 pub use trace::{MultigetTrace, PartTrace, Why};
 pub(crate) use version::seconds_of;
 pub use view::{Directory, Seen};
@@ -103,17 +103,27 @@ struct Inner<T: Transport> {
 impl<T: Transport + 'static> KvCluster<T> {
     /// Returns a client of a cluster without a cluster manager: all servers count as live. It connects to a server with
     /// the first operation on it.
-    pub fn new(endpoint: &Rc<Endpoint<T>>, cluster: Description, config: ClusterConfig) -> KvCluster<T> {
+    ///
+    /// # Errors
+    /// [`ConfigError`] if the settings cannot work.
+    pub fn new(
+        endpoint: &Rc<Endpoint<T>>,
+        cluster: Description,
+        config: ClusterConfig,
+    ) -> Result<KvCluster<T>, ConfigError> {
         KvCluster::start(endpoint, cluster, config, None)
     }
 
     /// Returns a client of a cluster whose live members `directory` knows.
+    ///
+    /// # Errors
+    /// As [`KvCluster::new`].
     pub fn with_directory(
         endpoint: &Rc<Endpoint<T>>,
         cluster: Description,
         config: ClusterConfig,
         directory: Rc<dyn Directory>,
-    ) -> KvCluster<T> {
+    ) -> Result<KvCluster<T>, ConfigError> {
         KvCluster::start(endpoint, cluster, config, Some(directory))
     }
 
@@ -122,7 +132,8 @@ impl<T: Transport + 'static> KvCluster<T> {
         cluster: Description,
         config: ClusterConfig,
         directory: Option<Rc<dyn Directory>>,
-    ) -> KvCluster<T> {
+    ) -> Result<KvCluster<T>, ConfigError> {
+        config.check()?;
         let of_servers = ClientConfig { sessions_per_core: config.sessions_per_core, deadline: Some(config.deadline) };
         let node = |server: &ServerPlace| {
             Node::new(&server.name, &server.address, cluster.fingerprint(), endpoint, of_servers)
@@ -151,7 +162,7 @@ impl<T: Transport + 'static> KvCluster<T> {
             cluster,
             config,
         };
-        KvCluster { inner: Rc::new(inner) }
+        Ok(KvCluster { inner: Rc::new(inner) })
     }
 
     /// Returns the description of the cluster.

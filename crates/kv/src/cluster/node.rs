@@ -1,14 +1,17 @@
 //! One server of a cluster, as a client knows it: its sessions, and whether it is worth asking.
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::rc::Rc;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 use dunlin_net::{Addr, Transport};
 use dunlin_rpc::{CallError, Endpoint};
 use dunlin_serve::Joint;
 use dunlin_serve::channel::is_session_over;
-use futures::future::{Either, select};
+use futures::FutureExt as _;
+use futures::future::{Either, LocalBoxFuture, select};
 
 use super::error::ServerError;
 use crate::client::{ClientConfig, KvClient, KvError};
@@ -21,21 +24,71 @@ const LEAVE_MAX: Duration = Duration::from_secs(5);
 /// How long a server that did not answer in time is asked last.
 const SUSPECT_TIME: Duration = Duration::from_secs(1);
 
-/// A server.
-pub(super) struct Node<T: Transport> {
-    pub name: String,
+/// Where a server is, and what it must say of itself.
+struct Place<T: Transport> {
+    name: String,
     address: Addr,
     fingerprint: u64,
     endpoint: Rc<Endpoint<T>>,
     config: ClientConfig,
+}
+
+/// A server.
+pub(super) struct Node<T: Transport> {
+    pub name: String,
+    place: Rc<Place<T>>,
+    endpoint: Rc<Endpoint<T>>,
     client: RefCell<Option<KvClient<T>>>,
     opening: Joint<Result<KvClient<T>, ServerError>>,
+    /// The attempt to reach it, which ends with this.
+    attempt: Attempt,
     failures: Cell<u32>,
     left_until: Cell<u64>,
     suspect_until: Cell<u64>,
     answered_at: Cell<u64>,
     /// Why it was left alone.
     why_left: RefCell<String>,
+}
+
+type Attempt = Rc<RefCell<Option<LocalBoxFuture<'static, ()>>>>;
+
+/// Goes on with an attempt as long as its owner is there: the endpoint, which runs this, does not own the attempt, which
+/// owns the endpoint.
+fn go_on(attempt: &Attempt) -> impl Future<Output = ()> + use<> {
+    let attempt = Rc::downgrade(attempt);
+    poll_fn(move |context| {
+        let Some(attempt) = attempt.upgrade() else { return Poll::Ready(()) };
+        let mut attempt = attempt.borrow_mut();
+        let Some(work) = &mut *attempt else { return Poll::Ready(()) };
+        ready!(work.poll_unpin(context));
+        *attempt = None;
+        Poll::Ready(())
+    })
+}
+
+impl<T: Transport + 'static> Place<T> {
+    async fn open(self: Rc<Self>) -> Result<KvClient<T>, ServerError> {
+        let client = KvClient::connect(&self.endpoint, &self.address, self.config).await?;
+        client.pin(client.map().await?.incarnation);
+        self.infos_of(&client).await?;
+        Ok(client)
+    }
+
+    async fn infos_of(&self, client: &KvClient<T>) -> Result<Vec<ReplicaInfo>, ServerError> {
+        let infos = client.replica_infos().await.map_err(|error| match error {
+            KvError::Unsupported => ServerError::NoReplica,
+            error => error.into(),
+        })?;
+        for info in &infos {
+            if info.fingerprint != self.fingerprint {
+                return Err(ServerError::OtherMap);
+            }
+            if info.server != self.name {
+                return Err(ServerError::OtherServer { found: info.server.clone() });
+            }
+        }
+        Ok(infos)
+    }
 }
 
 impl<T: Transport + 'static> Node<T> {
@@ -46,14 +99,15 @@ impl<T: Transport + 'static> Node<T> {
         endpoint: &Rc<Endpoint<T>>,
         config: ClientConfig,
     ) -> Rc<Node<T>> {
+        let (name, address) = (name.to_owned(), address.clone());
+        let place = Place { name: name.clone(), address, fingerprint, endpoint: endpoint.clone(), config };
         Rc::new(Node {
-            name: name.to_owned(),
-            address: address.clone(),
-            fingerprint,
+            name,
+            place: Rc::new(place),
             endpoint: endpoint.clone(),
-            config,
             client: RefCell::new(None),
             opening: Joint::new(),
+            attempt: Rc::default(),
             failures: Cell::new(0),
             left_until: Cell::new(0),
             suspect_until: Cell::new(0),
@@ -73,10 +127,15 @@ impl<T: Transport + 'static> Node<T> {
         self.suspect_until.set(self.endpoint.now().saturating_add(SUSPECT_TIME.as_nanos() as u64));
     }
 
-    /// Records that it answered.
+    /// Records that it was read.
+    pub fn was_read(&self) {
+        self.answered();
+        self.suspect_until.set(0);
+    }
+
+    /// Records that it answered, which does not say that it may be read.
     pub fn answered(&self) {
         self.failures.set(0);
-        self.suspect_until.set(0);
         self.answered_at.set(self.endpoint.now());
     }
 
@@ -97,14 +156,14 @@ impl<T: Transport + 'static> Node<T> {
         self.opened().await
     }
 
-    /// The same for a write, which is missed if it is not sent: while the server is left alone, it takes part in an
-    /// attempt to reach it, and waits for that for `patience`.
+    /// The same for a write, which is missed if it is not sent: it takes part in an attempt to reach the server also
+    /// while that is left alone. After an attempt that failed, it waits for `patience` only.
     pub async fn client_for_write(self: &Rc<Self>, patience: Duration) -> Result<KvClient<T>, ServerError> {
         let client = self.client.borrow().clone();
         if let Some(client) = client {
             return Ok(client);
         }
-        if self.endpoint.now() >= self.left_until.get() {
+        if self.failures.get() == 0 {
             return self.opened().await;
         }
         let timers = self.endpoint.timers();
@@ -115,13 +174,26 @@ impl<T: Transport + 'static> Node<T> {
         }
     }
 
+    /// Takes part in an attempt to reach it. That goes on when nobody waits for it any more, so that the next operation
+    /// learns what became of it.
     async fn opened(self: &Rc<Self>) -> Result<KvClient<T>, ServerError> {
-        Box::pin(self.opening.get(|| self.clone().open(), drop)).await
+        let begin = || {
+            let (opening, node) = (self.place.clone().open(), Rc::downgrade(self));
+            async move {
+                let opened = opening.await;
+                node.upgrade().inspect(|node| node.note(&opened));
+                opened
+            }
+        };
+        let begun = |work| {
+            self.attempt.replace(Some(work));
+            self.endpoint.spawn(go_on(&self.attempt));
+        };
+        Box::pin(self.opening.get(begin, begun)).await
     }
 
-    async fn open(self: Rc<Self>) -> Result<KvClient<T>, ServerError> {
-        let opened = self.try_open().await;
-        match &opened {
+    fn note(&self, opened: &Result<KvClient<T>, ServerError>) {
+        match opened {
             Ok(client) => {
                 self.failures.set(0);
                 self.left_until.set(0);
@@ -129,31 +201,23 @@ impl<T: Transport + 'static> Node<T> {
             }
             Err(error) => self.leave(error),
         }
-        opened
     }
 
-    async fn try_open(&self) -> Result<KvClient<T>, ServerError> {
-        let client = KvClient::connect(&self.endpoint, &self.address, self.config).await?;
-        client.pin(client.map().await?.incarnation);
-        self.infos_of(&client).await?;
-        Ok(client)
+    /// Asks all cores what they are, with the sessions that there are, or with new ones if these have ended.
+    pub async fn infos(self: &Rc<Self>) -> Result<Vec<ReplicaInfo>, ServerError> {
+        let client = self.client.borrow().clone();
+        if let Some(client) = client
+            && let Ok(infos) = self.infos_of(&client).await
+        {
+            return Ok(infos);
+        }
+        let client = self.fresh_client().await?;
+        self.infos_of(&client).await
     }
 
     /// Asks all cores what they are, and checks that they are of this server.
     pub async fn infos_of(&self, client: &KvClient<T>) -> Result<Vec<ReplicaInfo>, ServerError> {
-        let infos = client.replica_infos().await.map_err(|error| match error {
-            KvError::Unsupported => ServerError::NoReplica,
-            error => error.into(),
-        })?;
-        for info in &infos {
-            if info.fingerprint != self.fingerprint {
-                return Err(ServerError::OtherMap);
-            }
-            if info.server != self.name {
-                return Err(ServerError::OtherServer { found: info.server.clone() });
-            }
-        }
-        Ok(infos)
+        self.place.infos_of(client).await
     }
 
     /// Leaves it alone for a while.

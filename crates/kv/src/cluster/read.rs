@@ -183,17 +183,10 @@ impl<T: Transport + 'static> Inner<T> {
         Some(self.choice.borrow_mut().choose(partition, among, &mut |below| random.below(below)))
     }
 
-    /// Reads an item from one server.
-    pub(super) async fn read_at(
-        self: &Rc<Self>,
-        server: u32,
-        key: &[u8],
-    ) -> Result<Option<(ItemFacts, Value)>, ServerError> {
-        let outstanding = Outstanding::new(self, server, 1);
-        let begun = self.endpoint.now();
-        let client = self.nodes[server as usize].client().await?;
-        let found = client.read(key).await;
-        self.note(server, &client, begun, std::slice::from_ref(&outstanding), found)
+    /// Whether a replica is left that was not asked.
+    fn is_any_left(&self, seen: &Seen, part: &Part) -> bool {
+        let replicas = self.cluster.replicas_of(part.partition);
+        replicas.iter().any(|server| seen.is_live(*server) && !part.tried.contains(server))
     }
 
     /// Draws conclusions from the result of a request.
@@ -209,7 +202,7 @@ impl<T: Transport + 'static> Inner<T> {
         match result {
             Ok(found) => {
                 let response = self.endpoint.now().saturating_sub(begun);
-                node.answered();
+                node.was_read();
                 self.responses.borrow_mut().add(response);
                 let response = response as f64;
                 let told = Told { response, service: response, backlog: 0.0 };
@@ -492,10 +485,12 @@ impl<'k, T: Transport + 'static, K: AsRef<[u8]>> Read<'k, T, K> {
             return;
         }
         let (sent, keys) = (request.sent, request.keys);
+        let left: Vec<usize> = request.parts.iter().copied().filter(|part| !self.parts[*part].is_done).collect();
         let node = &self.inner.nodes[request.server as usize];
         if self.inner.config.copies != Copies::Speculative {
             // A server that answers others is busy, and so may be all: then more requests would make it worse.
-            let is_allowed = node.is_silent_since(sent) || self.inner.extra.borrow_mut().spend();
+            let is_any_left = || left.iter().any(|part| self.inner.is_any_left(seen, &self.parts[*part]));
+            let is_allowed = node.is_silent_since(sent) || is_any_left() && self.inner.extra.borrow_mut().spend();
             if !is_allowed {
                 let again = self.inner.endpoint.now().saturating_add(self.slow_after(keys));
                 return self.look_at(number, again);
@@ -505,8 +500,6 @@ impl<'k, T: Transport + 'static, K: AsRef<[u8]>> Read<'k, T, K> {
         // Its place is for those that have a better chance.
         self.requests[number].is_slow = true;
         self.in_flight -= 1;
-        let request = &self.requests[number];
-        let left: Vec<usize> = request.parts.iter().copied().filter(|part| !self.parts[*part].is_done).collect();
         self.launch(seen, &left, Why::Slow);
     }
 

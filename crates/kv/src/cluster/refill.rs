@@ -14,18 +14,36 @@ use std::time::Duration;
 
 use dunlin_net::Transport;
 
+use super::config::WRITE_TIME_MAX;
 use super::error::{ClusterError, Missed, ServerError};
 use super::node::Node;
 use super::{Inner, KvCluster};
 use crate::client::{KvClient, KvError};
 use crate::routing::Routing;
-use crate::wire::{PartitionScan, PartitionScanAnswer, ReplicaInfo, ReplicaState, Status, Turn, VersionedItem};
+use crate::wire::{PartitionScan, PartitionScanAnswer, ReplicaState, Status, Turn, VersionedItem};
 
 /// Bytes of items that are sent to a core at once.
 const FILL_BYTES: usize = 256 << 10;
-/// How long copying waits for writes that an open server has executed, and the source not yet. If the source is busy, a
-/// write may take longer: up to its writer's deadline.
-const WRITES_ARRIVE: Duration = Duration::from_secs(1);
+/// How often a server that is filled is asked to open, if its answer is lost.
+const COMPLETE_TRIES: u32 = 5;
+/// Between two of these requests, and between two looks whether a server is open.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+
+/// A fill that has begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fill {
+    number: u64,
+    /// Until then, writes that the server took before it began may be on their way to the sources.
+    copy_from: u64,
+}
+
+impl Fill {
+    /// The same, if the server takes part in a new epoch since: writes of the one before have reached the sources, or are
+    /// refused there.
+    pub(super) fn in_new_epoch(self) -> Fill {
+        Fill { copy_from: 0, ..self }
+    }
+}
 
 /// What was copied.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -39,19 +57,18 @@ pub struct Refilled {
 }
 
 impl<T: Transport + 'static> KvCluster<T> {
-    /// Has a server take writes, but no reads, until it is filled. Returns the number of the fill, for
-    /// [`KvCluster::fill`]. It keeps what it holds until a source is found. A member begins before it joins, so that it
-    /// takes writes as soon as it is live.
+    /// Has a server take writes, but no reads, until [`KvCluster::fill`] has filled it. It keeps what it holds until a
+    /// source is found. A member begins before it joins, so that it takes writes as soon as it is live.
     ///
     /// # Errors
     /// [`ClusterError`].
-    pub async fn begin_fill(&self, server: &str) -> Result<u64, ClusterError> {
+    pub async fn begin_fill(&self, server: &str) -> Result<Fill, ClusterError> {
         let (node, client) = self.inner.reach(server).await?;
         self.inner.begin_fill(&node, &client).await
     }
 
     /// The same, if the server is the process with this incarnation.
-    pub(super) async fn begin_fill_of(&self, server: &str, incarnation: u64) -> Result<u64, ClusterError> {
+    pub(super) async fn begin_fill_of(&self, server: &str, incarnation: u64) -> Result<Fill, ClusterError> {
         let (node, client) = self.inner.reach(server).await?;
         let map = client.map().await.map_err(|error| failed(&node, &client, error))?;
         if map.incarnation != incarnation {
@@ -61,12 +78,13 @@ impl<T: Transport + 'static> KvCluster<T> {
         self.inner.begin_fill(&node, &client).await
     }
 
-    /// Copies the items of all partitions of a server from other replicas, and opens it.
+    /// Copies the items of all partitions of a server from other replicas, and opens it. If the server took writes when
+    /// the fill began, waits until these have reached the other replicas: [`super::WRITE_TIME_MAX`].
     ///
     /// # Errors
     /// [`ClusterError::NoSource`] if a partition has no other replica that is open: try again. After any other
     /// [`ClusterError`] the server is not open, and may have lost what it held: begin anew.
-    pub async fn fill(&self, server: &str, fill: u64) -> Result<Refilled, ClusterError> {
+    pub async fn fill(&self, server: &str, fill: Fill) -> Result<Refilled, ClusterError> {
         self.fill_besides(server, fill, &BTreeSet::new()).await
     }
 
@@ -74,10 +92,12 @@ impl<T: Transport + 'static> KvCluster<T> {
     pub(super) async fn fill_besides(
         &self,
         server: &str,
-        fill: u64,
+        fill: Fill,
         new: &BTreeSet<u32>,
     ) -> Result<Refilled, ClusterError> {
         let inner = &self.inner;
+        inner.endpoint.timers().sleep_until(fill.copy_from).await;
+        let fill = fill.number;
         let (node, client) = inner.reach(server).await?;
         let number = inner.number(server)?;
         let mut refilled = Refilled::default();
@@ -88,24 +108,27 @@ impl<T: Transport + 'static> KvCluster<T> {
             inner.copy(&from, &node, &client, fill, &partitions, &mut refilled).await?;
             refilled.sources += 1;
         }
-        inner.turn(&node, &client, Turn::Complete { fill }).await?;
+        inner.complete(server, fill).await?;
         Ok(refilled)
     }
 
     /// Begins to fill a server, fills it, and opens it. The sources are looked for first: if there is none, the server
-    /// keeps what it has.
+    /// keeps what it has. A member fills itself as soon as it notices; then this waits until it is open, and returns
+    /// nothing.
     ///
     /// # Errors
     /// As [`KvCluster::fill`].
-    pub async fn refill(&self, server: &str) -> Result<Refilled, ClusterError> {
+    pub async fn refill(&self, server: &str) -> Result<Option<Refilled>, ClusterError> {
         let number = self.inner.number(server)?;
         self.inner.sources(number, &BTreeSet::new()).await?;
-        let was_open = self.is_open(server).await?;
         let fill = self.begin_fill(server).await?;
-        if was_open {
-            self.inner.endpoint.timers().sleep(WRITES_ARRIVE).await;
+        if self.inner.directory.is_none() {
+            return self.fill(server, fill).await.map(Some);
         }
-        self.fill(server, fill).await
+        while !self.is_open(server).await? {
+            self.inner.endpoint.timers().sleep(ASK_EVERY).await;
+        }
+        Ok(None)
     }
 
     /// Whether all cores of a server are open.
@@ -114,7 +137,7 @@ impl<T: Transport + 'static> KvCluster<T> {
     /// [`ClusterError::Server`], [`ClusterError::NoServer`].
     pub async fn is_open(&self, server: &str) -> Result<bool, ClusterError> {
         let number = self.inner.number(server)?;
-        let infos = self.inner.infos(number).await;
+        let infos = self.inner.nodes[number as usize].infos().await;
         let infos = infos.map_err(|error| ClusterError::Server(self.inner.missed(number, error)))?;
         Ok(infos.iter().all(|info| info.state == ReplicaState::Open))
     }
@@ -122,10 +145,10 @@ impl<T: Transport + 'static> KvCluster<T> {
     /// Opens a server with what it holds, by an operator's word that nothing is missing, or that it is lost.
     ///
     /// # Errors
-    /// [`ClusterError`].
+    /// [`ClusterError::HasHoles`] if it has dropped items to be filled, and was not filled since; any [`ClusterError`].
     pub async fn open(&self, server: &str) -> Result<(), ClusterError> {
         let (node, client) = self.inner.reach(server).await?;
-        self.inner.turn(&node, &client, Turn::Open).await
+        self.inner.turn(&node, &client, Turn::Open).await.map(|_| ())
     }
 }
 
@@ -134,17 +157,28 @@ impl<T: Transport + 'static> Inner<T> {
         self.cluster.server(server).ok_or_else(|| ClusterError::NoServer(server.to_owned()))
     }
 
-    async fn begin_fill(&self, node: &Node<T>, client: &KvClient<T>) -> Result<u64, ClusterError> {
+    async fn begin_fill(&self, node: &Node<T>, client: &KvClient<T>) -> Result<Fill, ClusterError> {
         // 0 is none.
-        let fill = self.random.borrow_mut().next() | 1;
-        self.turn(node, client, Turn::Begin { fill }).await?;
-        Ok(fill)
+        let number = self.random.borrow_mut().next() | 1;
+        let took_writes = self.turn(node, client, Turn::Begin { fill: number }).await?;
+        let wait = if took_writes { WRITE_TIME_MAX.as_nanos() as u64 } else { 0 };
+        Ok(Fill { number, copy_from: self.endpoint.now().saturating_add(wait) })
     }
 
-    async fn infos(&self, server: u32) -> Result<Vec<ReplicaInfo>, ServerError> {
-        let node = &self.nodes[server as usize];
-        let client = node.fresh_client().await?;
-        node.infos_of(&client).await
+    /// Opens a server that is filled. If an answer is lost, some of its cores may be open by then, so it is asked again.
+    async fn complete(self: &Rc<Self>, server: &str, fill: u64) -> Result<(), ClusterError> {
+        let mut tries = 1;
+        loop {
+            let done = match self.reach(server).await {
+                Ok((node, client)) => self.turn(&node, &client, Turn::Complete { fill }).await.map(|_| ()),
+                Err(error) => Err(error),
+            };
+            if tries >= COMPLETE_TRIES || !matches!(done, Err(ClusterError::Server(_))) {
+                return done;
+            }
+            tries += 1;
+            self.endpoint.timers().sleep(ASK_EVERY).await;
+        }
     }
 
     async fn reach(&self, server: &str) -> Result<(Rc<Node<T>>, KvClient<T>), ClusterError> {
@@ -156,10 +190,13 @@ impl<T: Transport + 'static> Inner<T> {
         }
     }
 
-    async fn turn(&self, node: &Node<T>, client: &KvClient<T>, turn: Turn) -> Result<(), ClusterError> {
+    /// Has a server change its state. Returns whether it took writes until then.
+    async fn turn(&self, node: &Node<T>, client: &KvClient<T>, turn: Turn) -> Result<bool, ClusterError> {
         let server = node.name.clone();
-        match client.turn(turn).await.map_err(|error| failed(node, client, error))? {
-            Status::Done => Ok(()),
+        let (status, took_writes) = client.turn(turn).await.map_err(|error| failed(node, client, error))?;
+        match status {
+            Status::Done => Ok(took_writes),
+            Status::Closed => Err(ClusterError::HasHoles { server }),
             Status::Changed => Err(ClusterError::Superseded { server }),
             Status::Full => Err(ClusterError::TooManyChanges { server }),
             _ => Err(failed(node, client, KvError::BadAnswer)),
@@ -210,7 +247,7 @@ impl<T: Transport + 'static> Inner<T> {
 
     /// Checks that a server may be read.
     async fn is_source(&self, server: u32) -> Result<(), ServerError> {
-        let infos = self.infos(server).await?;
+        let infos = self.nodes[server as usize].infos().await?;
         if infos.iter().any(|info| info.state != ReplicaState::Open) {
             return Err(ServerError::NotOpen);
         }

@@ -72,6 +72,8 @@ struct Round {
     newer: Vec<(u32, Version)>,
     /// The version that the write must be above.
     must_be_above: Option<Version>,
+    /// Some may have forgotten a deletion with that version.
+    is_forgotten: bool,
     /// Some are in another epoch, or not sure of theirs.
     is_outdated: bool,
 }
@@ -79,6 +81,16 @@ struct Round {
 impl Round {
     fn meets(&mut self, version: Version) {
         self.must_be_above = self.must_be_above.max(Some(version));
+    }
+
+    /// Returns why no replica has the write. What is wrong with the write itself is said of it, and not of replicas.
+    fn failure(self, partition: u32) -> ClusterError {
+        let too_large = |missed: &Missed| match missed.error {
+            ServerError::Refused(refused @ Refused::TooLarge { .. }) => Some(ClusterError::Refused(refused)),
+            _ => None,
+        };
+        let refused = self.missed.iter().find_map(too_large);
+        refused.unwrap_or(ClusterError::NoReplica { partition, missed: self.missed })
     }
 }
 
@@ -125,13 +137,6 @@ impl<T: Transport + 'static> KvCluster<T> {
     /// As [`KvCluster::put`].
     pub async fn delete(&self, key: &[u8]) -> Result<Written, ClusterError> {
         self.inner.write(Operation::Delete { key, unchanged: None }).await
-    }
-}
-
-fn condition(operation: &Operation<'_>) -> Condition {
-    match operation {
-        Operation::Put { put, .. } => put.condition,
-        _ => Condition::Always,
     }
 }
 
@@ -185,7 +190,7 @@ impl<T: Transport + 'static> Write<'_, T> {
                 && !round.newer.is_empty()
             {
                 // A higher version would undo later writes that rest on this one. They went through the same replica.
-                self.check_later(server, &mut round).await;
+                self.check_later(&seen, server, &mut round).await;
             }
             if round.is_outdated && inner.directory.is_some() && inner.pause(attempt, self.deadline).await {
                 attempt += 1;
@@ -193,7 +198,7 @@ impl<T: Transport + 'static> Write<'_, T> {
                 continue;
             }
             if round.reached == 0 {
-                return Err(ClusterError::NoReplica { partition: self.partition, missed: round.missed });
+                return Err(round.failure(self.partition));
             }
             let replicas = inner.cluster.replicas_of(self.partition);
             let absent = replicas.iter().filter(|server| !seen.is_live(**server)).count();
@@ -202,9 +207,13 @@ impl<T: Transport + 'static> Write<'_, T> {
         }
     }
 
+    fn is_conditional(&self) -> bool {
+        self.operation.condition() != Condition::Always
+    }
+
     async fn round(&mut self, seen: &Seen) -> Result<Round, ClusterError> {
         let mut round = Round::default();
-        let is_conditional = condition(&self.operation) != Condition::Always;
+        let is_conditional = self.is_conditional();
         if is_conditional && self.decided_by.is_none() {
             self.decided_by = self.decide(seen, &mut round).await?;
             round.may_have_run |= self.decided_by.is_some();
@@ -217,15 +226,16 @@ impl<T: Transport + 'static> Write<'_, T> {
     }
 
     /// Raises the version if that was not high enough. The item may be of a writer whose clock is ahead, and older than
-    /// this write. If this meets a newer one again, that one was written meanwhile, and wins. Nor may two writes have
-    /// one version.
+    /// this write. If this meets a newer one again, that one was written meanwhile, and wins. But two writes may not
+    /// have one version, and what a server has forgotten is no later write.
     fn raise(&mut self, round: &Round) -> bool {
-        let is_conditional = condition(&self.operation) != Condition::Always;
+        let is_conditional = self.is_conditional();
         let is_taken = self.is_fresh && !is_conditional && round.must_be_above == Some(self.version);
         self.is_fresh = false;
         let Some(version) = round.must_be_above.filter(|_| self.decided_by.is_none()) else { return false };
-        let max = if is_conditional || is_taken { RAISED_MAX } else { 1 };
-        if self.raised >= max || !is_taken && version <= self.version && !is_conditional {
+        let meets_no_write = is_conditional || is_taken || round.is_forgotten;
+        let max = if meets_no_write { RAISED_MAX } else { 1 };
+        if self.raised >= max || !meets_no_write && version <= self.version {
             return false;
         }
         self.raised += 1;
@@ -239,9 +249,13 @@ impl<T: Transport + 'static> Write<'_, T> {
         let inner = self.inner;
         for &server in inner.cluster.replicas_of(self.partition).iter().filter(|server| seen.is_live(**server)) {
             match self.send(seen, server, &self.operation).await {
-                Ok(Verdict::Done { .. }) => return Ok(Some(server)),
-                Ok(Verdict::Newer { version: newer }) => {
-                    if let Condition::Unchanged(token) = condition(&self.operation)
+                Ok(Verdict::Done { .. }) => {
+                    // Those before it get the write, too, and say whether they have it.
+                    round.missed.clear();
+                    return Ok(Some(server));
+                }
+                Ok(Verdict::Newer { version: newer, .. }) => {
+                    if let Condition::Unchanged(token) = self.operation.condition()
                         && token != newer
                     {
                         return Err(ClusterError::Refused(Refused::Changed));
@@ -250,7 +264,9 @@ impl<T: Transport + 'static> Write<'_, T> {
                     round.missed.push(inner.missed(server, ServerError::Refused(Refused::Changed)));
                     return Ok(None);
                 }
-                Ok(Verdict::Refused(refused)) => return Err(ClusterError::Refused(refused)),
+                Ok(Verdict::Refused(refused)) | Err(ServerError::Refused(refused)) => {
+                    return Err(ClusterError::Refused(refused));
+                }
                 // With a cluster manager, all clients see the same members, and ask the same one next.
                 Ok(Verdict::Closed) => round.missed.push(inner.missed(server, ServerError::Closed)),
                 verdict => {
@@ -276,12 +292,12 @@ impl<T: Transport + 'static> Write<'_, T> {
                     round.had_item |= had_item;
                 }
                 // This write itself, if it was sent before; otherwise a later one.
-                Ok(Verdict::Newer { version: newer }) => {
+                Ok(Verdict::Newer { version: newer, has_item }) => {
                     round.reached += 1;
                     round.meets(newer);
                     if newer > self.version {
                         round.newer.push((server, newer));
-                        round.had_item = true;
+                        round.had_item |= has_item;
                     }
                 }
                 verdict => {
@@ -292,12 +308,11 @@ impl<T: Transport + 'static> Write<'_, T> {
         }
     }
 
-    /// After a conditional write has met items with higher versions on replicas: reports these as missed, unless the
-    /// replica that decided has a version as high, too.
-    async fn check_later(&self, server: u32, round: &mut Round) {
-        let present = self.inner.until(self.deadline, self.inner.read_at(server, self.operation.key())).await;
-        let highest = match present {
-            Some(Ok(Some((facts, _)))) => facts.cas,
+    /// After a conditional write has met higher versions on replicas, of writes or deletions: reports these replicas as
+    /// missed, unless the one that decided has a version as high by now.
+    async fn check_later(&self, seen: &Seen, server: u32, round: &mut Round) {
+        let highest = match self.send(seen, server, &without_condition(&self.operation)).await {
+            Ok(Verdict::Newer { version, .. }) => version,
             _ => 0,
         };
         for (server, _) in round.newer.iter().filter(|(_, newer)| *newer > highest) {
@@ -336,7 +351,7 @@ impl<T: Transport + 'static> Write<'_, T> {
         // harm.
         let is_again = match &verdict {
             Err(KvError::Restarted { .. }) => true,
-            Err(KvError::Call { error: CallError::PeerReset }) => condition(operation) == Condition::Always,
+            Err(KvError::Call { error: CallError::PeerReset }) => operation.condition() == Condition::Always,
             _ => false,
         };
         if is_again {
@@ -361,6 +376,7 @@ fn verdict_missed(verdict: Result<Verdict, ServerError>, round: &mut Round) -> O
         }
         Ok(Verdict::Forgotten { floor }) => {
             round.meets(floor);
+            round.is_forgotten = true;
             ServerError::Forgotten
         }
         Ok(Verdict::OtherMap { .. }) => ServerError::OtherMap,

@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
@@ -416,7 +417,8 @@ impl<B: Backend> Connection<B> {
                     self.write().await?;
                     let (tickets, client) = (self.session.take_awaited(), self.session.client());
                     let begun = Instant::now();
-                    holds = self.service.backend().fetch(tickets, client).await.map_err(io::Error::other)?;
+                    let fetched = unless_ended(&self.shared, self.service.backend().fetch(tickets, client)).await?;
+                    holds = fetched.map_err(io::Error::other)?;
                     waited += u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
                 }
                 // All answers must have been written before it waits.
@@ -438,7 +440,7 @@ impl<B: Backend> Connection<B> {
                     }
                     let Connection { session, service, output, stream, shared, held, .. } = self;
                     let mut client = Client { service, shared, stream, held };
-                    merge(session, service.backend(), output, &mut client).await?;
+                    unless_ended(shared, merge(session, service.backend(), output, &mut client)).await??;
                     self.held.turn.set(0);
                 }
                 Progress::Ask(ask) => {
@@ -505,6 +507,19 @@ impl<B: Backend> Connection<B> {
         let Connection { service, shared, stream, output, held, .. } = self;
         Client { service, shared, stream, held }.write(output).await
     }
+}
+
+/// Waits for work of the server, unless the connection is to end at once.
+async fn unless_ended<R>(shared: &Shared, work: impl Future<Output = R>) -> Result<R, End> {
+    let mut work = pin!(work);
+    poll_fn(|context| {
+        if shared.ending.get() == Some(Ending::Now) {
+            return Poll::Ready(Err(End::Closed));
+        }
+        shared.note_waker(context.waker());
+        work.as_mut().poll(context).map(Ok)
+    })
+    .await
 }
 
 /// The client of a connection, as a destination of answers.
@@ -676,5 +691,24 @@ pub(super) async fn merge<B: Backend, O: Output>(
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_that_must_end_waits_for_nothing() {
+        let shared = Shared::new(1, String::new(), 0);
+        let ends = async {
+            yield_now().await;
+            shared.end(Ending::Now);
+        };
+        let (ended, ()) = futures::future::join(unless_ended(&shared, pending::<()>()), ends).await;
+        assert!(matches!(ended, Err(End::Closed)));
+        assert!(unless_ended(&shared, async {}).await.is_err(), "nothing begins any more");
     }
 }

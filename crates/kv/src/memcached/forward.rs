@@ -9,12 +9,14 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::ready;
 use std::time::{Duration, Instant};
 
 use dunlin_net::Transport;
 use dunlin_store::{Condition, Put, Refused, VALUE_BYTES_MAX};
 use futures::stream::StreamExt as _;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::execute::expiry;
 use super::limits::{OUTPUT_BYTES_MAX, READ_BYTES};
@@ -32,8 +34,14 @@ pub const KEYS_AT_ONCE: usize = 1024;
 const KEYS_AT_FIRST: usize = 16;
 /// Bytes of values that one multiget is meant to return: the number of its keys follows the values before.
 const BYTES_AT_ONCE: usize = 1 << 20;
-/// Bytes of values that wait for the clients of all connections to read them. Above that, nothing is retrieved.
-const HELD_BYTES_MAX: usize = 1 << 30;
+/// Bytes of values that are being read, or wait for the clients of all connections to read them: the default.
+pub const FORWARD_BYTES_DEFAULT: usize = 1 << 30;
+/// Memory for values is counted in units of this many bytes.
+const UNIT: usize = 1 << 10;
+/// Units of a value whose length is not known yet.
+const VALUE_UNITS: u32 = (VALUE_BYTES_MAX / UNIT) as u32;
+/// How long a retrieval waits for memory: those that are being read give back what their values do not need.
+const ROOM_WAIT: Duration = Duration::from_secs(5);
 /// Keys of a `gets` that are read at once.
 const READS_AT_ONCE: usize = 16;
 /// Bytes of an error's text in an answer: a memcached client reads one line.
@@ -46,8 +54,8 @@ pub struct Forwarder<T: Transport> {
     idle_max: Option<Duration>,
     begun: Instant,
     counts: Counts,
-    /// Bytes of values that wait to be written.
-    held: Rc<Cell<usize>>,
+    /// Units of memory for values that is free.
+    room: Arc<Semaphore>,
 }
 
 /// What `stats` tells.
@@ -81,28 +89,15 @@ enum Next {
 /// A part of the answer to a retrieval.
 #[derive(Debug)]
 enum Piece {
-    Value { key: Vec<u8>, cas: Option<u64>, value: Value, _held: Held },
+    Value { key: Vec<u8>, cas: Option<u64>, value: Value, _room: Option<OwnedSemaphorePermit> },
     Text(Vec<u8>),
 }
 
-/// Bytes of a value that waits to be written, counted until it is dropped.
-#[derive(Debug)]
-struct Held {
-    all: Rc<Cell<usize>>,
-    bytes: usize,
-}
-
-impl Held {
-    fn new(all: &Rc<Cell<usize>>, bytes: usize) -> Held {
-        all.set(all.get() + bytes);
-        Held { all: all.clone(), bytes }
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.all.set(self.all.get() - self.bytes);
-    }
+/// Takes what a value needs out of the room that was reserved for all of a retrieval.
+fn piece(key: Vec<u8>, cas: Option<u64>, value: Value, room: &mut OwnedSemaphorePermit) -> Piece {
+    // No server has longer values than were reserved for.
+    let of_value = value.len().div_ceil(UNIT).min(room.num_permits());
+    Piece::Value { key, cas, value, _room: room.split(of_value) }
 }
 
 impl Piece {
@@ -139,8 +134,11 @@ struct Talk {
     /// Bytes that the input must have before it is parsed.
     wanted: usize,
     output: Vec<u8>,
-    /// The keys of a retrieval so far.
+    /// The keys of a retrieval that were parsed, and not read yet.
     keys: Vec<Vec<u8>>,
+    with_cas: bool,
+    /// All keys of the retrieval were parsed.
+    is_parsed: bool,
     /// What was retrieved and is to be written: the buffers that it was received in, so that a client which does not
     /// read holds no copy of all of it.
     found: VecDeque<Piece>,
@@ -160,23 +158,35 @@ impl Talk {
             wanted: 0,
             output: Vec::new(),
             keys: Vec::new(),
+            with_cas: false,
+            is_parsed: false,
             found: VecDeque::new(),
             has_failed: false,
             at_once: KEYS_AT_FIRST,
         }
     }
+
+    /// Whether keys are to be read before more is parsed.
+    fn is_due(&self) -> bool {
+        !self.keys.is_empty() && (self.is_parsed || self.keys.len() >= self.at_once)
+    }
 }
 
-/// Returns how many keys to read at once after so many had so many bytes.
-fn keys_at_once(at_once: usize, keys: usize, bytes: usize) -> usize {
-    let fitting = keys * BYTES_AT_ONCE / bytes.max(1);
+/// Returns how many keys to read at once after so many values had so many bytes: misses do not tell how long values are.
+fn keys_at_once(at_once: usize, values: usize, bytes: usize) -> usize {
+    if values == 0 {
+        return at_once;
+    }
+    let fitting = values * BYTES_AT_ONCE / bytes.max(1);
     fitting.clamp(1, (at_once * 2).min(KEYS_AT_ONCE))
 }
 
 impl<T: Transport + 'static> Forwarder<T> {
-    /// Serves from this cluster, and closes connections that send nothing for `idle_max`.
-    pub fn new(cluster: KvCluster<T>, idle_max: Option<Duration>) -> Rc<Forwarder<T>> {
-        Rc::new(Forwarder { cluster, idle_max, begun: Instant::now(), counts: Counts::default(), held: Rc::default() })
+    /// Serves from this cluster, and closes connections that send nothing for `idle_max`. Holds so many bytes of values
+    /// at most, and has room for one in any case.
+    pub fn new(cluster: KvCluster<T>, idle_max: Option<Duration>, bytes: usize) -> Rc<Forwarder<T>> {
+        let room = Arc::new(Semaphore::new((bytes / UNIT).max(VALUE_UNITS as usize)));
+        Rc::new(Forwarder { cluster, idle_max, begun: Instant::now(), counts: Counts::default(), room })
     }
 
     /// Serves a connection until its client closes it, or breaks the protocol. Needs tokio's runtime.
@@ -228,10 +238,21 @@ impl<T: Transport + 'static> Forwarder<T> {
             piece.write(&mut talk.output);
             return Next::More;
         }
+        if talk.is_due() {
+            self.retrieve(talk).await;
+            return Next::More;
+        }
+        if std::mem::take(&mut talk.is_parsed) {
+            // After an error, nothing may follow.
+            if !std::mem::take(&mut talk.has_failed) {
+                talk.output.extend_from_slice(b"END\r\n");
+            }
+            return Next::More;
+        }
         if talk.input.len() - talk.used < talk.wanted.max(1) {
             return Next::Read;
         }
-        let Talk { input, used, mode, scanned, wanted, output, keys, found, has_failed, at_once } = talk;
+        let Talk { input, used, mode, scanned, wanted, output, keys, with_cas, is_parsed, .. } = talk;
         let start = *used;
         match step(*mode, &input[start..], *scanned, VALUE_BYTES_MAX) {
             Step::Unit(unit, taken, after) => {
@@ -243,18 +264,7 @@ impl<T: Transport + 'static> Forwarder<T> {
                 match unit {
                     Unit::Get { key, get, is_last } if get.touch.is_none() => {
                         keys.push(key.to_vec());
-                        if keys.len() >= *at_once || is_last {
-                            let keys = std::mem::take(keys);
-                            let count = keys.len();
-                            if !*has_failed {
-                                *has_failed = !self.retrieve(keys, get.with_cas, found).await;
-                                *at_once = keys_at_once(*at_once, count, value_bytes(found));
-                            }
-                        }
-                        // After an error, nothing may follow.
-                        if is_last && !std::mem::take(has_failed) {
-                            found.push_back(Piece::Text(b"END\r\n".to_vec()));
-                        }
+                        (*with_cas, *is_parsed) = (get.with_cas, is_last);
                     }
                     unit => self.execute(&unit, output).await,
                 }
@@ -305,46 +315,63 @@ impl<T: Transport + 'static> Forwarder<T> {
         }
     }
 
-    /// Reads keys and appends the values that are found. Returns false after an error, which ends the answer.
-    async fn retrieve(&self, keys: Vec<Vec<u8>>, with_cas: bool, found: &mut VecDeque<Piece>) -> bool {
-        add(&self.counts.gets, keys.len() as u64);
-        if self.held.get() > HELD_BYTES_MAX {
+    /// Reads some of the keys that are due, for which there is memory. The values that are found are to be written before
+    /// the next are read.
+    async fn retrieve(&self, talk: &mut Talk) {
+        let Talk { keys, with_cas, found, has_failed, at_once, .. } = talk;
+        if *has_failed {
+            return keys.clear();
+        }
+        let Some(mut room) = self.room_for(keys.len().min(*at_once)).await else {
             add(&self.counts.failed, 1);
             found.push_back(Piece::Text(b"SERVER_ERROR out of memory writing get response\r\n".to_vec()));
-            return false;
-        }
-        let before = found.len();
-        let done = if with_cas {
-            self.read_with_cas(keys, found).await
-        } else {
-            self.cluster.multi_get(&keys).await.map(|values| {
-                for (key, value) in keys.into_iter().zip(values) {
-                    found.extend(value.map(|value| self.piece(key, None, value)));
-                }
-            })
+            *has_failed = true;
+            return keys.clear();
         };
-        add(&self.counts.hits, (found.len() - before) as u64);
+        let count = (room.num_permits() / VALUE_UNITS as usize).min(keys.len());
+        let some: Vec<Vec<u8>> = keys.drain(..count).collect();
+        add(&self.counts.gets, count as u64);
+        let done = match *with_cas {
+            true => self.read_with_cas(some, &mut room, found).await,
+            false => self.cluster.multi_get(&some).await.map(|values| {
+                for (key, value) in some.into_iter().zip(values) {
+                    found.extend(value.map(|value| piece(key, None, value, &mut room)));
+                }
+            }),
+        };
+        add(&self.counts.hits, found.len() as u64);
+        *at_once = keys_at_once(*at_once, found.len(), value_bytes(found));
         if let Err(error) = &done {
             let mut text = Vec::new();
             say(&self.failure(error), false, &mut text);
             found.push_back(Piece::Text(text));
+            *has_failed = true;
         }
-        done.is_ok()
     }
 
-    fn piece(&self, key: Vec<u8>, cas: Option<u64>, value: Value) -> Piece {
-        let held = Held::new(&self.held, value.len());
-        Piece::Value { key, cas, value, _held: held }
+    /// Reserves memory for values of the greatest length: of so many keys, or of as many as there is memory for, but one
+    /// at least. `None` if there is none for a long time, since clients do not read.
+    async fn room_for(&self, keys: usize) -> Option<OwnedSemaphorePermit> {
+        let free = self.room.available_permits() / VALUE_UNITS as usize;
+        // A retrieval reads at most 1,024 keys at once.
+        let units = VALUE_UNITS * keys.clamp(1, free.clamp(1, KEYS_AT_ONCE)) as u32;
+        let room = self.room.clone().acquire_many_owned(units);
+        tokio::time::timeout(ROOM_WAIT, room).await.ok()?.ok()
     }
 
-    async fn read_with_cas(&self, keys: Vec<Vec<u8>>, found: &mut VecDeque<Piece>) -> Result<(), ClusterError> {
+    async fn read_with_cas(
+        &self,
+        keys: Vec<Vec<u8>>,
+        room: &mut OwnedSemaphorePermit,
+        found: &mut VecDeque<Piece>,
+    ) -> Result<(), ClusterError> {
         let read = |key: Vec<u8>| async move {
             let read = self.cluster.read(&key).await;
-            read.map(|read| read.map(|(facts, value)| self.piece(key, Some(facts.cas), value)))
+            read.map(|read| read.map(|(facts, value)| (key, facts.cas, value)))
         };
         let mut reads = futures::stream::iter(keys).map(read).buffered(READS_AT_ONCE);
         while let Some(read) = reads.next().await {
-            found.extend(read?);
+            found.extend(read?.map(|(key, cas, value)| piece(key, Some(cas), value, room)));
         }
         Ok(())
     }

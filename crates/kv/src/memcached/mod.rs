@@ -47,7 +47,7 @@ pub use budget::{CONNECTION_BYTES_DEFAULT, CORE_BYTES_MIN, HOLD_SECONDS_MAX};
 pub use connections::{Activity, ConnectionReport, Connections};
 pub use counters::{COUNTS, Count, Counters, Counts};
 pub use dump::{DumpPart, DumpRest};
-pub use forward::{Forwarder, KEYS_AT_ONCE};
+pub use forward::{FORWARD_BYTES_DEFAULT, Forwarder, KEYS_AT_ONCE};
 pub(crate) use hosts::HostName;
 pub use lookout::LOOK_DEFAULT;
 pub use service::{Service, Settings};

@@ -7,7 +7,7 @@ use dunlin_store::UnixSeconds;
 use crate::wire::Version;
 
 /// How long a deletion is kept in mind: longer than the packets of an earlier write may be on their way.
-pub(super) const KEPT_SECONDS: UnixSeconds = 10;
+pub(crate) const KEPT_SECONDS: UnixSeconds = 10;
 /// Deletions that are kept in mind at most, about 10 MB. If there are more, the oldest raise the floor.
 const KEPT_MAX: usize = 256 << 10;
 
@@ -20,8 +20,10 @@ struct Deletion {
 }
 
 /// What a core keeps in mind of deletions.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Deleted {
+    /// So many at most.
+    max: usize,
     /// By the hash of a key, the highest version.
     versions: HashMap<u64, Version>,
     order: VecDeque<Deletion>,
@@ -29,7 +31,18 @@ pub(super) struct Deleted {
     floor: (Version, UnixSeconds),
 }
 
+impl Default for Deleted {
+    fn default() -> Self {
+        Deleted::up_to(KEPT_MAX)
+    }
+}
+
 impl Deleted {
+    /// Keeps so many in mind at most.
+    pub fn up_to(max: usize) -> Deleted {
+        Deleted { max, versions: HashMap::new(), order: VecDeque::new(), floor: (0, 0) }
+    }
+
     /// Keeps in mind that a key was deleted.
     pub fn note(&mut self, key: u64, version: Version, now: UnixSeconds) {
         let noted = self.versions.entry(key).or_default();
@@ -38,7 +51,7 @@ impl Deleted {
         while self.order.front().is_some_and(|first| first.at.saturating_add(KEPT_SECONDS) < now) {
             self.forget_first();
         }
-        if self.order.len() > KEPT_MAX
+        if self.order.len() > self.max
             && let Some(first) = self.forget_first()
         {
             self.floor = (self.floor(now).max(first.version), now.saturating_add(KEPT_SECONDS));

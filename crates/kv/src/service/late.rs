@@ -119,6 +119,10 @@ impl<S: Store + 'static> Together<S> {
             waited: Cell::default(),
         });
         for ticket in tickets {
+            if together.request.borrow().is_none() {
+                // One was refused, and the others with it.
+                return;
+            }
             let part = Box::new(Part(together.clone()));
             desk.push(parcel(desk, client, ranked, keys, *ticket, part));
         }
@@ -157,5 +161,140 @@ impl<S: Store + 'static> Waiter for Part<S> {
             request.push_back();
             drop((self.0.holds.take(), self.0.reserved.take()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::sync::{Arc, Mutex};
+
+    use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
+    use dunlin_rpc::{CallError, Endpoint, EndpointConfig, Session, Timers};
+    use dunlin_store::{Item, KeyHash, Side, Sweep as _, Watch};
+    use tokio::task::{JoinHandle, spawn_local, yield_now};
+
+    use super::*;
+    use crate::KvService;
+    use crate::memcached::STALL_WAIT;
+    use crate::tier::tests::{Memory, TestShard, fill, run, shard_within, until};
+    use crate::tier::{Schedule, desk};
+    use crate::wire::{Limits, MULTI_GET, MultiGet, OPERATE, Operation, ServerMap, Status};
+
+    /// What each change waits for a snapshot's disk.
+    const STALL: Duration = Duration::from_millis(10);
+    /// More than the test takes.
+    const READ_TIME_MAX: Duration = Duration::from_secs(60);
+
+    /// A snapshot that holds up every change.
+    #[derive(Debug, Clone, Default)]
+    struct Disk(Arc<Mutex<Duration>>);
+
+    impl Watch for Disk {
+        fn before_change(&mut self, _: &dyn Visit, _: KeyHash) {
+            *self.0.lock().unwrap() += STALL;
+        }
+
+        fn before_eviction(&mut self, _: &dyn Visit, _: KeyHash, _: &[u8], _: &Item<'_>) {}
+
+        fn before_flush(&mut self, _: &dyn Visit) {}
+
+        fn stalled(&self) -> Duration {
+            *self.0.lock().unwrap()
+        }
+    }
+
+    /// Serves a shard. Returns so many sessions, the task that drives both ends, and the timers of their network.
+    async fn serve(shard: &TestShard, sessions: usize) -> (Vec<Session>, JoinHandle<()>, Timers) {
+        let network = LoopbackNetwork::new(LoopbackConfig::default());
+        let [server, client] = [1, 2].map(|node| {
+            let transport = network.endpoint(node).unwrap();
+            Rc::new(Endpoint::new(transport, EndpointConfig::default()).unwrap())
+        });
+        let addresses = vec![vec![server.local_addr().to_string()]];
+        let (routing, limits) = (*shard.routing(), Limits { value_bytes_max: 1 << 20 });
+        let map = ServerMap { incarnation: 1, routing, limits, addresses };
+        KvService::new(shard.clone(), map).register(&server).unwrap();
+        let driven = [server.clone(), client.clone()];
+        let driving = spawn_local(async move {
+            loop {
+                network.advance(Duration::from_micros(10));
+                driven.iter().for_each(|endpoint| _ = endpoint.run_once());
+                yield_now().await;
+            }
+        });
+        let mut opened = Vec::new();
+        for _ in 0..sessions {
+            opened.push(client.connect(&server.local_addr()).await.unwrap());
+        }
+        (opened, driving, server.timers())
+    }
+
+    #[test]
+    fn changes_of_items_that_were_read_do_not_hold_the_core_up_for_a_snapshot_all_at_once() {
+        const CHANGES: usize = 20;
+        run(async {
+            let (open, gate) = channel();
+            let device = Arc::new(Memory::new(Some(gate)));
+            let shard = shard_within(device, CHANGES, Schedule::default(), READ_TIME_MAX);
+            spawn_local(desk::attend(shard.clone()));
+            let cold = fill(&shard).await;
+            // A session has fewer requests in flight.
+            let (sessions, driving, timers) = serve(&shard, CHANGES).await;
+            let calls: Vec<_> = (cold.iter().zip(&sessions))
+                .map(|((name, _), session)| {
+                    let operation =
+                        Operation::Extend { key: name.as_bytes(), bytes: b"more", side: Side::End, unchanged: None };
+                    let mut request = vec![0; operation.encoded_len()];
+                    operation.encode(&mut request);
+                    let call = session.call(OPERATE, request);
+                    spawn_local(async move { call.await.unwrap().response[0] })
+                })
+                .collect();
+            until("all reads", || shard.desk().unwrap().stats().reading == CHANGES).await;
+            let disk = Disk::default();
+            shard.store.borrow_mut().watch(Box::new(disk.clone()));
+            (0..CHANGES).for_each(|_| open.send(()).unwrap());
+            // Turns of the snapshot.
+            let longest = Rc::new(Cell::new(Duration::ZERO));
+            let (seen, turns) = (longest.clone(), disk.clone());
+            let turning = spawn_local(async move {
+                loop {
+                    timers.sleep(STALL_WAIT).await;
+                    seen.set(seen.get().max(std::mem::take(&mut *turns.0.lock().unwrap())));
+                }
+            });
+            for call in calls {
+                assert_eq!(call.await.unwrap(), Status::Done as u8);
+            }
+            let longest = longest.get();
+            assert!((STALL..CHANGES as u32 / 2 * STALL).contains(&longest), "{longest:?} in one turn");
+            assert_eq!(shard.desk().unwrap().stats().bytes, 0, "what was kept for them is released");
+            driving.abort();
+            turning.abort();
+            drop(open);
+        });
+    }
+
+    #[test]
+    fn a_multi_get_that_finds_no_place_takes_no_further_ones() {
+        run(async {
+            let (open, gate) = channel();
+            let mut schedule = Schedule::default();
+            schedule.queue.limit = 1;
+            let shard = shard_within(Arc::new(Memory::new(Some(gate))), 1, schedule, READ_TIME_MAX);
+            spawn_local(desk::attend(shard.clone()));
+            let cold = fill(&shard).await;
+            let (sessions, driving, _) = serve(&shard, 1).await;
+            let keys = || cold[..5].iter().map(|(name, _)| name.as_bytes());
+            let mut request = vec![0; MultiGet::encoded_len(keys())];
+            MultiGet::encode(keys(), &mut request);
+            let error = sessions[0].call(MULTI_GET, request).await.unwrap_err();
+            assert!(matches!(error.error, CallError::Busy), "{error}");
+            let stats = shard.desk().unwrap().stats();
+            assert_eq!((stats.refused, stats.bytes), (1, 0));
+            driving.abort();
+            drop(open);
+        });
     }
 }

@@ -44,6 +44,8 @@ struct Waiting {
     hosts: HashMap<Addr, VecDeque<Change>>,
     /// The hosts, in the order of their turns.
     turns: VecDeque<Addr>,
+    /// A task makes them.
+    is_made: bool,
     /// How long a caller must still wait when its change is made, so that it hears of it: twice what the changes that
     /// were made together last have waited for the disk.
     least: Duration,
@@ -149,9 +151,9 @@ impl<S: Store + Visit + 'static, T: Transport + 'static> Postponed<S, T> {
 
     fn enter(&self, endpoint: &Endpoint<T>, host: Addr, change: Change) {
         let mut waiting = self.waiting.borrow_mut();
-        let is_first = waiting.is_empty();
         waiting.push(host, change);
-        if is_first {
+        // The task may be making the last one, and this come of it.
+        if !std::mem::replace(&mut waiting.is_made, true) {
             endpoint.spawn(make(self.clone(), endpoint.timers()));
         }
     }
@@ -171,6 +173,7 @@ async fn make<S: Store + Visit + 'static, T: Transport + 'static>(postponed: Pos
         }
         has_stalled = make_some(&postponed, timers.now(), &clock);
     }
+    postponed.waiting.borrow_mut().is_made = false;
 }
 
 /// Makes some changes, at least one unless nobody waits for any. Returns whether they have waited for the disk for long

@@ -33,7 +33,7 @@ use crate::metrics::{Operation as Kind, Outcome};
 use crate::shard::Shard;
 use crate::wire::{
     FILL, Operation, PartitionScan, PartitionScanWriter, REPLICA, REPLICATE, ReplicaInfo, ReplicaState, Replicate,
-    SCAN_PARTITIONS, Status, TURN, Turn, Verdict, Version, VersionedItem, parse_fill,
+    SCAN_PARTITIONS, Status, TURN, Turn, Turned, Verdict, Version, VersionedItem, parse_fill,
 };
 
 /// Keys whose changes a core keeps in mind while it is filled, at most: about 100 MB. With more, the fill fails.
@@ -71,6 +71,8 @@ pub struct Replica {
     has_lost_track: Cell<bool>,
     /// The hash from which on items of the time before the fill are to be dropped; `None` if all are.
     drop_from: Cell<Option<u64>>,
+    /// Items were dropped for a fill, and none has been completed since.
+    has_holes: Cell<bool>,
     deleted: RefCell<Deleted>,
     hasher: RandomState,
 }
@@ -88,6 +90,7 @@ impl Replica {
             changed: RefCell::default(),
             has_lost_track: Cell::new(false),
             drop_from: Cell::new(None),
+            has_holes: Cell::new(false),
             deleted: RefCell::default(),
             hasher: RandomState::new(),
         }
@@ -103,6 +106,13 @@ impl Replica {
     #[must_use]
     pub fn in_state(self, state: ReplicaState) -> Replica {
         self.state.set(state);
+        self
+    }
+
+    /// The same with room for the versions of so many deletions, by default 262,144.
+    #[must_use]
+    pub fn remembering(self, deletions: usize) -> Replica {
+        self.deleted.replace(Deleted::up_to(deletions));
         self
     }
 
@@ -207,8 +217,10 @@ impl Replica {
                 if self.has_lost_track.get() {
                     return Status::Full;
                 }
+                self.has_holes.set(false);
                 self.open();
             }
+            Turn::Open if self.has_holes.get() => return Status::Closed,
             Turn::Open => {
                 // Nobody else opens it.
                 self.fill.set(0);
@@ -233,6 +245,7 @@ impl Replica {
             }
             dropped.len() >= DROPPED_AT_ONCE
         });
+        self.has_holes.set(self.has_holes.get() || !dropped.is_empty());
         for key in &dropped {
             if let Ok(key) = store.key(key) {
                 // It is there: it was just visited.
@@ -271,11 +284,12 @@ pub(super) fn register<S: Store + Visit + 'static, T: Transport + 'static>(
     })?;
     let (of, this) = (shard.clone(), replica.clone());
     endpoint.register(TURN, move |request| {
+        let before = this.state.get();
         let status = match Turn::parse(request.payload()) {
             Some(turn) => this.turn(turn, &mut *of.store.borrow_mut()),
             None => Status::Malformed,
         };
-        request.respond(&[status as u8]);
+        request.respond(&Turned { status, before }.encode());
     })?;
     let this = replica.clone();
     endpoint.register(SCAN_PARTITIONS, move |request| scan(&shard, &this, request))
@@ -303,22 +317,25 @@ fn replicate<S: Store>(shard: &Shard<S>, replica: &Replica, request: &[u8]) -> V
         shard.count_stray(true);
         return Verdict::NotOwned;
     }
+    if operation.condition() != Condition::Always && replica.state.get() != ReplicaState::Open {
+        // What it holds may be old.
+        return Verdict::Closed;
+    }
     let now = shard.now();
     let hash = replica.hasher.hash_one(key.bytes());
     let present = store.peek(&key).map(|item| item.cas);
+    // What is there while it is filled may be from before.
+    let has_item = present.is_some() && replica.state.get() == ReplicaState::Open;
     let newest = present.unwrap_or(0).max(replica.noted(hash));
     if newest >= head.version {
         if newest == head.version {
             // The writer counts it as made here: a fill that has begun since must not drop it.
             replica.note(hash, head.version);
         }
-        return Verdict::Newer { version: newest };
+        return Verdict::Newer { version: newest, has_item };
     }
     let (kind, done) = match operation {
         Operation::Put { value, put, .. } => {
-            if put.condition != Condition::Always && replica.state.get() != ReplicaState::Open {
-                return Verdict::Closed;
-            }
             let floor = replica.deleted.borrow().floor(now);
             if present.is_none() && floor >= head.version {
                 return Verdict::Forgotten { floor };
@@ -344,8 +361,7 @@ fn replicate<S: Store>(shard: &Shard<S>, replica: &Replica, request: &[u8]) -> V
             if store.peek(&key).is_none_or(|item| item.expires.is_some_and(is_soon)) {
                 replica.deleted.borrow_mut().note(hash, head.version, now);
             }
-            // What is there while it is filled may be from before.
-            Verdict::Done { had_item: present.is_some() && replica.state.get() == ReplicaState::Open }
+            Verdict::Done { had_item: has_item }
         }
         Err(refused) => Verdict::Refused(refused),
     }

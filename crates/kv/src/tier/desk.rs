@@ -24,8 +24,9 @@ use crate::metrics::LatencyHistogram;
 use crate::shard::Shard;
 use crate::wire::Waited;
 
-/// A read of this many bytes costs twice as much as one of a few.
-const UNIT_BYTES: usize = 16 << 10;
+/// A read of this many bytes costs twice as much as one of a few: little enough that the longest answer to a multi-get
+/// is within the default lead of a client.
+const UNIT_BYTES: usize = 32 << 10;
 /// Classes of ranks, for metrics: 0 and 1, 2 and 3, 4 to 7, and so on; the last has the rest.
 pub const RANK_CLASSES: usize = 12;
 /// How long a connection waits before it asks for a place again, if places of operations that nobody waits for fill the
@@ -140,8 +141,10 @@ pub(crate) struct Desk {
     reading: RefCell<HashMap<u64, Read>>,
     /// Reads at a time.
     slots: usize,
-    /// For the records that operations wait for.
-    room: Rc<Room>,
+    /// For the records that requests wait for,
+    for_requests: Rc<Room>,
+    /// and connections.
+    for_connections: Rc<Room>,
     read_time_max: Duration,
     is_closed: Cell<bool>,
     done: DoneSender,
@@ -206,7 +209,8 @@ impl Desk {
             schedule,
             reading: RefCell::default(),
             slots: slots.max(1),
-            room: Room::new(),
+            for_requests: Room::new(),
+            for_connections: Room::new(),
             read_time_max: READ_TIME_MAX,
             is_closed: Cell::new(false),
             done,
@@ -239,9 +243,9 @@ impl Desk {
         self.pool.clients().clone()
     }
 
-    /// Takes room for the records that an operation waits for; `None` if there is none.
+    /// Takes room for the records that a request waits for; `None` if there is none.
     pub fn reserve(&self, client: u64, tickets: &[Ticket]) -> Option<Reserved> {
-        self.room.take(client, tickets)
+        self.for_requests.take(client, tickets)
     }
 
     /// Lets an operation wait. Call [`advance`] when the store is not in use.
@@ -251,7 +255,7 @@ impl Desk {
             return self.refuse(waiter, Refusal::Hangs);
         }
         let now = self.clock.now();
-        let tag = Tag { rank, cost: cost(&ticket), client };
+        let tag = Tag { rank, cost: cost(ticket.bytes()), client };
         let place = Place { ticket, tag, since: now, begun: now, waiter };
         let pushed = self.queue.borrow_mut().push(tag, place);
         let refused = match pushed {
@@ -323,7 +327,7 @@ impl Desk {
             abandoned: stats.abandoned,
             lengths: self.queue.borrow().lengths(),
             reading: self.reading.borrow().len(),
-            bytes: self.room.taken(),
+            bytes: self.for_requests.taken() + self.for_connections.taken(),
             waits: stats.waits.clone(),
         }
     }
@@ -510,8 +514,8 @@ fn arrive<S: Store + 'static>(shard: &Rc<Shard<S>>, desk: &Desk, ticket: Ticket,
 
 /// What a read costs: one for the access, and one for each [`UNIT_BYTES`] that it moves. By the server's own word: a
 /// client that could lie about it would decide what others pay.
-fn cost(ticket: &Ticket) -> u32 {
-    u32::try_from(1 + ticket.bytes() / UNIT_BYTES).unwrap_or(u32::MAX)
+pub(super) fn cost(bytes: usize) -> u32 {
+    u32::try_from(1 + bytes / UNIT_BYTES).unwrap_or(u32::MAX)
 }
 
 /// Tells a task that its record has arrived.
@@ -547,7 +551,7 @@ pub(crate) fn fetch<S: Store + 'static>(
     let shard = shard.clone();
     async move {
         let Some(desk) = shard.desk() else { return Ok(Holds::default()) };
-        let (rank, reserved) = (desk.rank(tickets.len()), desk.room.wait(client, &tickets).await);
+        let (rank, reserved) = (desk.rank(tickets.len()), desk.for_connections.wait(client, &tickets).await);
         let mut waiting = Vec::with_capacity(tickets.len());
         for ticket in tickets {
             let (knock, knocked) = oneshot::channel();

@@ -1,4 +1,6 @@
-//! The memory for records that operations wait for: limited in all, and for each client.
+//! The memory for records that operations wait for: limited in all, and for each client. A core has one room for
+//! requests, which are pushed back if there is none, and one for connections, which wait in line: requests would find
+//! none as long as connections stand in line for it.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -10,14 +12,14 @@ use dunlin_store::tier::Ticket;
 
 use crate::memcached::{Account, Held, MemoryPool};
 
-/// Bytes of records that operations of a core wait for, at most.
-const BYTES_MAX: usize = 64 << 20;
-/// The same for one client: four of them fill a core at least, and several multi-gets fit.
+/// Bytes of a room.
+const BYTES_MAX: usize = 32 << 20;
+/// The same for one client: four of them fill a room at least, and several multi-gets fit.
 const CLIENT_BYTES_MAX: usize = BYTES_MAX / 4;
 /// What a record counts at least, so that there are no more of them than a queue has places.
 const RECORD_BYTES_MIN: usize = 1 << 10;
 
-/// The room of one core.
+/// A room of one core.
 #[derive(Debug)]
 pub(super) struct Room {
     pool: Rc<MemoryPool>,

@@ -36,7 +36,25 @@ impl Schedule {
 
 #[cfg(test)]
 mod tests {
+    use dunlin_schedule::{RequestQueue, Tag};
+
     use super::*;
+    use crate::tier::desk::cost;
+    use crate::wire::MULTI_GET_VALUE_BYTES_MAX;
+
+    #[test]
+    fn the_longest_answer_to_a_multi_get_is_within_the_lead_of_its_client() {
+        let mut queue = RequestQueue::new(&Schedule::default().queue).unwrap();
+        let demoted = |queue: &RequestQueue<()>| *queue.lengths().last().unwrap();
+        let parts = 2;
+        for _ in 0..parts {
+            let tag = Tag { rank: 2, cost: cost(MULTI_GET_VALUE_BYTES_MAX / parts), client: 1 };
+            assert!(queue.push(tag, ()).is_ok());
+        }
+        assert_eq!(demoted(&queue), 0);
+        (0..10).for_each(|_| assert!(queue.push(Tag { rank: 2, cost: cost(1 << 20), client: 1 }, ()).is_ok()));
+        assert!(demoted(&queue) > 0, "the lead ends");
+    }
 
     #[test]
     fn requests_without_a_rank_have_one_by_their_keys() {

@@ -89,7 +89,7 @@ pub(crate) fn shard_within(
 }
 
 /// Waits until something is so, while other tasks run.
-async fn until(what: &str, is_so: impl Fn() -> bool) {
+pub(crate) async fn until(what: &str, is_so: impl Fn() -> bool) {
     let begun = std::time::Instant::now();
     while !is_so() {
         assert!(begun.elapsed() < PATIENCE, "waited in vain: {what}");
@@ -357,33 +357,48 @@ fn a_connection_waits_for_a_hung_device_for_a_time_only() {
         let stats = tier_stats(&shard);
         assert_eq!((stats.reading, stats.lengths.iter().sum::<u64>(), stats.count("reads")), (1, 0, 0));
         assert_eq!((stats.refused, shard.desk().unwrap().stats().bytes), (6, 0));
-        // The device answers again.
+        // The device answers again, though a busy machine may be late to hear of it.
         open.send(()).unwrap();
         until("the read that hung", || tier_stats(&shard).reading == 0).await;
-        open.send(()).unwrap();
-        let holds = fetch(&shard, vec![cold[9].1], 1).await.unwrap();
-        assert_eq!((holds.len(), tier_stats(&shard).count("reads")), (1, 2));
+        let holds = loop {
+            open.send(()).unwrap();
+            match fetch(&shard, vec![cold[9].1], 1).await {
+                Ok(holds) => break holds,
+                Err(DeviceHangs) => until("a read", || tier_stats(&shard).reading == 0).await,
+            }
+        };
+        assert_eq!(holds.len(), 1);
         drop(holds);
         assert_eq!(shard.desk().unwrap().stats().bytes, 0);
         drop(open);
     });
 }
 
-/// Each read takes a quarter of the time that it may take.
+/// Each read takes a quarter of the time that it may take, unless the machine is too busy for that.
 #[test]
 fn a_long_queue_is_no_device_that_hangs() {
-    const TIME_MAX: Duration = Duration::from_secs(1);
+    const TIME_MAX: Duration = Duration::from_millis(400);
     run(async {
         let (open, gate) = channel();
         let shard = shard_within(Arc::new(Memory::new(Some(gate))), 1, Schedule::default(), TIME_MAX);
         spawn_local(attend(shard.clone()));
-        let tickets: Vec<Ticket> = fill(&shard).await[..6].iter().map(|(_, ticket)| *ticket).collect();
-        let fetching = spawn_local(fetch(&shard, tickets, 1));
-        for _ in 0..6 {
-            tokio::time::sleep(TIME_MAX / 4).await;
-            open.send(()).unwrap();
+        let cold = fill(&shard).await;
+        for tickets in cold.chunks(6) {
+            let tickets = tickets.iter().map(|(_, ticket)| *ticket).collect();
+            let fetching = spawn_local(fetch(&shard, tickets, 1));
+            let mut longest = Duration::ZERO;
+            for _ in 0..6 {
+                let begun = std::time::Instant::now();
+                tokio::time::sleep(TIME_MAX / 4).await;
+                open.send(()).unwrap();
+                longest = longest.max(begun.elapsed());
+            }
+            match fetching.await.unwrap() {
+                Ok(holds) => return assert_eq!(holds.len(), 6),
+                Err(DeviceHangs) => assert!(longest > TIME_MAX / 2, "no read took longer than {longest:?}"),
+            }
+            until("all reads", || tier_stats(&shard).reading == 0).await;
         }
-        assert_eq!(fetching.await.unwrap().unwrap().len(), 6);
     });
 }
 
@@ -396,19 +411,48 @@ fn one_client_does_not_take_all_room_and_whoever_waits_for_some_is_woken() {
         spawn_local(attend(shard.clone()));
         let cold = fill(&shard).await;
         let tickets = vec![cold[0].1; 1 << 10];
-        let mut greedy: Vec<Reserved> = std::iter::from_fn(|| desk.reserve(1, &tickets)).collect();
-        assert_eq!((greedy.len(), desk.stats().bytes), (16, 16 << 20));
+        let requests: Vec<Reserved> = std::iter::from_fn(|| desk.reserve(1, &tickets)).collect();
+        assert_eq!((requests.len(), desk.stats().bytes), (8, 8 << 20));
         for other in 2..5 {
             assert!(desk.reserve(other, &tickets).is_some(), "client {other}");
+        }
+        let mut connections = Vec::new();
+        for _ in 0..8 {
+            connections.push(fetch(&shard, tickets.clone(), 1).await.unwrap());
         }
         let waiting = spawn_local(fetch(&shard, vec![cold[0].1], 1));
         assert_eq!(fetch(&shard, vec![cold[1].1], 2).await.unwrap().len(), 1);
         assert!(!waiting.is_finished());
-        greedy.pop();
+        connections.pop();
         assert_eq!(waiting.await.unwrap().unwrap().len(), 1);
-        drop(greedy);
+        drop((requests, connections));
         assert_eq!(desk.stats().bytes, 0);
         assert!(store.try_borrow_mut().is_ok());
+    });
+}
+
+/// They are pushed back if there is no room, so they would never be first in a line.
+#[test]
+fn requests_find_room_while_connections_stand_in_line() {
+    run(async {
+        let shard = shard(Arc::new(Memory::new(None)), 1, Schedule::default());
+        let desk = shard.desk().unwrap();
+        spawn_local(attend(shard.clone()));
+        let cold = fill(&shard).await;
+        let tickets = vec![cold[0].1; 1 << 10];
+        let mut connections = Vec::new();
+        for number in 0..32 {
+            connections.push(fetch(&shard, tickets.clone(), number % 4).await.unwrap());
+        }
+        // The room of all connections is taken.
+        let waiting: Vec<_> = (10..14).map(|client| spawn_local(fetch(&shard, tickets.clone(), client))).collect();
+        tokio::task::yield_now().await;
+        assert!(waiting.iter().all(|waiting| !waiting.is_finished()));
+        assert!(desk.reserve(20, &tickets).is_some());
+        drop(connections);
+        for waiting in waiting {
+            waiting.await.unwrap().unwrap();
+        }
     });
 }
 

@@ -31,7 +31,7 @@ pub use ranked::{RANKED_BYTES, Ranked, WAITED_BYTES, Waited};
 pub(crate) use replica::PartitionScanWriter;
 pub use replica::{
     FILL, PartitionScan, PartitionScanAnswer, REPLICA, REPLICATE, ReplicaInfo, ReplicaState, Replicate,
-    SCAN_PARTITIONS, TURN, Turn, Verdict, Version, VersionedItem, VersionedItems, parse_fill,
+    SCAN_PARTITIONS, TURN, Turn, Turned, Verdict, Version, VersionedItem, VersionedItems, parse_fill,
 };
 pub use scan::{SCAN_BYTES, SCAN_VALUE_BYTES_MAX, Scan, ScanAnswer, ScanAnswerWriter, Scanned};
 

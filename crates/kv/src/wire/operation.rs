@@ -94,6 +94,14 @@ pub enum Operation<'a> {
 }
 
 impl<'a> Operation<'a> {
+    /// Returns the condition of a PUT; other operations have none here.
+    pub(crate) fn condition(&self) -> Condition {
+        match self {
+            Operation::Put { put, .. } => put.condition,
+            _ => Condition::Always,
+        }
+    }
+
     /// Parses a request; `None` if it is malformed. Does not check the key's length: [`dunlin_store::Store::key`] does.
     #[inline]
     pub fn parse(request: &'a [u8]) -> Option<Operation<'a>> {

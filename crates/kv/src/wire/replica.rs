@@ -133,10 +133,12 @@ pub enum Verdict {
         /// Whether there was an item.
         had_item: bool,
     },
-    /// The item has this version, which is not lower than that of the write.
+    /// The key has this version, which is not lower than that of the write.
     Newer {
         /// The version.
         version: Version,
+        /// Whether there is an item; it was deleted otherwise.
+        has_item: bool,
     },
     /// There is no item, and deletions up to this version, which is not lower than that of the write, may have been
     /// forgotten before their time.
@@ -184,7 +186,7 @@ impl Verdict {
     pub fn encode(&self) -> [u8; Verdict::BYTES] {
         let (kind, number) = match *self {
             Verdict::Done { had_item } => (0, u64::from(had_item)),
-            Verdict::Newer { version } => (1, version),
+            Verdict::Newer { version, has_item: true } => (1, version),
             Verdict::OtherMap { fingerprint } => (2, fingerprint),
             Verdict::OtherEpoch { epoch } => (3, epoch),
             Verdict::NotSafe => (4, 0),
@@ -194,6 +196,7 @@ impl Verdict {
             Verdict::Malformed => (8, 0),
             Verdict::Unsupported => (9, 0),
             Verdict::Forgotten { floor } => (10, floor),
+            Verdict::Newer { version, has_item: false } => (11, version),
             Verdict::Refused(Refused::NotFound) => (REFUSED + Status::NotFound as u8, 0),
             Verdict::Refused(Refused::Exists) => (REFUSED + Status::Exists as u8, 0),
             Verdict::Refused(Refused::Changed) => (REFUSED + Status::Changed as u8, 0),
@@ -215,7 +218,7 @@ impl Verdict {
         rest.end()?;
         Some(match kind {
             0 => Verdict::Done { had_item: number != 0 },
-            1 => Verdict::Newer { version: number },
+            1 => Verdict::Newer { version: number, has_item: true },
             2 => Verdict::OtherMap { fingerprint: number },
             3 => Verdict::OtherEpoch { epoch: number },
             4 => Verdict::NotSafe,
@@ -225,6 +228,7 @@ impl Verdict {
             8 => Verdict::Malformed,
             9 => Verdict::Unsupported,
             10 => Verdict::Forgotten { floor: number },
+            11 => Verdict::Newer { version: number, has_item: false },
             _ => Verdict::Refused(match Status::of(&[kind.checked_sub(REFUSED)?])? {
                 Status::NotFound => Refused::NotFound,
                 Status::Exists => Refused::Exists,
@@ -240,7 +244,7 @@ impl Verdict {
     }
 }
 
-/// What a core is to do. The response is a status.
+/// What a core is to do. The response is [`Turned`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
     /// Begin to be filled: writes are taken from now on, and no reads. What is there is kept, and is not read.
@@ -259,7 +263,7 @@ pub enum Turn {
         /// The number of the fill.
         fill: u64,
     },
-    /// Open with what it holds.
+    /// Open with what it holds. CLOSED if some of that was dropped for a fill that has not ended.
     Open,
 }
 
@@ -289,6 +293,30 @@ impl Turn {
             3 => Turn::Drop { fill },
             _ => return None,
         })
+    }
+}
+
+/// What a core says to a [`Turn`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turned {
+    /// What became of it.
+    pub status: Status,
+    /// The state of the core until then.
+    pub before: ReplicaState,
+}
+
+impl Turned {
+    /// Returns the response.
+    pub fn encode(self) -> [u8; 2] {
+        [self.status as u8, self.before as u8]
+    }
+
+    /// Parses a response.
+    pub fn parse(response: &[u8]) -> Option<Turned> {
+        let mut rest = Reader(response);
+        let (status, before) = (Status::of(&[rest.u8()?])?, ReplicaState::parse(rest.u8()?)?);
+        rest.end()?;
+        Some(Turned { status, before })
     }
 }
 
@@ -485,6 +513,9 @@ mod tests {
             assert_eq!(Turn::parse(&turn.encode()), Some(turn));
         }
         assert_eq!([Turn::parse(&[9; 9]), Turn::parse(&[0; 8]), Turn::parse(&[0; 10])], [None; 3]);
+        let turned = Turned { status: Status::Later, before: ReplicaState::Filling };
+        assert_eq!(Turned::parse(&turned.encode()), Some(turned));
+        assert_eq!([Turned::parse(&[0; 1]), Turned::parse(&[0, 3]), Turned::parse(&[0; 3])], [None; 3]);
     }
 
     #[test]
@@ -492,7 +523,8 @@ mod tests {
         let verdicts = [
             Verdict::Done { had_item: true },
             Verdict::Done { had_item: false },
-            Verdict::Newer { version: 1 << 60 },
+            Verdict::Newer { version: 1 << 60, has_item: true },
+            Verdict::Newer { version: 1 << 60, has_item: false },
             Verdict::Forgotten { floor: 1 << 59 },
             Verdict::OtherMap { fingerprint: 4 },
             Verdict::OtherEpoch { epoch: 5 },

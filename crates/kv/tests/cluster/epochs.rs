@@ -59,7 +59,7 @@ impl Managed {
         let fences = told.iter().map(|told| Some(told.clone() as Arc<dyn Fence>)).collect();
         let world = World::with_faults(servers, servers as usize, 1, 3, Faults::default(), fences);
         let book = Rc::new(Book::default());
-        let client = KvCluster::with_directory(&world.client, world.cluster.clone(), config(), book.clone());
+        let client = KvCluster::with_directory(&world.client, world.cluster.clone(), config(), book.clone()).unwrap();
         let managed = Managed { world, told, book, client };
         managed.begin(1, &vec![true; servers as usize]);
         managed
@@ -92,7 +92,7 @@ fn a_server_that_failed_has_no_part_in_writes_and_is_not_read() {
     // A client that has not heard of it does not read there either: the server refuses.
     let stale = Rc::new(Book::default());
     stale.seen.replace(Seen { epoch: 1, live: vec![true; 3] });
-    let other = KvCluster::with_directory(&world.client, world.cluster.clone(), config(), stale);
+    let other = KvCluster::with_directory(&world.client, world.cluster.clone(), config(), stale).unwrap();
     for _ in 0..20 {
         assert_eq!(world.run(other.get(b"k")).unwrap().as_deref(), Some(&b"two"[..]));
     }
@@ -128,7 +128,8 @@ fn writes_of_the_epoch_before_do_not_pass_a_server_that_is_filled() {
             let written = world.run(client.set(&[key], b"before")).unwrap().everywhere().unwrap();
             assert_eq!((written.reached, written.absent), (1, 1));
         }
-        let filler = KvCluster::with_directory(&world.another_end(), world.cluster.clone(), config(), book.clone());
+        let filler =
+            KvCluster::with_directory(&world.another_end(), world.cluster.clone(), config(), book.clone()).unwrap();
         managed.world.start(0, ReplicaState::Closed);
         let managed = &managed;
         let Managed { world, client, .. } = managed;
@@ -163,4 +164,19 @@ fn without_a_cluster_manager_nothing_is_guessed() {
     managed.begin(2, &[false, false]);
     let error = managed.world.run(managed.client.get(b"k")).unwrap_err();
     assert!(error.to_string().contains("none is live"), "{error}");
+}
+
+/// One replica has it; then the cluster manager does not say who the others are.
+#[test]
+fn a_write_that_failed_after_a_replica_made_it_is_in_doubt() {
+    let managed = Managed::new(2);
+    let Managed { world, told, book, client, .. } = &managed;
+    world.run(client.set(b"k", b"one")).unwrap().everywhere().unwrap();
+    told[1].epoch.store(2, Ordering::Relaxed);
+    book.seen.replace(Seen::default());
+    let error = world.run(client.set(b"k", b"two")).unwrap_err();
+    let ClusterError::InDoubt(why) = &error else { panic!("{error}") };
+    assert!(matches!(**why, ClusterError::Directory(_)), "{why}");
+    assert_eq!(error.outcome(), dunlin_kv::client::Outcome::MaybeExecuted);
+    assert_eq!(world.held(0, b"k").unwrap().0, b"two");
 }

@@ -73,7 +73,7 @@ fn a_server_that_was_restarted_is_not_read_until_it_is_filled() {
     world.wait(Duration::from_millis(300));
     let written = world.run(client.set(b"key-0", b"changed")).unwrap();
     assert!(matches!(&written.missed[..], [missed] if matches!(missed.error, ServerError::Closed)), "{written:?}");
-    let refilled = world.run(client.refill("s0")).unwrap();
+    let refilled = world.run(client.refill("s0")).unwrap().unwrap();
     assert_eq!((refilled.items, refilled.sources), (40, 1));
     world.stop(1);
     let values = world.run(client.multi_get(&keys)).unwrap();

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dunlin_coord::{
-    Changes, CoordError, Coordinator, Entry, Epochs, Health, Heartbeat, Holder, Lease, Leases, Listing, Member,
-    MemberId, Members, Membership, Revision, Scope, Transaction, View,
+    Changes, Condition, CoordError, Coordinator, Entry, Epochs, Health, Heartbeat, Holder, Lease, Leases, Listing,
+    Member, MemberId, Members, Membership, Revision, Scope, Transaction, View,
 };
 use dunlin_kv::KvCluster;
 use dunlin_kv::cluster::{
-    AttendError, Attendance, ClusterError, MemberDirectory, MemberEvent, MemberFence, ServerError,
+    AttendError, Attendance, ClusterError, Description, MemberDirectory, MemberEvent, MemberFence, ServerError,
+    member_about,
 };
 use dunlin_kv::service::Fence;
 use dunlin_kv::wire::ReplicaState;
@@ -25,11 +26,13 @@ use crate::world::{Client, End, World, config};
 struct Office {
     end: End,
     state: RefCell<Members>,
+    entries: RefCell<Vec<Entry>>,
 }
 
 impl Office {
     fn new(end: End) -> Rc<Office> {
-        Rc::new(Office { end, state: RefCell::new(Members { epoch: 1, revision: 1, members: Vec::new() }) })
+        let state = RefCell::new(Members { epoch: 1, revision: 1, members: Vec::new() });
+        Rc::new(Office { end, state, entries: RefCell::default() })
     }
 
     /// Marks members as failed.
@@ -86,6 +89,27 @@ impl Coordinator for Office {
         Ok(self.state.borrow().clone())
     }
 
+    async fn set(&self, path: &str, value: &[u8], condition: Condition) -> Result<Revision, CoordError> {
+        assert_eq!(condition, Condition::Absent);
+        let mut entries = self.entries.borrow_mut();
+        if let Some(entry) = entries.iter().find(|entry| entry.path == path) {
+            return Err(CoordError::Exists { path: path.to_owned(), version: entry.version });
+        }
+        let version = entries.len() as Revision + 1;
+        entries.push(Entry { path: path.to_owned(), version, value: value.to_vec() });
+        Ok(version)
+    }
+
+    /// In pages of one entry.
+    async fn list(&self, root: &str, after: Option<&str>) -> Result<Listing, CoordError> {
+        let mut entries = self.entries.borrow().clone();
+        entries.retain(|entry| entry.path.starts_with(root) && after.is_none_or(|after| entry.path.as_str() > after));
+        entries.sort_by(|one, other| one.path.cmp(&other.path));
+        entries.truncate(1);
+        let more_after = entries.first().map(|entry| entry.path.clone());
+        Ok(Listing { revision: 1, entries, more_after })
+    }
+
     unused! {
         forget(MemberId) -> ();
         epochs(u64) -> Epochs;
@@ -98,7 +122,6 @@ impl Coordinator for Office {
         get(&str) -> Option<Entry>;
         transact(&Transaction) -> Revision;
         view(&str) -> View;
-        list(&str, Option<&str>) -> Listing;
         changes(&Scope, Revision) -> Changes;
     }
 
@@ -135,7 +158,7 @@ impl Managed {
         &'a self,
         server: u32,
         member: MemberId,
-        is_founded: bool,
+        is_new: bool,
         events: &'a RefCell<Vec<MemberEvent>>,
     ) -> LocalBoxFuture<'a, AttendError> {
         let cluster = client(&self.world, &self.office, self.world.another_end());
@@ -144,12 +167,14 @@ impl Managed {
             let attendance = Attendance {
                 coordinator: &*self.office,
                 cluster: &cluster,
+                path: "/kv",
                 server: &name,
                 incarnation: self.world.incarnation(server),
                 member,
                 fence: &self.fences[server as usize],
             };
-            attendance.serve(is_founded, |event| events.borrow_mut().push(event)).await
+            let founded = if is_new { Some(attendance.found().await.unwrap()) } else { None };
+            attendance.serve(founded, |event| events.borrow_mut().push(event)).await
         }
         .boxed_local()
     }
@@ -178,7 +203,7 @@ impl Managed {
 
 fn client(world: &World, office: &Rc<Office>, end: End) -> Client {
     let directory = Rc::new(MemberDirectory::new(office.clone(), &world.cluster));
-    KvCluster::with_directory(&end, world.cluster.clone(), config(), directory)
+    KvCluster::with_directory(&end, world.cluster.clone(), config(), directory).unwrap()
 }
 
 const KEYS: u8 = 40;
@@ -280,14 +305,73 @@ fn one_process_at_a_time_is_a_server() {
     let attendance = Attendance {
         coordinator: &*managed.office,
         cluster: &cluster,
+        path: "/kv",
         server: "s1",
         incarnation: managed.world.incarnation(1) + 1,
         member: 101,
         fence: &managed.fences[1],
     };
-    let serving = attendance.serve(true, |event| events.borrow_mut().push(event));
+    let serving = attendance.serve(None, |event| events.borrow_mut().push(event));
     managed.world.run(select(std::pin::pin!(serving), std::pin::pin!(managed.sleep(Duration::from_secs(3)))));
     let events: &Vec<MemberEvent> = &events.borrow();
     let is_other = |event: &MemberEvent| matches!(event, MemberEvent::Waits(ClusterError::Server(missed)) if matches!(missed.error, ServerError::OtherProcess));
     assert!(!events.is_empty() && events.iter().all(is_other), "{events:?}");
+}
+
+/// The one that has the items has failed when the other one starts for the first time.
+#[test]
+fn a_new_server_waits_for_one_that_was_started_before_and_has_failed() {
+    let managed = Managed::new(2, 2);
+    let events: Vec<RefCell<Vec<MemberEvent>>> = (0..3).map(|_| RefCell::default()).collect();
+    managed.run(vec![managed.attends(0, 100, true, &events[0])], async {
+        managed.until_open(&["s0"]).await;
+        write_all(&managed.client, b"v").await;
+    });
+    // Its process stands still.
+    managed.office.fail(|_| true);
+    managed.run(vec![managed.attends(1, 101, true, &events[1])], async {
+        managed.sleep(Duration::from_secs(5)).await;
+        assert!(!managed.client.is_open("s1").await.unwrap(), "it is empty");
+        let events = events[1].borrow();
+        let last = events.last();
+        assert!(matches!(last, Some(MemberEvent::Waits(ClusterError::NoSource { .. }))), "{last:?}");
+    });
+    managed.office.fail(|_| true);
+    let agents = vec![managed.attends(0, 100, false, &events[0]), managed.attends(1, 101, false, &events[2])];
+    managed.run(agents, async {
+        managed.sleep(Duration::from_secs(1)).await;
+        managed.client.open("s0").await.unwrap();
+        managed.until_open(&["s1"]).await;
+        read_all(&managed.client, b"v").await;
+    });
+}
+
+#[test]
+fn members_of_two_clusters_of_one_name_do_not_mix() {
+    let managed = Managed::new(2, 2);
+    let servers = managed.world.cluster.servers().to_vec();
+    let other = Description::new(managed.world.cluster.name(), 2, servers, 2, 32).unwrap();
+    let about = member_about(&other, "s0");
+    managed.world.run(managed.office.join(500, about.as_bytes())).unwrap();
+    assert_eq!(managed.world.run(managed.client.live()).unwrap().live, [false, false]);
+    let events = RefCell::default();
+    managed.run(vec![managed.attends(0, 100, true, &events)], managed.until_open(&["s0"]));
+    assert_eq!(managed.world.run(managed.client.live()).unwrap().live, [true, false]);
+}
+
+#[test]
+fn an_operator_has_a_member_filled() {
+    let managed = Managed::new(2, 2);
+    let events: Vec<RefCell<Vec<MemberEvent>>> = (0..2).map(|_| RefCell::default()).collect();
+    let agents = vec![managed.attends(0, 100, true, &events[0]), managed.attends(1, 101, true, &events[1])];
+    managed.run(agents, async {
+        managed.until_open(&["s0", "s1"]).await;
+        write_all(&managed.client, b"v").await;
+        let before = events[0].borrow().len();
+        assert_eq!(managed.client.refill("s0").await.unwrap(), None, "it fills itself");
+        let filled =
+            |event: &MemberEvent| matches!(event, MemberEvent::Filled(filled) if filled.items == u64::from(KEYS));
+        assert!(events[0].borrow()[before..].iter().all(filled), "{events:?}");
+        read_all(&managed.client, b"v").await;
+    });
 }

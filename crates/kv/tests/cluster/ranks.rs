@@ -59,7 +59,8 @@ fn parts_carry_their_ranks_and_tell_where_they_waited() {
         // By the size of each part.
         config.policy = dunlin_schedule::Policy::SlackDriven(dunlin_schedule::SlackReading::Opset);
         config
-    });
+    })
+    .unwrap();
     let keys: Vec<[u8; 1]> = (0..200).map(|key| [key]).collect();
     let (values, trace) = world.run(client.multi_get_traced(&keys));
     assert!(values.unwrap().iter().all(Option::is_none));
@@ -70,4 +71,35 @@ fn parts_carry_their_ranks_and_tell_where_they_waited() {
         assert_eq!((part.queued, part.device), (Duration::from_micros(700), Duration::from_micros(50)));
     }
     assert!(matches!(world.run(client.get(b"k")), Ok(None)));
+}
+
+/// A server without a tier has nothing to order, and takes ranked requests all the same.
+#[test]
+fn a_server_takes_ranked_requests_for_one_key_and_for_many() {
+    let world = World::new(2, 2, 1);
+    let client = KvCluster::new(&world.client, world.cluster.clone(), {
+        let mut config = config();
+        config.policy = dunlin_schedule::Policy::SlackDriven(dunlin_schedule::SlackReading::Opset);
+        config
+    });
+    let client = client.unwrap();
+    let keys: Vec<[u8; 1]> = (0..100).map(|key| [key]).collect();
+    for key in &keys {
+        world.run(client.set(key, key)).unwrap().everywhere().unwrap();
+    }
+    let (values, trace) = world.run(client.multi_get_traced(&keys));
+    let values = values.unwrap();
+    assert!(keys.iter().zip(values).all(|(key, value)| value.as_deref() == Some(&key[..])));
+    assert_eq!(world.run(client.get(&keys[0])).unwrap().as_deref(), Some(&keys[0][..]));
+    let ranks: BTreeSet<u64> = trace.parts.iter().map(|part| part.rank).collect();
+    assert!(ranks.len() > 1, "{trace:?}");
+    assert!(trace.parts.iter().all(|part| part.queued.is_zero() && part.device.is_zero()), "{trace:?}");
+    let asked = |wanted| {
+        let stats = world.servers.iter().flatten().map(|core| core.endpoint.stats());
+        let handlers = stats.flat_map(|stats| stats.handlers);
+        handlers.filter(|handler| handler.req_type == wanted).map(|handler| handler.requests).sum::<u64>()
+    };
+    let many = trace.parts.iter().filter(|part| part.keys > 1).count() as u64;
+    let (ones, many) = (trace.parts.len() as u64 - many + 1, many);
+    assert_eq!((asked(RANKED_OPERATE), asked(RANKED_MULTI_GET)), (ones, many));
 }

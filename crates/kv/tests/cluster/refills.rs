@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use dunlin_kv::KvCluster;
 use dunlin_kv::cluster::{ClusterError, ServerError};
-use dunlin_kv::wire::{ReplicaState, SCAN_VALUE_BYTES_MAX};
+use dunlin_kv::wire::{FILL, ReplicaState, SCAN_VALUE_BYTES_MAX};
 use dunlin_net::fault::Faults;
 use dunlin_net::random::Random;
+use dunlin_rpc::EndpointConfig;
 use dunlin_store::Store;
 use futures::future::join;
 
-use crate::world::{NOW, World, config};
+use crate::world::{NOW, World, config, mute};
 
 /// A value that names its step, long enough that a fill takes several requests; some are too long for a scan.
 fn value(key: u32, step: u32) -> Vec<u8> {
@@ -59,7 +60,8 @@ fn a_filled_server_has_what_was_written_and_nothing_that_was_deleted() {
             config.seed = Some(seed + 100);
             config.wall_micros = || NOW - 60_000_000;
             config
-        });
+        })
+        .unwrap();
         // It takes writes from now on.
         let fill = world.run(client.begin_fill("s0")).unwrap();
         let (mut steps, mut deleted) = (0, 0);
@@ -117,7 +119,7 @@ fn a_server_is_filled_from_all_servers_that_share_partitions_with_it() {
         world.run(client.set(key.as_bytes(), key.as_bytes())).unwrap().everywhere().unwrap();
     }
     world.start(2, ReplicaState::Closed);
-    let refilled = world.run(client.refill("s2")).unwrap();
+    let refilled = world.run(client.refill("s2")).unwrap().unwrap();
     let own: Vec<&String> = keys.iter().filter(|key| world.replicas(key.as_bytes()).contains(&2)).collect();
     assert_eq!(refilled.items as usize, own.len());
     assert!(refilled.sources >= 3, "{refilled:?}");
@@ -224,4 +226,95 @@ fn what_was_there_before_is_not_read_and_is_dropped_with_the_fill() {
         assert_eq!(world.held(0, &[key]), world.held(1, &[key]), "{key}");
     }
     assert_eq!(world.held(0, &[1]).unwrap().0, b"new");
+}
+
+/// The server that is filled has it when the fill begins; the source gets it three seconds later.
+#[test]
+fn a_write_that_was_under_way_when_a_fill_began_is_in_the_copy() {
+    let world = World::new(2, 2, 1);
+    let long = Duration::from_secs(9);
+    let end = world.another_end_with(EndpointConfig {
+        peer_timeout: long,
+        connect_timeout: long,
+        ..EndpointConfig::default()
+    });
+    let mut patient = config();
+    patient.deadline = long;
+    let writer = KvCluster::new(&end, world.cluster.clone(), patient).unwrap();
+    // It has no session with the source yet.
+    assert!(world.run(writer.is_open("s0")).unwrap());
+    let client = world.connect(config());
+    let sleep = |time| world.client.timers().sleep(time);
+    let fills = async {
+        while world.held(0, b"k").is_none() {
+            sleep(Duration::from_micros(10)).await;
+        }
+        mute(&end, true);
+        let fill = client.begin_fill("s0").await.unwrap();
+        let heals = async {
+            sleep(Duration::from_secs(3)).await;
+            mute(&end, false);
+        };
+        join(client.fill("s0", fill), heals).await.0.unwrap();
+    };
+    let (written, ()) = world.run(join(writer.set(b"k", b"v"), fills));
+    written.unwrap().everywhere().unwrap();
+    assert_eq!(world.holders(b"k"), [0, 1]);
+}
+
+/// It is open by then, and the one that filled it must not think that it is not.
+#[test]
+fn a_server_whose_last_answer_is_lost_is_asked_again() {
+    let world = World::new(2, 2, 1);
+    let mut config = config();
+    config.deadline = Duration::from_millis(100);
+    let client = world.connect(config);
+    for key in 0..20u8 {
+        world.run(client.set(&[key], b"v")).unwrap().everywhere().unwrap();
+    }
+    let server = &world.servers[0][0].endpoint;
+    let asked = || {
+        let stats = server.stats();
+        stats.handlers.iter().find(|handler| handler.req_type == FILL).map_or(0, |handler| handler.requests)
+    };
+    let fill = world.run(client.begin_fill("s0")).unwrap();
+    let cuts = async {
+        while asked() == 0 {
+            world.client.timers().sleep(Duration::from_micros(10)).await;
+        }
+        mute(server, true);
+        world.client.timers().sleep(Duration::from_millis(1500)).await;
+        mute(server, false);
+    };
+    let (filled, ()) = world.run(join(client.fill("s0", fill), cuts));
+    assert_eq!(filled.unwrap().items, 20);
+    assert!(world.run(client.is_open("s0")).unwrap());
+}
+
+/// Its source fails when the server has dropped what it held.
+#[test]
+fn an_operator_does_not_open_a_server_with_holes() {
+    let world = World::new(2, 2, 1);
+    let client = world.connect(config());
+    for key in 0..20u8 {
+        world.run(client.set(&[key], b"v")).unwrap().everywhere().unwrap();
+    }
+    let fill = world.run(client.begin_fill("s0")).unwrap();
+    let source = &world.servers[1][0].endpoint;
+    let cuts = async {
+        while world.held(0, &[0]).is_some() {
+            world.client.timers().sleep(Duration::from_micros(10)).await;
+        }
+        mute(source, true);
+    };
+    world.run(join(client.fill("s0", fill), cuts)).0.unwrap_err();
+    let refused = |error: ClusterError| assert!(matches!(error, ClusterError::HasHoles { .. }), "{error}");
+    refused(world.run(client.open("s0")).unwrap_err());
+    // Nor when another fill has begun, and nothing more was dropped.
+    world.run(client.begin_fill("s0")).unwrap();
+    refused(world.run(client.open("s0")).unwrap_err());
+    mute(source, false);
+    world.run(client.refill("s0")).unwrap();
+    world.run(client.open("s0")).unwrap();
+    assert_eq!(world.held(0, &[0]), world.held(1, &[0]));
 }

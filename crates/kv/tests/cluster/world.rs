@@ -19,10 +19,14 @@ use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork, LoopbackTransport};
 use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_store::{Model, Store};
 
-/// How far time advances between turns.
+/// How far time advances between turns, at least,
 const TURN: Duration = Duration::from_micros(10);
+/// and at most, if nothing happens before.
+const LEAP: Duration = Duration::from_millis(100);
 /// Turns after which a test counts as stuck.
 const TURNS_MAX: u32 = 3_000_000;
+/// How long an endpoint waits for a peer that is silent, or does not answer at first.
+const SILENCE: Duration = Duration::from_millis(50);
 /// Nodes of one server.
 const NODES_PER_SERVER: u32 = 16;
 /// The node of the first client.
@@ -53,6 +57,8 @@ pub struct World {
     others: std::cell::RefCell<Vec<End>>,
     fences: Vec<Option<Arc<dyn Fence>>>,
     cores: u16,
+    /// Deletions that a core of a server which is started from now on keeps in mind.
+    pub deletions: usize,
 }
 
 /// The wall clock of clients, in microseconds since 1970.
@@ -86,7 +92,7 @@ impl World {
         fences: Vec<Option<Arc<dyn Fence>>>,
     ) -> World {
         let network = LoopbackNetwork::new(LoopbackConfig::default());
-        let client = end(&network, CLIENT, seed, faults);
+        let client = end(&network, CLIENT, seed, faults, quick());
         let fences = if fences.is_empty() { vec![None; servers as usize] } else { fences };
         let mut world = World {
             network,
@@ -102,6 +108,7 @@ impl World {
             others: Default::default(),
             fences,
             cores,
+            deletions: 1000,
         };
         (0..servers).for_each(|server| world.start(server, ReplicaState::Open));
         world
@@ -127,9 +134,11 @@ impl World {
         let map = ServerMap { incarnation, routing, limits: Limits { value_bytes_max: 1 << 20 }, addresses };
         let name = &self.cluster.servers()[server as usize].name;
         let core = |(node, core): (u32, u16)| {
-            let endpoint = end(&self.network, node, self.seed ^ incarnation << 20, self.faults);
+            let seed = self.seed ^ incarnation << 20;
+            let endpoint = end(&self.network, node, seed, self.faults, quick());
             let shard = Rc::new(Shard::new(Model::new(), routing, core));
             let replica = Replica::new(name, cluster.fingerprint(), cluster.partitions()).in_state(state);
+            let replica = replica.remembering(self.deletions);
             shard.join_cluster(match &self.fences[server as usize] {
                 Some(fence) => replica.fenced(fence.clone()),
                 None => replica,
@@ -152,33 +161,52 @@ impl World {
 
     /// Returns a client on the first endpoint.
     pub fn connect(&self, config: ClusterConfig) -> Client {
-        KvCluster::new(&self.client, self.cluster.clone(), config)
+        KvCluster::new(&self.client, self.cluster.clone(), config).unwrap()
     }
 
     /// Returns an endpoint for another client.
     pub fn another_end(&self) -> End {
+        self.another_end_with(quick())
+    }
+
+    /// The same with other settings.
+    pub fn another_end_with(&self, config: EndpointConfig) -> End {
         self.clients.set(self.clients.get() + 1);
-        let end = end(&self.network, CLIENT + self.clients.get(), self.seed, self.faults);
+        let end = end(&self.network, CLIENT + self.clients.get(), self.seed, self.faults, config);
         self.others.borrow_mut().push(end.clone());
         end
     }
 
     pub fn turn(&self) {
-        self.network.advance(TURN);
-        for (cores, _) in self.servers.iter().zip(&self.hung).filter(|(_, is_hung)| !**is_hung) {
-            cores.iter().for_each(|core| _ = core.endpoint.run_once());
-        }
+        self.network.advance_to(self.next_time());
+        self.servers_that_run().for_each(|core| _ = core.endpoint.run_once());
         self.others.borrow().iter().for_each(|end| _ = end.run_once());
+    }
+
+    fn servers_that_run(&self) -> impl Iterator<Item = &Core> {
+        let running = self.servers.iter().zip(&self.hung).filter(|(_, is_hung)| !**is_hung);
+        running.flat_map(|(cores, _)| cores)
+    }
+
+    /// When something happens next.
+    fn next_time(&self) -> u64 {
+        let others = self.others.borrow();
+        let servers = self.servers_that_run().map(|core| &core.endpoint);
+        let due = |end: &End| end.next_due().into_iter().chain(end.with_transport(|wire| wire.next_release())).min();
+        let next = servers.chain(&*others).chain([&self.client]).filter_map(due).min();
+        let (now, next) = (self.network.now(), next.into_iter().chain(self.network.next_arrival()).min());
+        let [least, most] = [TURN, LEAP].map(|time| now + time.as_nanos() as u64);
+        next.map_or(most, |next| next.clamp(least, most))
     }
 
     /// Runs everything until `work` is done.
     pub fn run<F: Future>(&self, work: F) -> F::Output {
         let mut work = pin!(work);
         for _ in 0..TURNS_MAX {
-            self.turn();
             if let Some(output) = self.client.poll_once(work.as_mut()) {
                 return output;
             }
+            self.turn();
         }
         panic!("stuck after {TURNS_MAX} turns");
     }
@@ -210,13 +238,19 @@ impl World {
     }
 }
 
-fn end(network: &LoopbackNetwork, node: u32, seed: u64, faults: Faults) -> End {
+/// Settings of endpoints that notice soon that a peer is silent.
+fn quick() -> EndpointConfig {
+    EndpointConfig { peer_timeout: SILENCE, connect_timeout: SILENCE, ..EndpointConfig::default() }
+}
+
+/// Drops all packets that an endpoint sends, or none.
+pub fn mute(end: &End, is_mute: bool) {
+    let drop = if is_mute { 1.0 } else { 0.0 };
+    end.with_transport(|wire| wire.set_faults(Faults { drop, ..Faults::default() })).unwrap();
+}
+
+fn end(network: &LoopbackNetwork, node: u32, seed: u64, faults: Faults, config: EndpointConfig) -> End {
     let wire = FaultInjector::new(network.endpoint(node).unwrap(), seed ^ u64::from(node) << 40, faults).unwrap();
-    let config = EndpointConfig {
-        seed: Some(seed.wrapping_mul(31) + u64::from(node)),
-        peer_timeout: Duration::from_millis(50),
-        connect_timeout: Duration::from_millis(50),
-        ..EndpointConfig::default()
-    };
-    Rc::new(Endpoint::new(wire, config).unwrap())
+    let seed = seed.wrapping_mul(31) + u64::from(node);
+    Rc::new(Endpoint::new(wire, EndpointConfig { seed: Some(seed), ..config }).unwrap())
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use dunlin_kv::cluster::ClusterConfig;
-use dunlin_kv::memcached::{Acceptor, ConnectionLimit, Forwarder, Listen};
+use dunlin_kv::memcached::{Acceptor, ConnectionLimit, FORWARD_BYTES_DEFAULT, Forwarder, Listen};
 use dunlin_serve::drive::drive;
 use dunlin_serve::{Interrupt, limits, notify};
 use tokio::task::{LocalSet, spawn_local};
@@ -53,7 +53,7 @@ pub struct Arguments {
     /// Time without a command after which a memcached connection is closed; 0 for never
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = human(IDLE))]
     idle: Human,
-    /// How long an operation may take, with all attempts
+    /// How long an operation may take, with all attempts: less than 10 s
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = ordinary)]
     patience: Duration,
     /// How long a replica that is read may take before another one is asked, too
@@ -74,10 +74,10 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     let mut config = ClusterConfig::default();
     config.deadline = arguments.patience;
     config.failover_after = arguments.failover;
-    let cluster = connected.client(config);
+    let cluster = connected.client(config)?;
     let (name, servers) = (connected.cluster.name().to_owned(), connected.cluster.servers().len());
     let idle = (!arguments.idle.0.is_zero()).then_some(arguments.idle.0);
-    let forwarder = Forwarder::new(cluster, idle);
+    let forwarder = Forwarder::new(cluster, idle, FORWARD_BYTES_DEFAULT);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no event loop")?;
     let local = LocalSet::new();
     let served = local.block_on(&runtime, async {

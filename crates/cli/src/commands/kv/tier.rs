@@ -51,7 +51,7 @@ pub struct TierArguments {
     /// [default: 3]
     #[arg(long, value_name = "FACTOR")]
     schedule_range: Option<u64>,
-    /// Reads of up to 16 KiB by which a client may exceed its share before its claims count for nothing; 0 to believe
+    /// Reads of up to 32 KiB by which a client may exceed its share before its claims count for nothing; 0 to believe
     /// every claim [default: 128]
     #[arg(long, value_name = "READS")]
     schedule_lead: Option<u32>,

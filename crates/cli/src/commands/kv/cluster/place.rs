@@ -70,7 +70,7 @@ pub struct Target {
     place: ClusterPlace,
     #[command(flatten)]
     entry: EntryArguments,
-    /// How long to wait for the answer
+    /// How long to wait for the answer: less than 10 s
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = ordinary)]
     pub timeout: Duration,
 }
@@ -87,14 +87,14 @@ pub struct Connected {
 
 impl Connected {
     /// Returns a client.
-    pub fn client(&self, config: ClusterConfig) -> KvCluster<AnyTransport> {
-        match &self.manager {
-            None => KvCluster::new(&self.endpoint, self.cluster.clone(), config),
+    pub fn client(&self, config: ClusterConfig) -> Result<KvCluster<AnyTransport>> {
+        Ok(match &self.manager {
+            None => KvCluster::new(&self.endpoint, self.cluster.clone(), config)?,
             Some(manager) => {
                 let directory = Rc::new(MemberDirectory::new(manager.clone(), &self.cluster));
-                KvCluster::with_directory(&self.endpoint, self.cluster.clone(), config, directory)
+                KvCluster::with_directory(&self.endpoint, self.cluster.clone(), config, directory)?
             }
-        }
+        })
     }
 }
 
@@ -182,7 +182,7 @@ pub fn ask(
     let connected = connect(&target.place, &target.entry, target.timeout)?;
     let mut config = config;
     config.deadline = target.timeout;
-    let client = connected.client(config);
+    let client = connected.client(config)?;
     let found = connected.endpoint.block_on(async {
         let found = work(&client).await;
         client.close();

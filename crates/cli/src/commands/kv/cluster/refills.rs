@@ -14,8 +14,8 @@ use crate::output;
 /// Fill a server from other replicas, then let it be read
 ///
 /// It takes writes at once, drops what it holds when each of its partitions has another replica that is open, and reads
-/// when all is copied. What is written or deleted meanwhile wins over what is copied. With a cluster manager, servers do
-/// this by themselves.
+/// when all is copied. What is written or deleted meanwhile wins over what is copied. If it took writes before, copying
+/// begins 10 s later. With a cluster manager, the server fills itself, and this waits for it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -35,6 +35,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         let begun = std::time::Instant::now();
         let refilled = cluster.refill(name).await?;
         let took = Duration::from_millis(begun.elapsed().as_millis() as u64);
+        let Some(refilled) = refilled else {
+            output::line(format_args!("{name} is open: it was filled by itself in {took:?}"))?;
+            return Ok(Found::All);
+        };
         let (items, bytes, sources) = (refilled.items, human_bytes(refilled.bytes), refilled.sources);
         output::line(format_args!("{name} is open: {items} items of {bytes} from {sources} servers in {took:?}"))?;
         Ok(Found::All)

@@ -247,22 +247,22 @@ fn attend(
     let Some(manager) = &connected.manager else { return Ok(()) };
     let mut config = ClusterConfig::default();
     config.deadline = PATIENCE;
-    let cluster = connected.client(config);
+    let cluster = connected.client(config)?;
     let Process { name, incarnation, member, is_new } = process;
     let (incarnation, member, is_new) = (*incarnation, *member, *is_new);
     let attendance =
-        Attendance { coordinator: &**manager, cluster: &cluster, server: name, incarnation, member, fence };
+        Attendance { coordinator: &**manager, cluster: &cluster, path, server: name, incarnation, member, fence };
     connected.endpoint.block_on(async {
-        if is_new {
-            match attendance.found(path).await {
-                Ok(()) => {}
+        let founded = match is_new {
+            true => match attendance.found().await {
                 Err(CoordError::Exists { .. }) => {
                     bail!("{name} was started before: without --new, it is filled from other replicas")
                 }
-                Err(error) => return Err(error.into()),
-            }
-        }
-        let serving = std::pin::pin!(attendance.serve(is_new, |event| tell(name, &event)));
+                founded => Some(founded?),
+            },
+            false => None,
+        };
+        let serving = std::pin::pin!(attendance.serve(founded, |event| tell(name, &event)));
         match futures::future::select(serving, stopped).await {
             futures::future::Either::Left((error, _)) => Err(error.into()),
             futures::future::Either::Right(_) => {
