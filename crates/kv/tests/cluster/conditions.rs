@@ -1,13 +1,11 @@
 //! Conditional writes: which replica decides, and what the others have by then.
 
-use std::time::Duration;
-
 use dunlin_kv::KvCluster;
 use dunlin_kv::cluster::{ClusterError, ServerError};
 use dunlin_rpc::EndpointConfig;
 use dunlin_store::{Condition, Put, Refused, Store};
 
-use crate::world::{Client, End, NOW, World, config, mute};
+use crate::world::{Client, End, NOW, World, config, mute, until};
 
 fn put(condition: Condition) -> Put {
     Put { condition, ..Put::default() }
@@ -62,9 +60,7 @@ fn a_deletion_that_is_later_than_a_conditional_write_is_not_missed() {
     let [first, _] = order(&world, b"k");
     let ahead = ahead(&world);
     let deletes = async {
-        while world.held(first, b"k").is_none() {
-            world.client.timers().sleep(Duration::from_micros(10)).await;
-        }
+        until(|| world.held(first, b"k").is_some()).await;
         mute(&end, true);
         assert!(ahead.delete(b"k").await.unwrap().everywhere().unwrap().had_item);
         mute(&end, false);

@@ -13,7 +13,7 @@ use dunlin_rpc::EndpointConfig;
 use dunlin_store::Store;
 use futures::future::join;
 
-use crate::world::{NOW, World, config, mute};
+use crate::world::{NOW, World, config, mute, until};
 
 /// A value that names its step, long enough that a fill takes several requests; some are too long for a scan.
 fn value(key: u32, step: u32) -> Vec<u8> {
@@ -246,9 +246,7 @@ fn a_write_that_was_under_way_when_a_fill_began_is_in_the_copy() {
     let client = world.connect(config());
     let sleep = |time| world.client.timers().sleep(time);
     let fills = async {
-        while world.held(0, b"k").is_none() {
-            sleep(Duration::from_micros(10)).await;
-        }
+        until(|| world.held(0, b"k").is_some()).await;
         mute(&end, true);
         let fill = client.begin_fill("s0").await.unwrap();
         let heals = async {
@@ -279,9 +277,7 @@ fn a_server_whose_last_answer_is_lost_is_asked_again() {
     };
     let fill = world.run(client.begin_fill("s0")).unwrap();
     let cuts = async {
-        while asked() == 0 {
-            world.client.timers().sleep(Duration::from_micros(10)).await;
-        }
+        until(|| asked() > 0).await;
         mute(server, true);
         world.client.timers().sleep(Duration::from_millis(1500)).await;
         mute(server, false);
@@ -302,9 +298,7 @@ fn an_operator_does_not_open_a_server_with_holes() {
     let fill = world.run(client.begin_fill("s0")).unwrap();
     let source = &world.servers[1][0].endpoint;
     let cuts = async {
-        while world.held(0, &[0]).is_some() {
-            world.client.timers().sleep(Duration::from_micros(10)).await;
-        }
+        until(|| world.held(0, &[0]).is_none()).await;
         mute(source, true);
     };
     world.run(join(client.fill("s0", fill), cuts)).0.unwrap_err();

@@ -2,10 +2,11 @@
 //! drawn from a seed.
 
 use std::cell::Cell;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use dunlin_kv::cluster::{ClusterConfig, Description, ServerPlace};
@@ -236,6 +237,15 @@ impl World {
         replicas.sort_unstable();
         replicas
     }
+}
+
+/// Waits until something is so, and returns before anything else happens.
+pub async fn until(is_so: impl Fn() -> bool) {
+    poll_fn(|context| {
+        context.waker().wake_by_ref();
+        if is_so() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
 }
 
 /// Settings of endpoints that notice soon that a peer is silent.
