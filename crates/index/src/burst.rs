@@ -1,20 +1,21 @@
 //! Bursts: look-ups that descend the tree together, so that their cache misses overlap.
 //!
 //! A burst goes through the tree in passes. In each pass, every look-up reads the line that it prefetched in the pass
-//! before, and prefetches the line it needs next: the header of a node at level 1, a group of its keys and children,
+//! before, and prefetches the line it needs next: the header of an interior node, a group of its keys and children,
 //! the header of a leaf, a pair of it, and a block if there is one. If the key continues in another layer, the passes
-//! begin anew. Nodes at level 2 and above, one per two thousand items, are in the cache: one pass goes through them all.
+//! begin anew; slices that all keys have in common are passed once for all. The upper two levels are in the cache: each
+//! is one pass, so that the searches of several look-ups overlap.
 //!
-//! What a look-up knows is in arrays by its number, and each pass is a loop of its own: a state machine for each
-//! look-up took a tenth more instructions.
+//! Each pass is a loop of its own: a state machine for each look-up took a tenth more instructions.
+#![allow(unsafe_code)]
+
+use std::mem::MaybeUninit;
 
 use arrayvec::ArrayVec;
-use crossbeam_utils::Backoff;
 
-use crate::block::Block;
 use crate::error::Refused;
 use crate::guard::Guard;
-use crate::index::{Index, Reached, reach};
+use crate::index::{Index, Reached, reach_with, retry};
 use crate::node::{Conflict, Control, Entry, Link, Node, Search, Target, Task, search};
 use crate::scan::{Scan, prefetch_from};
 use crate::slice::{LONG, Slice};
@@ -31,6 +32,10 @@ impl Index {
     /// If there are fewer values than keys.
     pub fn get_burst<'a>(&'a self, keys: &[&[u8]], guard: &'a Guard, values: &mut [Option<Value<'a>>]) {
         assert!(values.len() >= keys.len(), "a value for each key");
+        if let ([key], [value, ..]) = (keys, &mut *values) {
+            *value = self.get(key, guard);
+            return;
+        }
         for (keys, values) in keys.chunks(PROBES_MAX).zip(values.chunks_mut(PROBES_MAX)) {
             search(Burst { index: self, keys, guard, purpose: LookUps(values) });
         }
@@ -133,7 +138,7 @@ impl Index {
             link.check()?;
             let root = Reached { link, node, control };
             let Some(slice) = common_slice(keys, above) else { return Ok((root, above)) };
-            let Reached { node, control, .. } = reach(link, slice.bits, |_, _| Ok::<_, Conflict>(()))?;
+            let Reached { node, control, .. } = reach_with::<S, _>(link, slice.bits, |_, _| Ok::<_, Conflict>(()))?;
             let Some(at) = node.find::<S>(control, slice) else { return Ok((root, above)) };
             let Entry::Layer = node.entry(control, at)? else { return Ok((root, above)) };
             (link, above) = (Link { holder: node, control, at }, above + 8);
@@ -141,11 +146,12 @@ impl Index {
     }
 }
 
-/// The slice after `above` bytes, if all keys have the same one and go on behind it.
+/// The slice after `above` bytes, if all of several keys have the same one and go on behind it.
 #[inline(always)]
 fn common_slice(keys: &[&[u8]], above: usize) -> Option<Slice> {
-    let slice = Slice::of(&keys.first()?[above..]);
-    for key in keys {
+    let (first, others) = keys.split_first().filter(|(_, others)| !others.is_empty())?;
+    let slice = Slice::of(&first[above..]);
+    for key in others {
         // The keys have what is above in common.
         if slice.class != LONG || Slice::of(&key[above..]) != slice {
             return None;
@@ -154,8 +160,9 @@ fn common_slice(keys: &[&[u8]], above: usize) -> Option<Slice> {
     Some(slice)
 }
 
-/// Levels of the first layer from its root on that are passed at once, because they are in the cache.
-const LEVELS_NEAR: usize = 2;
+/// Levels of the layer in which a burst starts, from its root on, that are in the cache. Tests within the crate have no
+/// trees that are high enough, and let no level be near.
+const LEVELS_NEAR: usize = if cfg!(test) { 0 } else { 2 };
 
 /// Look-ups of up to [`PROBES_MAX`] keys.
 ///
@@ -235,18 +242,23 @@ impl<'a, P: Purpose<'a>> Task for Burst<'a, '_, P> {
         if keys.is_empty() {
             return;
         }
-        let backoff = Backoff::new();
-        let (root, above) = loop {
-            if let Ok(start) = index.start::<S>(keys, guard) {
-                break start;
-            }
-            backoff.snooze();
-        };
-        let mut probes = Probes { keys, above, probes: ArrayVec::new() };
-        probes.begin::<S>(root);
+        let (root, above) = retry(|| index.start::<S>(keys, guard));
+        // A vector would copy each probe where its `push` is not inlined, and values for all take as long as a level.
+        let mut probes = [const { MaybeUninit::uninit() }; PROBES_MAX];
+        let probes = &mut probes[..keys.len()];
+        for (probe, key) in probes.iter_mut().zip(keys) {
+            probe.write(Probe::new(root, &key[above..]));
+        }
+        // SAFETY: there are as many as keys, and all were just written.
+        let probes = unsafe { &mut *(std::ptr::from_mut::<[MaybeUninit<Probe<'_>>]>(probes) as *mut [Probe<'_>]) };
+        let mut probes = Probes { keys, above, has_failed: false, probes };
         let mut level = root.control.level();
         // The levels from here on down are not in the cache.
         let mut far = level.saturating_sub(LEVELS_NEAR);
+        if level > far {
+            probes.leave_root::<S>();
+            level -= 1;
+        }
         loop {
             while level > far {
                 probes.pass_level::<S>(level);
@@ -260,14 +272,16 @@ impl<'a, P: Purpose<'a>> Task for Burst<'a, '_, P> {
             probes.approach(&mut purpose);
             probes.find_candidates::<S>();
             match probes.find_entries(&mut purpose) {
-                Some(root) => (level, far) = (root, 1),
+                Some(highest) => (level, far) = (highest, highest),
                 None => break,
             }
         }
         // The changed lines are in the cache now: there is nothing to overlap with.
-        for (at, probe) in probes.probes.iter().enumerate() {
-            if probe.state == State::Failed {
-                purpose.ended(at, index.get(keys[at], guard));
+        if probes.has_failed {
+            for (at, (probe, key)) in probes.probes.iter().zip(keys).enumerate() {
+                if probe.state == State::Failed {
+                    purpose.ended(at, index.get(key, guard));
+                }
             }
         }
     }
@@ -311,11 +325,26 @@ struct Probe<'a> {
     node: Node<'a>,
     /// The control word of the node.
     control: Control,
-    /// The place in the holder, the group in an interior node, the candidates in a leaf.
+    /// Before a pass reads the node: its place in the holder. Then the group, or the candidates, or the entry.
     place: u32,
 }
 
 impl<'a> Probe<'a> {
+    #[inline(always)]
+    fn new(Reached { link, node, control }: Reached<'a>, rest: &[u8]) -> Probe<'a> {
+        let slice = Slice::of(rest);
+        Probe {
+            slice,
+            target: Target::new(slice.bits),
+            state: State::Running,
+            holder: link.holder,
+            holder_control: link.control,
+            node,
+            control,
+            place: link.at as u32,
+        }
+    }
+
     #[inline(always)]
     fn link(&self) -> Link<'a> {
         Link { holder: self.holder, control: self.holder_control, at: self.place as usize }
@@ -364,11 +393,13 @@ impl<'a> Probe<'a> {
 
     #[inline(always)]
     fn pass_level<S: Search>(&mut self, level: usize) -> Result<(), Conflict> {
-        if self.read_header(level)? {
-            let group = self.node.route_group::<S>(&self.target);
-            self.go_to_child(self.node.route_in::<S>(group, &self.target))?;
-        }
-        Ok(())
+        if self.read_header(level)? { self.descend::<S>() } else { Ok(()) }
+    }
+
+    #[inline(always)]
+    fn descend<S: Search>(&mut self) -> Result<(), Conflict> {
+        let group = self.node.route_group::<S>(&self.target);
+        self.go_to_child(self.node.route_in::<S>(group, &self.target))
     }
 
     #[inline(always)]
@@ -401,44 +432,57 @@ impl<'a> Probe<'a> {
         self.place = candidates;
         Ok(())
     }
+
+    /// Reads the pairs of the candidates.
+    #[inline(always)]
+    fn find_entry(&mut self) -> Result<Option<Entry<'a>>, Conflict> {
+        match self.node.find_among(self.place, self.slice) {
+            Some(place) => {
+                self.place = place as u32;
+                self.node.entry(self.control, place).map(Some)
+            }
+            None => self.node.check(self.control).map(|()| None),
+        }
+    }
+
+    /// Goes to the root of the layer with the rests of the keys.
+    #[inline(always)]
+    fn go_to_layer(&mut self, rest: &[u8]) -> Result<(), Conflict> {
+        let root = Link { holder: self.node, control: self.control, at: self.place as usize }.child()?;
+        self.seek(rest);
+        self.go(self.place as usize, root);
+        root.prefetch_pair(0);
+        Ok(())
+    }
 }
 
-struct Probes<'a, 'k> {
+/// All look-ups of a burst.
+struct Probes<'a, 'k, 'p> {
     keys: &'k [&'k [u8]],
     /// Bytes of the keys in the layers above.
     above: usize,
-    /// By their numbers.
-    probes: ArrayVec<Probe<'a>, PROBES_MAX>,
+    has_failed: bool,
+    /// By their numbers, as many as keys.
+    probes: &'p mut [Probe<'a>],
 }
 
 /// A pass: a step of each look-up.
 macro_rules! each {
     ($probes:expr, $probe:ident => $step:expr) => {
-        for $probe in &mut $probes.probes {
+        for $probe in &mut *$probes.probes {
             if $probe.state == State::Running && $step.is_err() {
                 $probe.state = State::Failed;
+                $probes.has_failed = true;
             }
         }
     };
 }
 
-impl<'a, 'k> Probes<'a, 'k> {
+impl<'a> Probes<'a, '_, '_> {
+    /// Passes the root, whose control word is known, and prefetches the headers of the children.
     #[inline(always)]
-    fn begin<S: Search>(&mut self, root: Reached<'a>) {
-        let Reached { link, node, control } = root;
-        for key in self.keys {
-            let slice = Slice::of(&key[self.above..]);
-            self.probes.push(Probe {
-                slice,
-                target: Target::new(slice.bits),
-                state: State::Running,
-                holder: link.holder,
-                holder_control: link.control,
-                node,
-                control,
-                place: link.at as u32,
-            });
-        }
+    fn leave_root<S: Search>(&mut self) {
+        each!(self, probe => probe.descend::<S>());
     }
 
     /// Passes a level that is in the cache, and prefetches the headers of the children.
@@ -479,54 +523,55 @@ impl<'a, 'k> Probes<'a, 'k> {
     #[inline(always)]
     fn find_entries(&mut self, purpose: &mut impl Purpose<'a>) -> Option<usize> {
         self.above += 8;
-        let mut blocks = ArrayVec::<(usize, Block<'a>), PROBES_MAX>::new();
-        let mut go_on = 0;
-        for (at, probe) in self.probes.iter_mut().enumerate() {
+        let above = self.above;
+        let mut blocks = [None; PROBES_MAX];
+        let (mut in_blocks, mut go_on) = (0, 0);
+        for (at, (probe, key)) in self.probes.iter_mut().zip(self.keys).enumerate() {
             if probe.state != State::Running {
                 continue;
             }
-            let found = match probe.node.find_among(probe.place, probe.slice) {
-                Some(place) => probe.node.entry(probe.control, place).map(|entry| Some((place, entry))),
-                None => probe.node.check(probe.control).map(|()| None),
-            };
             probe.state = State::Ended;
-            match found {
-                Ok(Some((_, Entry::Value(value)))) => {
+            match probe.find_entry() {
+                Ok(None) => purpose.ended(at, None),
+                Ok(Some(Entry::Value(value))) => {
                     if let Some(block) = value.block() {
                         block.prefetch();
                     }
                     purpose.ended(at, Some(value));
                 }
-                Ok(Some((_, Entry::Long(block)))) => {
+                Ok(Some(Entry::Long(block))) => {
                     block.prefetch();
-                    blocks.push((at, block));
+                    blocks[at] = Some(block);
+                    in_blocks += 1;
                 }
-                Ok(Some((place, Entry::Layer))) => {
-                    let link = Link { holder: probe.node, control: probe.control, at: place };
-                    match link.child() {
-                        Ok(root) => {
-                            probe.seek(&self.keys[at][self.above..]);
-                            probe.go(place, root);
-                            root.prefetch_pair(0);
-                            probe.state = State::Running;
-                            go_on += 1;
-                        }
-                        Err(Conflict) => probe.state = State::Failed,
-                    }
+                Ok(Some(Entry::Layer)) if probe.go_to_layer(&key[above..]).is_ok() => {
+                    probe.state = State::Running;
+                    go_on += 1;
                 }
-                Ok(None) => purpose.ended(at, None),
-                Err(Conflict) => probe.state = State::Failed,
+                Ok(Some(Entry::Layer)) | Err(Conflict) => {
+                    probe.state = State::Failed;
+                    self.has_failed = true;
+                }
             }
         }
-        for (at, block) in blocks {
-            let is_found = block.suffix() == &self.keys[at][self.above..];
-            purpose.ended(at, is_found.then_some(Value::in_block(block)));
+        if in_blocks > 0 {
+            for (at, (block, key)) in blocks.iter().zip(self.keys).enumerate() {
+                if let Some(block) = *block {
+                    let is_found = block.suffix() == &key[above..];
+                    purpose.ended(at, is_found.then_some(Value::in_block(block)));
+                }
+            }
         }
         if go_on == 0 {
             return None;
         }
-        let roots = self.probes.iter().filter(|probe| probe.state == State::Running);
-        // A level that is not valid costs time only.
-        roots.map(|probe| probe.node.control().level()).max()
+        let mut highest = 0;
+        for probe in &*self.probes {
+            if probe.state == State::Running {
+                // A level that is not valid costs time only.
+                highest = highest.max(probe.node.control().level());
+            }
+        }
+        Some(highest)
     }
 }

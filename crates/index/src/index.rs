@@ -45,7 +45,7 @@ impl Index {
 
     /// Returns the value of a key, if it has one.
     pub fn get<'a>(&'a self, key: &[u8], guard: &'a Guard) -> Option<Value<'a>> {
-        search(Get { index: self, key, guard })
+        retry(|| search(Get { index: self, key, guard }))
     }
 
     #[inline(always)]
@@ -83,6 +83,7 @@ impl Index {
     }
 }
 
+/// One attempt.
 struct Get<'a, 'k> {
     index: &'a Index,
     key: &'k [u8],
@@ -90,17 +91,11 @@ struct Get<'a, 'k> {
 }
 
 impl<'a> Task for Get<'a, '_> {
-    type Output = Option<Value<'a>>;
+    type Output = Result<Option<Value<'a>>, Conflict>;
 
     #[inline(always)]
-    fn run<S: Search>(self) -> Option<Value<'a>> {
-        let backoff = Backoff::new();
-        loop {
-            if let Ok(value) = self.index.try_get::<S>(self.key, self.guard) {
-                return value;
-            }
-            backoff.snooze();
-        }
+    fn run<S: Search>(self) -> Result<Option<Value<'a>>, Conflict> {
+        self.index.try_get::<S>(self.key, self.guard)
     }
 }
 
@@ -114,7 +109,6 @@ impl fmt::Debug for Index {
 }
 
 /// Repeats an attempt that met a concurrent change.
-#[inline(always)]
 pub(crate) fn retry<T>(mut attempt: impl FnMut() -> Result<T, Conflict>) -> T {
     let backoff = Backoff::new();
     loop {

@@ -2,7 +2,7 @@
 
 use crate::guard::Guard;
 use crate::index::Index;
-use crate::node::{Entry, LeafCopy, Scalar, Shape, Target};
+use crate::node::{Entry, LeafCopy, Link, Scalar, Shape, Target};
 use crate::slice::Slice;
 use crate::walk::Stop;
 
@@ -72,6 +72,13 @@ fn check_interior(stop: &Stop<'_>) -> Result<(), String> {
     }
     if keys[1..].iter().any(|&key| key <= low || high < key) {
         return Err(format!("keys are outside of what the holder says: {keys:x?}"));
+    }
+    for at in 0..children.len() {
+        let child = Link { holder: node, control, at }.child().map_err(|_| "changed during the check")?;
+        let level = child.control().level();
+        if level >= control.level() {
+            return Err(format!("a node of level {} has a child of level {level}", control.level()));
+        }
     }
     // Pilots, padding and the first key: all routes are correct.
     for (at, &key) in keys.iter().enumerate() {

@@ -11,7 +11,7 @@ use dunlin_lab::measure::{Spread, available_bytes};
 use dunlin_lab::report::{Metric, RowBuilder, Target};
 use dunlin_lab::{LabError, spread};
 
-use super::roles::{Beside, IndexOps, Limit, MapFigures, OpsCase, Shape, System, Work};
+use super::roles::{Beside, FEW, IndexOps, Limit, MapFigures, OpsCase, Shape, System, Work};
 use crate::{BenchError, Lab};
 
 /// Items and their keys, in the order in which they are measured.
@@ -64,12 +64,18 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     lab.note(match Vectors::best() {
         Vectors::Avx512 => "Interior nodes are searched with AVX-512.",
         Vectors::Avx2 => "This processor has no AVX-512: interior nodes are searched with AVX2.",
-        Vectors::Sse42 => "This processor has no AVX2: interior nodes are searched with SSE4.2.",
-        Vectors::Scalar => "This processor has no SSE4.2: interior nodes are searched without vectors.",
+        Vectors::Sse42 => {
+            "This processor has no AVX2, or not what comes with it: interior nodes are searched with SSE4.2."
+        }
+        Vectors::Scalar => "This processor has no SSE4.2 and POPCNT: interior nodes are searched without vectors.",
     });
     lab.note(
         "Dunlin asks for huge pages for its nodes, and glibc asks for none for the nodes of BTreeMap: one row each is the \
          other way round.",
+    );
+    lab.note(
+        "The floor of GETs in bursts of 16 is the rate of reading two lines of a leaf in as much memory, without a tree: \
+         sixteen first lines at random, then a line that each of them names.",
     );
     if System::RIVALS.len() > 1 {
         lab.note(
@@ -110,6 +116,7 @@ fn cases(system: System, items: u64, shape: Shape) -> Vec<OpsCase> {
     for work in [Work::Gets, Work::Half, Work::Sums] {
         cases.extend([case(work, 1), case(work, BURST)]);
     }
+    cases.push(case(Work::FewGets, BURST));
     cases.extend(OTHER_BURSTS.map(|burst| case(Work::Gets, burst)));
     let two = |work, beside| OpsCase { work, burst: BURST, beside };
     cases.extend([Work::Gets, Work::Half].map(|work| OpsCase { work, burst: 1, beside: Beside::Same }));
@@ -160,10 +167,12 @@ fn push(lab: &mut Lab, system: System, items: u64, shape: Shape, figures: &MapFi
     for (case, rates) in cases(system, items, shape).iter().zip(&figures.rates) {
         let row =
             RowBuilder::new(case_name(system, items, shape, case), Metric::Operations, spread(rates, |rate| *rate)?);
-        lab.push(match target(system, items, shape, case) {
-            Some(target) => row.target(target),
+        let row = match target(system, items, shape, case) {
+            Some(target) => row.target(target).limit(limit(case)),
             None => row,
-        });
+        };
+        let has_floor = *case == GETS && !figures.floor_rates.is_empty();
+        lab.push(if has_floor { row.floor(spread(&figures.floor_rates, |rate| *rate)?) } else { row });
     }
     let name = size_name(system, items, shape);
     let row = RowBuilder::new(name.clone(), Metric::ItemMemory, Spread::single(figures.bytes_per_item));
@@ -199,6 +208,18 @@ fn target(system: System, items: u64, shape: Shape, case: &OpsCase) -> Option<Ta
     }
 }
 
+/// What limits a case, if it misses its goal.
+fn limit(case: &OpsCase) -> String {
+    match (case.burst, case.beside) {
+        (1, Beside::Nothing) => "cache misses, one after the other".to_owned(),
+        (_, Beside::Nothing) => format!(
+            "the processor: the row with {FEW} items, whose lines are near, shows the rate without memory, and the floor \
+             of GETs the rate without instructions"
+        ),
+        _ => "memory that both threads use".to_owned(),
+    }
+}
+
 /// With fewer items, all of them fit a cache, and the goals mean nothing.
 fn is_full_size(items: u64, shape: Shape) -> bool {
     SIZES.contains(&(items, shape))
@@ -212,6 +233,9 @@ fn size_name(system: System, items: u64, shape: Shape) -> String {
 fn case_name(system: System, items: u64, shape: Shape, case: &OpsCase) -> String {
     let work = match case.work {
         Work::Gets => "GET",
+        Work::FewGets => {
+            return format!("{}, GET of {FEW} items, bursts of {}", size_name(system, items, shape), case.burst);
+        }
         Work::Half => "50 % GET, 50 % PUT",
         Work::Sums => "99 % GET, 1 % sum of 128",
     };

@@ -10,9 +10,11 @@
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// The words of a cache line.
-pub(super) type Line = [AtomicU64; 8];
+#[repr(align(64))]
+pub(crate) struct Line([AtomicU64; 8]);
 
-/// The instructions with which all indexes of this process search nodes.
+/// The instructions with which all indexes of this process search nodes, with those for counting bits that come with
+/// them.
 ///
 /// Each index uses the best that the processor has. [`Vectors::select`] is for measurements of the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,9 +83,19 @@ pub(crate) trait Task {
 /// Runs a task with the selected vectors.
 #[inline(always)]
 pub(crate) fn search<T: Task>(task: T) -> T::Output {
+    // SAFETY: only those that were detected are selected.
+    unsafe { search_with(USED.load(Ordering::Relaxed), task) }
+}
+
+/// Runs a task with vectors by their number in [`USED`].
+///
+/// # Safety
+/// The processor has them.
+#[inline(always)]
+unsafe fn search_with<T: Task>(used: u8, task: T) -> T::Output {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    match USED.load(Ordering::Relaxed) {
-        // SAFETY: it was detected that the processor has these features.
+    match used {
+        // SAFETY: as the caller promises.
         vector::AVX512 => return unsafe { vector::with_avx512(task) },
         // SAFETY: as above.
         vector::AVX2 => return unsafe { vector::with_avx2(task) },
@@ -104,7 +116,7 @@ pub(super) fn byte(line: &Line, at: usize) -> u8 {
     unsafe {
         std::arch::asm!(
             "movzx {byte:e}, byte ptr [{line} + {at}]",
-            line = in(reg) line.as_ptr(),
+            line = in(reg) line.0.as_ptr(),
             at = in(reg) at,
             byte = lateout(reg) byte,
             options(nostack, preserves_flags, readonly),
@@ -116,7 +128,7 @@ pub(super) fn byte(line: &Line, at: usize) -> u8 {
 /// Byte `at` of a line. It must be below 64.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 pub(super) fn byte(line: &Line, at: usize) -> u8 {
-    line[at / 8].load(Ordering::Relaxed).to_le_bytes()[at % 8]
+    line.0[at / 8].load(Ordering::Relaxed).to_le_bytes()[at % 8]
 }
 
 /// Without vectors in interior nodes.
@@ -126,7 +138,7 @@ impl Search for Scalar {
     /// A binary search without data-dependent branches.
     #[inline(always)]
     fn below(line: &Line, key: &u64) -> usize {
-        let is_below = |at: usize| usize::from((line[at & 7].load(Ordering::Relaxed) as i64) < *key as i64);
+        let is_below = |at: usize| usize::from((line.0[at & 7].load(Ordering::Relaxed) as i64) < *key as i64);
         let mut found = 4 * is_below(4);
         found += 2 * is_below(found + 2);
         found + is_below(found + 1)
@@ -140,7 +152,7 @@ impl Search for Scalar {
 
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     fn equal_bytes(line: &Line, byte: u8) -> u32 {
-        let bytes = line[1..5].iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes());
+        let bytes = line.0[1..5].iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes());
         bytes.enumerate().fold(0, |mask, (at, there)| mask | u32::from(there == byte) << at)
     }
 }
@@ -179,8 +191,17 @@ mod vector {
     impl Drop for CleanUp {
         #[inline(always)]
         fn drop(&mut self) {
-            // SAFETY: the processor has AVX2, and no value of the compiler is in an upper half here.
-            unsafe { asm!("vzeroupper", out("xmm0") _, out("xmm1") _, options(nostack, nomem, preserves_flags)) };
+            // SAFETY: the processor has AVX2, and the compiler keeps no value in any of these registers.
+            unsafe {
+                asm!(
+                    "vzeroupper",
+                    out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+                    out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
+                    out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+                    out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+                    options(nostack, nomem, preserves_flags),
+                );
+            }
         }
     }
 
@@ -210,7 +231,7 @@ mod vector {
                     "packsswb {a}, {c}",
                     "pmovmskb {mask:e}, {a}",
                     key = in(reg) key,
-                    line = in(reg) line.as_ptr(),
+                    line = in(reg) line.0.as_ptr(),
                     mask = lateout(reg) mask,
                     a = out(xmm_reg) _,
                     b = out(xmm_reg) _,
@@ -245,7 +266,7 @@ mod vector {
                     "vpackssdw {a:y}, {a:y}, {b:y}",
                     "vpmovmskb {mask:e}, {a:y}",
                     key = in(reg) key,
-                    line = in(reg) line.as_ptr(),
+                    line = in(reg) line.0.as_ptr(),
                     mask = lateout(reg) mask,
                     a = out(xmm_reg) _,
                     b = out(xmm_reg) _,
@@ -276,7 +297,7 @@ mod vector {
                     "vpcmpgtq k1, zmm16, zmmword ptr [{line}]",
                     "kmovw {mask:e}, k1",
                     key = in(reg) key,
-                    line = in(reg) line.as_ptr(),
+                    line = in(reg) line.0.as_ptr(),
                     mask = lateout(reg) mask,
                     out("xmm16") _,
                     out("k1") _,
@@ -305,7 +326,7 @@ mod vector {
                 "vpcmpeqb {a:y}, {a:y}, ymmword ptr [{line} + 8]",
                 "vpmovmskb {mask:e}, {a:y}",
                 byte = in(reg) u32::from(byte),
-                line = in(reg) line.as_ptr(),
+                line = in(reg) line.0.as_ptr(),
                 mask = lateout(reg) mask,
                 a = out(xmm_reg) _,
                 options(nostack, preserves_flags, readonly),
@@ -329,7 +350,7 @@ mod vector {
                 "pmovmskb {low:e}, {b}",
                 "pmovmskb {high:e}, {c}",
                 bytes = in(reg) u64::from(byte) * 0x0101_0101_0101_0101,
-                line = in(reg) line.as_ptr(),
+                line = in(reg) line.0.as_ptr(),
                 low = out(reg) low,
                 high = lateout(reg) high,
                 a = out(xmm_reg) _,
@@ -348,10 +369,6 @@ mod tests {
 
     /// Bytes that [`Search::equal_bytes`] compares.
     const BYTES: u32 = 28;
-
-    /// A line as it stands in a node.
-    #[repr(align(64))]
-    struct Aligned(Line);
 
     const MAX: u64 = i64::MAX as u64;
 
@@ -377,39 +394,47 @@ mod tests {
         }
     }
 
-    /// Tests of this program run at the same time, with whatever is selected: each gives the same.
-    const ALL: [Vectors; 4] = [Vectors::Scalar, Vectors::Sse42, Vectors::Avx2, Vectors::Avx512];
+    /// What the processor has.
+    fn all() -> impl Iterator<Item = Vectors> {
+        let all = [Vectors::Scalar, Vectors::Sse42, Vectors::Avx2, Vectors::Avx512];
+        all.into_iter().filter(|vectors| *vectors <= Vectors::best())
+    }
+
+    /// Without selecting them: other tests of this program run at the same time.
+    fn search_by<T: Task>(vectors: Vectors, task: T) -> T::Output {
+        assert!(vectors <= Vectors::best());
+        // SAFETY: the processor has them.
+        unsafe { search_with(1 + vectors as u8, task) }
+    }
 
     #[test]
     fn all_ways_count_the_same() {
         for words in
             [[0, 1, 2, 3, 4, 5, 6, 7], [MAX, 1 << 63, u64::MAX, 0, 5, 6, MAX - 1, MAX], [u64::MAX; 8], [MAX; 8], [0; 8]]
         {
-            let Aligned(line) = &Aligned(words.map(AtomicU64::new));
+            let line = Line(words.map(AtomicU64::new));
             for key in words.into_iter().flat_map(|word: u64| [word.wrapping_sub(1), word, word.wrapping_add(1)]) {
                 let expected = words[1..].iter().filter(|&&word| (word as i64) < key as i64).count();
-                for vectors in ALL {
-                    vectors.select();
-                    assert_eq!(search(Below(line, key)), expected, "{vectors:?} {words:x?} {key:x}");
+                for vectors in all() {
+                    let found = search_by(vectors, Below(&line, key));
+                    assert_eq!(found, expected, "{vectors:?} {words:x?} {key:x}");
                 }
             }
         }
-        assert!(Vectors::best().select());
     }
 
     #[test]
     fn all_ways_find_the_same_bytes() {
-        let words: [u64; 8] =
-            std::array::from_fn(|word| u64::from_le_bytes(std::array::from_fn(|at| (3 * (8 * word + at) / 4) as u8)));
-        let Aligned(line) = &Aligned(words.map(AtomicU64::new));
-        let bytes: Vec<u8> = words[1..].iter().flat_map(|word| word.to_le_bytes()).take(BYTES as usize).collect();
-        for byte in 0..=u8::MAX {
-            let expected = bytes.iter().enumerate().fold(0, |mask, (at, &there)| mask | u32::from(there == byte) << at);
-            for vectors in ALL {
-                vectors.select();
-                assert_eq!(search(Equal(line, byte)), expected, "{vectors:?} {byte}");
+        let byte_at = |at: usize| (3 * at / 4) as u8;
+        let word = |word: usize| u64::from_le_bytes(std::array::from_fn(|at| byte_at(8 * word + at)));
+        let line = Line(std::array::from_fn(|at| AtomicU64::new(word(at))));
+        for wanted in 0..=u8::MAX {
+            let is_equal = |at: u32| u32::from(byte_at(8 + at as usize) == wanted) << at;
+            let expected = (0..BYTES).fold(0, |mask, at| mask | is_equal(at));
+            for vectors in all() {
+                assert_eq!(search_by(vectors, Equal(&line, wanted)), expected, "{vectors:?} {wanted}");
             }
         }
-        assert!(Vectors::best().select());
+        assert!((0..64).all(|at| byte(&line, at) == byte_at(at)));
     }
 }

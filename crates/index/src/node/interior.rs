@@ -1,8 +1,8 @@
 //! Interior nodes: up to 64 children in eight groups of eight, and the smallest slice of each.
 //!
 //! Word 0: control. 1 to 7: pilots, the first keys of groups 1 to 7. 8 to 71: keys. 72 to 135: children. Key `i` is the
-//! smallest slice that may be below child `i`. A look-up reads three lines: pilots, one group of keys, one of children. The
-//! first key of a group is not compared again.
+//! smallest slice that may be below child `i`. A look-up reads three lines: pilots, one group of keys, one of children.
+//! The first key of a group is not compared again.
 //!
 //! A key stands as the slice before it with its highest bit inverted, so it is below all slices that belong to its
 //! child, and words that are not used, the greatest, are below none: the vector instructions of most processors compare

@@ -53,13 +53,8 @@ impl<'g> Node<'g> {
     #[inline(always)]
     unsafe fn from_word(word: u64) -> Node<'g> {
         let start = std::ptr::with_exposed_provenance_mut(word as usize);
-        // SAFETY: the word was made from an address that is not null. Said twice, because the first is forgotten where
-        // the word has been read before it was validated.
-        let start = unsafe {
-            std::hint::assert_unchecked(word != 0);
-            NonNull::new_unchecked(start)
-        };
-        Node { slot: Slot(start), guard: PhantomData }
+        // SAFETY: the word was made from an address that is not null.
+        Node { slot: Slot(unsafe { NonNull::new_unchecked(start) }), guard: PhantomData }
     }
 
     pub(crate) fn to_word(self) -> u64 {

@@ -110,6 +110,15 @@ fn a_million_keys() {
         last = Some(found.to_vec());
     });
     assert_eq!(visited as u64, ITEMS);
+    let numbers: Vec<u64> = (0..ITEMS + 100).step_by(7).collect();
+    for numbers in numbers.chunks(32) {
+        let keys: Vec<[u8; 8]> = numbers.iter().map(|number| key(*number)).collect();
+        let mut values = [None; 32];
+        index.get_burst(&keys.iter().map(|key| &key[..]).collect::<Vec<_>>(), &guard, &mut values);
+        for (number, value) in numbers.iter().zip(values) {
+            assert_eq!(value.as_deref(), (*number < ITEMS).then_some(&number.to_be_bytes()[..]));
+        }
+    }
     drop(guard);
     for number in 0..ITEMS {
         assert_eq!(index.remove(&key(number), &pin()).as_deref(), Some(&number.to_be_bytes()[..]));
@@ -143,4 +152,46 @@ fn a_small_leaf_merges_with_its_left_neighbour() {
     }
     assert_eq!(index.statistics(&pin()).leaves[2], leaves - 1);
     assert_eq!(index.verify(&pin()), Ok(200 - 44));
+}
+
+/// A burst passes slices that all its keys have in common once: also where one of the keys ends in the layer, where no
+/// item is behind the slices, and where only one is.
+#[test]
+fn keys_of_a_burst_that_share_slices_are_found_one_by_one() {
+    let index = Index::new(1 << 20).expect("room");
+    let guard = pin();
+    let insert = |key: &[u8]| index.insert(key, key, &guard).expect("room");
+    let look_up = |keys: &[&[u8]]| {
+        let mut values = vec![None; keys.len()];
+        index.get_burst(keys, &guard, &mut values);
+        for (key, value) in keys.iter().zip(values) {
+            assert_eq!(value.as_deref(), index.get(key, &guard).as_deref(), "{}", key.escape_ascii());
+        }
+    };
+    let bursts: [&[&[u8]]; 4] = [
+        &[b"slice 1 slice 2 a", b"slice 1 slice 2 b", b"slice 1 slice 2 slice 3 c"],
+        &[b"slice 1 slice 2 a", b"slice 1 slice 2 ", b"slice 1 slice 2"],
+        &[b"slice 1 slice 2 b", b"slice 1 slice 2 b", b"slice 1 slice 2 b"],
+        &[b"slice 1 other", b"slice 2 slice 2 a", b""],
+    ];
+    let items: [&[u8]; 5] = [
+        b"slice 1 slice 2 b",
+        b"slice 1 slice 2 slice 3 c",
+        b"slice 1 slice 2 ",
+        b"slice 1 other",
+        b"slice 1 slice 2 a",
+    ];
+    bursts.iter().for_each(|keys| look_up(keys));
+    for item in items {
+        insert(item);
+        bursts.iter().for_each(|keys| look_up(keys));
+    }
+    // The first layer has several leaves.
+    for number in 0..1000u32 {
+        insert(&number.to_be_bytes());
+        insert(format!("slice 1 slice 2 {number}").as_bytes());
+    }
+    bursts.iter().for_each(|keys| look_up(keys));
+    let numbers: Vec<String> = (0..32).map(|number| format!("slice 1 slice 2 {}", 40 * number)).collect();
+    look_up(&numbers.iter().map(String::as_bytes).collect::<Vec<_>>());
 }

@@ -55,16 +55,12 @@ impl<K: Keys<KEY>, const KEY: usize> Ours<'_, K, KEY> {
     #[inline(always)]
     fn many(&self, ops: &[Op], outcome: &mut Outcome) {
         let keys: ArrayVec<[u8; KEY], BURST_MAX> = ops.iter().map(|op| self.keys.key(op.number())).collect();
-        let mut read: ArrayVec<u64, BURST_MAX> = ArrayVec::new();
         let (mut gets, mut deletes): (ArrayVec<&[u8], BURST_MAX>, ArrayVec<&[u8], BURST_MAX>) = Default::default();
         let mut scans: ArrayVec<Scan<'_>, BURST_MAX> = ArrayVec::new();
         let mut puts: ArrayVec<(&[u8], [u8; 8]), BURST_MAX> = ArrayVec::new();
         for (op, key) in ops.iter().zip(&keys) {
             match op {
-                Op::Get(number) => {
-                    read.push(*number);
-                    gets.push(key);
-                }
+                Op::Get(_) => gets.push(key),
                 Op::Put(number) => puts.push((key, number.to_le_bytes())),
                 Op::Delete(_) => deletes.push(key),
                 Op::Sum(_) => scans.push(Scan { range: Range::from(key), order: Order::Ascending, limit: SUMMED }),
@@ -76,8 +72,13 @@ impl<K: Keys<KEY>, const KEY: usize> Ours<'_, K, KEY> {
         self.index.burst(&gets, &scans, &guard, &mut values[..gets.len()], |_, _, value| {
             (sum, count) = (sum.wrapping_add(as_number(value).unwrap_or_default()), count + 1);
         });
-        for (number, value) in read.iter().zip(&values) {
-            outcome.read(*number, value.as_deref().and_then(as_number));
+        let mut values = values.iter();
+        for op in ops {
+            if let Op::Get(number) = op
+                && let Some(value) = values.next()
+            {
+                outcome.read(*number, value.as_deref().and_then(as_number));
+            }
         }
         if !scans.is_empty() {
             outcome.summed(sum, count / scans.len());

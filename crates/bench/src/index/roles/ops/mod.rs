@@ -1,5 +1,6 @@
 //! Operations on an ordered map in memory, by one or two threads.
 
+mod floor;
 mod index;
 pub(in crate::index) mod keys;
 mod maps;
@@ -18,12 +19,15 @@ use dunlin_net::random::Random;
 use serde::{Deserialize, Serialize};
 
 use crate::{BenchError, WARM_UP_SHARE};
+use floor::Leaves;
 use index::{Halves, Ours, beside};
 use keys::{Keys, Numbers, Paths, Shape};
 use maps::Map;
 
 /// Longest burst.
 const BURST_MAX: usize = 32;
+/// Items whose cache lines fit the second-level cache.
+pub(in crate::index) const FEW: u64 = 512;
 /// Items that a scan adds up, as in the paper.
 pub(super) const SUMMED: usize = 128;
 /// Bursts between two readings of the clock.
@@ -54,16 +58,16 @@ pub enum System {
     Congee,
 }
 
-/// What an index does without, and what is better than that.
+/// What an index may use at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Limit {
-    /// AVX-512.
+    /// AVX2, and not AVX-512.
     Avx2,
-    /// AVX2.
+    /// SSE4.2, and not AVX2 and what comes with it.
     Sse42,
-    /// No vector instructions in its interior nodes.
+    /// No vector instructions in its interior nodes, and none that count bits.
     Scalar,
-    /// Huge pages.
+    /// Pages of 4 KiB.
     SmallPages,
 }
 
@@ -130,6 +134,8 @@ impl System {
 pub enum Work {
     /// Look-ups.
     Gets,
+    /// Look-ups of [`FEW`] items, whose cache lines are near: what they take is the processor's time.
+    FewGets,
     /// As many look-ups as overwritten values.
     Half,
     /// 99 % look-ups; the rest add up the values of 128 items in order.
@@ -208,6 +214,8 @@ pub struct MapFigures {
     pub bytes_per_item: f64,
     /// Items stored per second.
     pub load_rate: f64,
+    /// In each run, what memory allows an index of this size: leaves read per second.
+    pub floor_rates: Vec<f64>,
 }
 
 /// One operation on an item, given by its number.
@@ -308,6 +316,7 @@ struct Draws {
 
 impl Draws {
     fn new(work: Work, items: u64, seed: u64) -> Draws {
+        let items = if work == Work::FewGets { items.min(FEW) } else { items };
         Draws { random: Random::new(seed), work, items }
     }
 
@@ -319,7 +328,7 @@ impl Draws {
             // The lower bits are independent of the number: it comes from the upper ones.
             let share = random & 0xffff;
             *op = match self.work {
-                Work::Gets => Op::Get(number),
+                Work::Gets | Work::FewGets => Op::Get(number),
                 Work::Half if share < 0x8000 => Op::Put(number),
                 Work::Sums if share < 0x10000 / 100 => Op::Sum(number),
                 Work::Half | Work::Sums => Op::Get(number),
@@ -434,7 +443,10 @@ impl<K> Measure<'_, K> {
                 },
             )?;
         }
-        Ok(OpsFigures { own: MapFigures { rates, bytes_per_item, load_rate }, reference: None })
+        Ok(OpsFigures {
+            own: MapFigures { rates, bytes_per_item, load_rate, floor_rates: Vec::new() },
+            reference: None,
+        })
     }
 
     /// A map of another crate that several threads may use.
@@ -463,7 +475,10 @@ impl<K> Measure<'_, K> {
                 },
             )?;
         }
-        Ok(OpsFigures { own: MapFigures { rates, bytes_per_item, load_rate }, reference: None })
+        Ok(OpsFigures {
+            own: MapFigures { rates, bytes_per_item, load_rate, floor_rates: Vec::new() },
+            reference: None,
+        })
     }
 
     fn is_for_one_thread(&self) -> BenchError {
@@ -511,17 +526,24 @@ impl<K> Measure<'_, K> {
         };
         let IndexOps { cases, runs, .. } = self.ops;
         let (mut rates, mut reference_rates) = (self.no_rates(cases), self.no_rates(reference));
+        let mut leaves = Leaves::new(bytes_per_item * self.ops.items as f64)?;
+        let mut floor_rates = Vec::new();
         for _ in 0..*runs {
             self.round(reference, &mut reference_rates, |_| true, |case| self.alone(&mut beside, case, 1))?;
             self.round(cases, &mut rates, |beside| !beside.changes_the_map(), &mut measure)?;
+            floor_rates.push(leaves.reads_per_second(self.ops.run));
         }
         // Last: a writer leaves nodes that are less full.
         for _ in 0..*runs {
             self.round(cases, &mut rates, Beside::changes_the_map, &mut measure)?;
         }
-        let reference =
-            loaded.map(|(bytes_per_item, load_rate)| MapFigures { rates: reference_rates, bytes_per_item, load_rate });
-        Ok(OpsFigures { own: MapFigures { rates, bytes_per_item, load_rate }, reference })
+        let reference = loaded.map(|(bytes_per_item, load_rate)| MapFigures {
+            rates: reference_rates,
+            bytes_per_item,
+            load_rate,
+            floor_rates: Vec::new(),
+        });
+        Ok(OpsFigures { own: MapFigures { rates, bytes_per_item, load_rate, floor_rates }, reference })
     }
 
     /// Stores the items that `is_wanted`, in random order. Returns the bytes of each, and how many were stored per
