@@ -30,4 +30,6 @@ dunlin_rpc::mutations! {
     CondemnedHeard,
     /// A watchman keeps counting from its first look at a member or a lease, although it was heard since.
     RenewalNotCounted,
+    /// A holder measures its lease with a clock that stands still while its machine is suspended.
+    LeaseByMonotonicClock,
 }

@@ -26,6 +26,12 @@ fn start_of(why: &str) -> String {
     why.lines().take(2).collect::<Vec<_>>().join(" ")
 }
 
+/// Whether a bug is among those that `DUNLIN_MUTATIONS` names; without it, all are.
+fn is_wanted(mutation: &impl std::fmt::Debug) -> bool {
+    let only = std::env::var("DUNLIN_MUTATIONS").ok();
+    only.is_none_or(|names| names.split(',').any(|name| name == format!("{mutation:?}")))
+}
+
 #[test]
 fn each_planted_bug_is_found() {
     let _one_at_a_time = PLANTING.lock().unwrap();
@@ -74,7 +80,7 @@ fn each_bug_that_a_client_sees_is_found_in_histories() {
 fn each_bug_of_replication_is_found() {
     use dunlin_smr::mutation as smr;
     let _one_at_a_time = PLANTING.lock().unwrap();
-    for &mutation in smr::Mutation::ALL {
+    for &mutation in smr::Mutation::ALL.iter().filter(|mutation| is_wanted(mutation)) {
         smr::plant(Some(mutation));
         let hunt = Hunt { kind: Kind::Raft, first: 0, seeds: Some(RAFT_SEEDS), time: None, jobs: 2 };
         let (progress, failure) = hunt.run(&Interrupt::default(), |_| {});
@@ -92,12 +98,7 @@ fn each_bug_of_replication_is_found() {
 fn each_bug_of_the_cluster_manager_is_found() {
     use dunlin_coord::mutation as coord;
     let _one_at_a_time = PLANTING.lock().unwrap();
-    // Selects some of them by name.
-    let only = std::env::var("DUNLIN_MUTATIONS").ok();
-    let is_wanted = |mutation: &&coord::Mutation| {
-        only.as_ref().is_none_or(|names| names.split(',').any(|name| name == format!("{mutation:?}")))
-    };
-    for &mutation in coord::Mutation::ALL.iter().filter(is_wanted) {
+    for &mutation in coord::Mutation::ALL.iter().filter(|mutation| is_wanted(mutation)) {
         coord::plant(Some(mutation));
         let hunt = Hunt { kind: Kind::Coord, first: 0, seeds: Some(COORD_SEEDS), time: None, jobs: 2 };
         let (progress, failure) = hunt.run(&Interrupt::default(), |_| {});

@@ -22,4 +22,6 @@ dunlin_rpc::mutations! {
     FollowerReadsAtOnce,
     /// Messages of other clusters are accepted.
     ForeignBelieved,
+    /// A leader whose disk hangs keeps the lead.
+    HungLeaderStays,
 }

@@ -74,6 +74,7 @@ const ROLES: &[Entry] = &[
     Entry::of::<roles::KvLoad>(),
     Entry::of::<roles::MultiGetLoad>(),
     Entry::of::<roles::MemcachedLoad>(),
+    Entry::of::<roles::SlicedMemcachedLoad>(),
     Entry::of::<roles::MemcachedProcess>(),
     Entry::of::<roles::BareServer>(),
 ];

@@ -120,6 +120,7 @@ const ROLES: &[Entry] = &[
     Entry::of::<roles::CrossingCalls>(),
     Entry::of::<roles::EchoServer>(),
     Entry::of::<roles::LatencyClient>(),
+    Entry::of::<roles::SlicedEchoes>(),
     Entry::of::<roles::RateClient>(),
     Entry::of::<roles::RatesInTurn>(),
     Entry::of::<roles::Switching>(),

@@ -11,6 +11,7 @@ use crate::coordinator::{Coordinator, sleep_until};
 use crate::either::until;
 use crate::error::CoordError;
 use crate::limits::Limits;
+use crate::mutation::{Mutation, is_planted};
 use crate::path::{check_path, check_root};
 use crate::transaction::{TRANSACTION_BYTES_MAX, Transaction};
 use crate::types::{
@@ -264,6 +265,9 @@ impl<T: Transport> Coordinator for Embedded<T> {
 
     /// Includes time in which the machine was suspended: the lease may have passed to another member meanwhile.
     fn now(&self) -> u64 {
+        if is_planted(Mutation::LeaseByMonotonicClock) {
+            return self.timers.now();
+        }
         self.timers.boot_now()
     }
 

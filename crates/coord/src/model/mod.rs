@@ -67,6 +67,7 @@
 //! | [`hearing`](Hearing) | heartbeats and renewals, which are not replicated |
 //! | `view` | members, leases and a subtree at one revision |
 //! | `watchers` | queries that wait for an event, which are not replicated |
+//! | `taking` | a snapshot, piece by piece |
 //! | `restore` | how a state is restored from a snapshot |
 
 mod epochs;
@@ -75,6 +76,7 @@ mod leases;
 mod members;
 mod restore;
 mod state;
+mod taking;
 #[cfg(test)]
 mod tests;
 mod transactions;
@@ -83,10 +85,11 @@ mod view;
 mod watchers;
 
 use dunlin_smr::StateMachine;
-use dunlin_smr::machine::{Asked, RestoreError, free_beside};
+use dunlin_smr::machine::{Asked, Piece, RestoreError, free_beside};
 
 use self::restore::Restore;
 use self::state::State;
+use self::taking::Taking;
 use self::watchers::{Watchers, Woken};
 use crate::error::CoordError;
 use crate::limits::Limits;
@@ -262,8 +265,22 @@ impl StateMachine for Machine {
     }
 
     fn snapshot(&self, out: &mut Vec<u8>) {
-        SNAPSHOT_VERSION.put(out);
-        self.state.put(out);
+        Taking::begin(&self.state, out).take_piece(&self.state.tree, usize::MAX, out);
+    }
+
+    fn begin_snapshot(&mut self, out: &mut Vec<u8>) {
+        self.state.taking = Some(Taking::begin(&self.state, out));
+    }
+
+    fn continue_snapshot(&mut self, bytes: usize, out: &mut Vec<u8>) -> Piece {
+        let State { taking, tree, .. } = &mut self.state;
+        let piece = taking.as_mut().map_or(Piece::Last, |taking| taking.take_piece(tree, bytes, out));
+        taking.take_if(|_| piece == Piece::Last);
+        piece
+    }
+
+    fn abandon_snapshot(&mut self) {
+        self.state.taking = None;
     }
 
     fn fresh(&self) -> Result<Machine, RestoreError> {

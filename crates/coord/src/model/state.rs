@@ -1,8 +1,10 @@
 //! The replicated state, and its history.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use super::PAGE_BYTES_MAX;
+use super::taking::Taking;
 use crate::error::CoordError;
 use crate::limits::{ITEM_BYTES, Limits};
 use crate::mutation::{Mutation, is_planted};
@@ -59,27 +61,15 @@ pub(super) struct State {
     /// Bytes of all paths and values.
     pub tree_bytes: u64,
     /// The last events, all of each revision, without gaps up to `revision`.
-    history: VecDeque<Event>,
+    history: VecDeque<Arc<Event>>,
     history_bytes: u64,
+    /// The snapshot that is being taken.
+    pub taking: Option<Taking>,
 }
 
 wire_struct!(Record { incarnation, health, epoch, failure_timeout_ms, about });
 wire_struct!(Held { member, incarnation, token, ttl_ms });
 wire_struct!(Leaf { version, value });
-wire_struct!(State {
-    revision,
-    epoch,
-    reign,
-    failure_timeout_ms,
-    epochs,
-    members,
-    leases,
-    tree,
-    tree_bytes,
-    history,
-    history_bytes
-});
-
 fn cost(event: &Event) -> u64 {
     EVENT_BYTES
         + match &event.happening {
@@ -101,7 +91,7 @@ impl State {
         self.note_epoch(self.next(), &happening);
         let event = Event { revision: self.next(), happening };
         self.history_bytes += cost(&event);
-        self.history.push_back(event);
+        self.history.push_back(Arc::new(event));
         self.next()
     }
 
@@ -165,7 +155,7 @@ impl State {
                 up_to = event.revision - u64::from(!is_planted(Mutation::EventLostBetweenPages));
                 break;
             }
-            events.push(event.clone());
+            events.push(Event::clone(event));
         }
         Ok(Changes { events, up_to })
     }
@@ -176,7 +166,7 @@ impl State {
             before.revision == event.revision || before.revision.checked_add(1) == Some(event.revision)
         });
         self.history_bytes += cost(&event);
-        self.history.push_back(event);
+        self.history.push_back(Arc::new(event));
         follows
     }
 
@@ -184,6 +174,10 @@ impl State {
     pub fn history_is_up_to_date(&self) -> bool {
         let ends = self.history.back().is_none_or(|last| last.revision == self.revision);
         ends && self.history.front().is_none_or(|first| first.revision > 0)
+    }
+
+    pub fn history(&self) -> &VecDeque<Arc<Event>> {
+        &self.history
     }
 
     pub fn history_bytes(&self) -> u64 {

@@ -287,6 +287,8 @@ proptest! {
     #[test]
     fn the_state_is_what_events_say_and_commands_allow(commands in vec((command(), any::<u8>()), 1..120)) {
         let (mut machine, mut follower) = (with_limits(small()), Follower::default());
+        // A snapshot as a whole, and its pieces.
+        let mut taking: Option<[Vec<u8>; 2]> = None;
         for (command, luck) in commands {
             let command = made_true(&machine, command, luck);
             let before = machine.clone();
@@ -306,11 +308,21 @@ proptest! {
                 other => panic!("{other:?}"),
             }
             follower.compare(&machine);
+            let mut snapshot = Vec::new();
+            machine.snapshot(&mut snapshot);
+            if let Some([_, pieces]) = &mut taking {
+                let is_last = machine.continue_snapshot(1, pieces) == Piece::Last;
+                taking.take_if(|_| is_last).iter().for_each(|[whole, pieces]| assert_eq!(pieces, whole));
+            } else {
+                let mut pieces = Vec::new();
+                machine.begin_snapshot(&mut pieces);
+                taking = Some([snapshot.clone(), pieces]);
+            }
             if !luck.is_multiple_of(8) {
                 continue;
             }
-            let mut snapshot = Vec::new();
-            machine.snapshot(&mut snapshot);
+            machine.abandon_snapshot();
+            taking = None;
             let mut other = with_limits(small());
             apply(&mut other, &Command::Join { member: 9, about: vec![] });
             other.restore(&snapshot).unwrap();

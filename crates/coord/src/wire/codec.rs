@@ -90,7 +90,7 @@ impl Wire for bool {
 }
 
 /// Lengths fit 32 bits: everything that has one is limited far below.
-fn put_len(len: usize, out: &mut Vec<u8>) {
+pub(crate) fn put_len(len: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(&(len as u32).to_le_bytes());
 }
 

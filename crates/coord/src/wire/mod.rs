@@ -4,7 +4,7 @@
 mod codec;
 
 pub use codec::{Wire, WireError};
-pub(crate) use codec::{take_len, wire_enum, wire_struct, wire_vec};
+pub(crate) use codec::{put_len, take_len, wire_enum, wire_struct, wire_vec};
 
 use crate::error::CoordError;
 use crate::transaction::{Compare, Transaction, Write};

@@ -7,11 +7,13 @@ use dunlin_sim::{Next, Program, SimTransport, ThreadClock};
 use dunlin_smr::log::OpenError;
 use dunlin_smr::wal::sim::{Crash, SimDisk};
 use dunlin_smr::wal::{Disk as _, Stepper, WalConfig, open_stepped};
+use dunlin_smr::wire::response::Role;
 use dunlin_smr::{Beginning, DurableLog, Host, LogStore, Node, NodeConfig, NodeError};
 use dunlin_trial::Random;
 
 use super::Service;
 use super::run::Shared;
+use super::scenario::Hang;
 use crate::node::run_endpoint;
 
 /// The log of a replica: the real one, on a disk in memory.
@@ -42,6 +44,8 @@ pub struct Replica<S: Service> {
     idle_runs: u32,
     /// Whether its disk hangs and a flush waits for that.
     waits_for_hung: bool,
+    /// Since when it leads nevertheless, by its clock.
+    leads_hung: Option<u64>,
 }
 
 impl<S: Service> Life<S> {
@@ -149,6 +153,7 @@ impl<S: Service> Replica<S> {
             clock: parts.clock.clone(),
             idle_runs: 0,
             waits_for_hung: false,
+            leads_hung: None,
         })
     }
 
@@ -156,7 +161,8 @@ impl<S: Service> Replica<S> {
     fn hang(&self) {
         let time = self.clock.virtual_now();
         let mut hangs = self.shared.hangs.borrow_mut();
-        for hang in hangs.extract_if(.., |hang| hang.id == self.id && hang.from_ns <= time) {
+        let is_mine = |hang: &Hang| hang.id.map_or_else(|| self.leads(), |id| id == self.id);
+        for hang in hangs.extract_if(.., |hang| hang.from_ns <= time && is_mine(hang)) {
             self.shared.disks[self.id as usize - 1].borrow().hang_until(self.clock.now() + hang.length_ns);
         }
     }
@@ -168,6 +174,23 @@ impl<S: Service> Replica<S> {
         let is_new = waits && !self.waits_for_hung;
         self.waits_for_hung = waits;
         self.shared.hung.set(self.shared.hung.get() + u64::from(is_new));
+    }
+
+    /// Checks that another replica gets the lead while this one's disk hangs: otherwise nobody is served.
+    fn judge_lead(&mut self, now: u64) {
+        if !(self.waits_for_hung && self.leads()) {
+            self.leads_hung = None;
+            return;
+        }
+        let since = *self.leads_hung.get_or_insert(now);
+        if let Some(longest) = self.shared.scenario.leads_hung_max(self.id) {
+            let id = self.id;
+            assert!(now - since <= longest, "replica {id} leads for more than {longest} ns though its disk hangs");
+        }
+    }
+
+    fn leads(&self) -> bool {
+        self.node.status().role == Role::Leader
     }
 
     fn look(&self) {
@@ -205,6 +228,7 @@ impl<S: Service> Replica<S> {
         // As of the previous time, so that no flush completes before the replica can hear of it.
         let flushed = self.flusher.step(now);
         self.note_hung(now);
+        self.judge_lead(now);
         self.look();
         if more {
             return Next::Soon;

@@ -36,14 +36,17 @@ pub const CLOCK_PPM_MAX: u32 = 87_000;
 /// Maximum duration of a disk hang in election timeouts: leaders step down after some
 /// ([`NodeConfig::flush_elections_max`]).
 const HANG_ELECTIONS_MAX: u64 = 12;
+/// How long a leader whose disk hangs may lead if nothing else is wrong, in its election timeouts: until it knows that
+/// the disk hangs, one more for the replica that it asks to lead, and some in reserve.
+const LEADS_HUNG_MAX: u32 = 3;
 /// Members of a cluster whose list contains an address of another one.
 const FOREIGN_MEMBERS: u64 = 3;
 
 /// A disk that hangs temporarily.
 #[derive(Debug, Clone, Copy)]
 pub struct Hang {
-    /// The replica.
-    pub id: u64,
+    /// The replica; `None` for the first that leads from then on.
+    pub id: Option<u64>,
     /// When it begins, and how long it takes, in nanoseconds.
     pub from_ns: u64,
     pub length_ns: u64,
@@ -212,7 +215,7 @@ impl Scenario {
         }
         let has_rates = plan.faults.iter().any(|timed| matches!(timed.fault, Fault::ClockRate { .. }));
         let hangs = if is_steady {
-            Vec::new()
+            draw_hung_leader(seed, work_ns(steps, gap_max_ns), election_ns)
         } else {
             draw_hangs(&mut more, members, work_ns(steps, gap_max_ns), election_ns)
         };
@@ -348,6 +351,15 @@ impl Scenario {
         self.node.tick * (100 + self.slower[id as usize - 1] as u32) / 100
     }
 
+    /// How long a replica may lead while its disk hangs, in nanoseconds of its own clock; `None` if something else goes
+    /// wrong in this run, so that it may be the only one that can lead.
+    pub fn leads_hung_max(&self, id: u64) -> Option<u64> {
+        let all_well = self.plan.faults.is_empty() && self.rots.is_empty() && self.flush_fails.is_none();
+        let elections = self.node.flush_elections_max + LEADS_HUNG_MAX;
+        let election = self.tick(id) * self.node.election_ticks;
+        (all_well && self.reused.is_none()).then(|| (election * elections).as_nanos() as u64)
+    }
+
     /// The election timeout, in nanoseconds.
     pub fn election_ns(&self) -> u64 {
         self.node.tick.as_nanos() as u64 * u64::from(self.node.election_ticks)
@@ -435,11 +447,20 @@ fn draw_hangs(r: &mut Random, members: u64, work_ns: u64, election_ns: u64) -> V
     }
     let (from_ns, length_ns) = (r.between(0, work_ns), r.between(1, HANG_ELECTIONS_MAX * election_ns));
     if r.chance(15) {
-        return (1..=members).map(|id| Hang { id, from_ns, length_ns }).collect();
+        return (1..=members).map(|id| Hang { id: Some(id), from_ns, length_ns }).collect();
     }
     let first = r.between(1, members);
     let count = r.between(1, members / 2);
-    (0..count).map(|next| Hang { id: (first - 1 + next) % members + 1, from_ns, length_ns }).collect()
+    (0..count).map(|next| Hang { id: Some((first - 1 + next) % members + 1), from_ns, length_ns }).collect()
+}
+
+/// In half of the steady runs the disk of the leader hangs, for much longer than it may lead then.
+fn draw_hung_leader(seed: u64, work_ns: u64, election_ns: u64) -> Vec<Hang> {
+    let mut random = Random::new(seed.wrapping_mul(0xd134_2543_de82_ef95) ^ 0x6875_6e67);
+    if random.chance(50) {
+        return Vec::new();
+    }
+    vec![Hang { id: None, from_ns: random.between(0, work_ns / 2), length_ns: HANG_ELECTIONS_MAX * election_ns }]
 }
 
 /// Some first members, fewer than half of them.

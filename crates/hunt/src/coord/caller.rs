@@ -3,7 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use dunlin_coord::embedded::Embedded;
@@ -30,12 +30,25 @@ const TRANSACTION_VALUE_DOTS_MAX: usize = 32;
 /// Maximum number of watchers of a client.
 const WATCHERS_MAX: u64 = 2;
 
+/// The clock that a client measures its leases and its membership with, as the client reads it.
+#[derive(Clone)]
+pub struct OwnClock(Weak<Caller>);
+
+impl OwnClock {
+    /// Nanoseconds; when the client has ended, all its time is over.
+    pub fn now(&self) -> u64 {
+        self.0.upgrade().map_or(u64::MAX, |caller| caller.coordinator.now())
+    }
+}
+
 /// State shared by the tasks of a client.
 pub struct Caller {
     pub shared: Rc<Shared>,
     pub number: usize,
     pub coordinator: Embedded<SimTransport>,
+    /// The clock of its thread, for the judge.
     clock: ThreadClock,
+    own_clock: OwnClock,
     pub membership: Cell<Option<Membership>>,
     /// By key: the version last seen.
     versions: RefCell<HashMap<usize, Revision>>,
@@ -77,20 +90,21 @@ pub fn start(shared: &Rc<Shared>, number: usize, incarnation: u32, transport: Si
     let config = EndpointConfig { seed: Some(random.next()), ..scenario.client_endpoint(number).clone() };
     let place = Place::new(number, transport, config);
     let client = Client::new(&place.endpoint, scenario.known_members(), scenario.client);
-    let caller = Caller {
+    let caller = Rc::new_cyclic(|caller| Caller {
         shared: shared.clone(),
         number,
         coordinator: Embedded::new(client).watch_every(shared.service.settings.watch_every),
         clock: place.clock.clone(),
+        own_clock: OwnClock(caller.clone()),
         membership: Cell::new(None),
         versions: RefCell::default(),
         leases: RefCell::default(),
         turns: RefCell::default(),
-    };
+    });
     let pace = Pace { steps: scenario.steps, gap_max_ns: scenario.gap_max_ns, keys: scenario.keys };
     let times = Random::new(random.next());
     let written = u64::from(incarnation) * 1_000_000;
-    let work = Work { caller: Rc::new(caller), random, written };
+    let work = Work { caller, random, written };
     Driver::start(&shared.clients, place, pace, work, times)
 }
 
@@ -399,14 +413,14 @@ impl Caller {
     /// If that goes on, and the incarnation has gone.
     pub fn stand(&self, standing: &Standing) {
         let incarnation = standing.membership().incarnation;
-        let left = standing.safe_until().saturating_sub(self.clock.boot_now());
+        let left = standing.safe_until().saturating_sub(self.own_clock.now());
         let gone = self.shared.service.gone(incarnation);
         assert!(
             left == 0 || gone.is_none(),
             "client {} may work as incarnation {incarnation} for {left} ns more by its clock, which has gone at {gone:?}",
             self.number
         );
-        self.shared.service.witness.stand(self.number, standing, &self.clock);
+        self.shared.service.witness.stand(self.number, standing, &self.own_clock);
     }
 
     /// Stops working as a member.
@@ -423,7 +437,7 @@ impl Caller {
     fn rely(&self, key: usize, turn: u64, lease: &Lease) {
         if self.turn(key) == turn {
             self.leases.borrow_mut().insert(key, (turn, lease.clone()));
-            self.shared.service.reliance.rely(self.number, lease, &self.clock);
+            self.shared.service.reliance.rely(self.number, lease, &self.own_clock);
         }
     }
 

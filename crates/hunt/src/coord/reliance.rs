@@ -1,10 +1,11 @@
-//! Which client relies on which lease. A holder knows only its own clock, the one that advances while its machine is
-//! suspended. Here all clocks are visible, and no two holders may rely on a lease at the same time.
+//! Which client relies on which lease. A holder knows only the clock that it measures leases with. Here all clocks are
+//! visible, and no two holders may rely on a lease at the same time.
 
 use std::cell::RefCell;
 
 use dunlin_coord::{Lease, Token};
-use dunlin_sim::ThreadClock;
+
+use super::caller::OwnClock;
 
 /// One holder that relies on a lease until its clock says otherwise.
 struct Relied {
@@ -12,7 +13,7 @@ struct Relied {
     client: usize,
     token: Token,
     safe_until: u64,
-    clock: ThreadClock,
+    clock: OwnClock,
 }
 
 /// All reliances.
@@ -24,15 +25,15 @@ impl Reliance {
     ///
     /// # Panics
     /// If it relies on the lease now, and so does another client.
-    pub fn rely(&self, client: usize, lease: &Lease, clock: &ThreadClock) {
+    pub fn rely(&self, client: usize, lease: &Lease, clock: &OwnClock) {
         let mut all = self.0.borrow_mut();
         let is_own = |relied: &Relied| relied.client == client && relied.name == lease.name;
-        if clock.boot_now() >= lease.safe_until {
+        if clock.now() >= lease.safe_until {
             return;
         }
-        all.retain(|relied| !is_own(relied) && relied.clock.boot_now() < relied.safe_until);
+        all.retain(|relied| !is_own(relied) && relied.clock.now() < relied.safe_until);
         if let Some(other) = all.iter().find(|relied| relied.name == lease.name) {
-            let left = other.safe_until - other.clock.boot_now();
+            let left = other.safe_until - other.clock.now();
             panic!(
                 "client {client} relies on lease {} with token {}, and client {} with token {} does so for {left} ns more by its clock",
                 lease.name, lease.token, other.client, other.token

@@ -14,6 +14,7 @@ use dunlin_smr::StateMachine;
 use dunlin_smr::machine::{Asked, Piece, RestoreError};
 
 use super::attendance::member;
+use super::caller::OwnClock;
 
 /// A command that was executed.
 pub struct Executed {
@@ -36,7 +37,7 @@ pub struct Witness {
     /// By replica: how many of its states were compared with those of others.
     compared: RefCell<BTreeMap<u64, u64>>,
     /// By client that works as a member, until its clock says otherwise.
-    standings: RefCell<BTreeMap<usize, (Standing, ThreadClock)>>,
+    standings: RefCell<BTreeMap<usize, (Standing, OwnClock)>>,
     /// The last epoch that any client was told is settled.
     settled: Cell<u64>,
 }
@@ -57,11 +58,11 @@ impl Witness {
         assert_eq!(first.reply, reply, "replica {id} gives another reply at index {index} than others");
     }
 
-    /// A client works as a member, by its clock that goes on while its machine is suspended.
+    /// A client works as a member, by the clock that it measures that with.
     ///
     /// # Panics
     /// If it does so in an epoch before one that is settled.
-    pub fn stand(&self, client: usize, standing: &Standing, clock: &ThreadClock) {
+    pub fn stand(&self, client: usize, standing: &Standing, clock: &OwnClock) {
         self.standings.borrow_mut().insert(client, (standing.clone(), clock.clone()));
         self.check_epochs();
     }
@@ -85,7 +86,7 @@ impl Witness {
     fn check_epochs(&self) {
         let settled = self.settled.get();
         for (client, (standing, clock)) in &*self.standings.borrow() {
-            let (epoch, left) = (standing.epoch(), standing.safe_until().saturating_sub(clock.boot_now()));
+            let (epoch, left) = (standing.epoch(), standing.safe_until().saturating_sub(clock.now()));
             assert!(
                 left == 0 || epoch >= settled,
                 "client {client} works in epoch {epoch} for {left} ns more by its clock, and epoch {settled} is settled"
@@ -100,7 +101,7 @@ impl Witness {
         machine.query(&Query::Members.to_bytes(), &mut reply);
         let Ok(Answer::Members { members }) = Answer::from_bytes(&reply) else { panic!("members are known") };
         for (client, (standing, clock)) in &*self.standings.borrow() {
-            let left = standing.safe_until().saturating_sub(clock.boot_now());
+            let left = standing.safe_until().saturating_sub(clock.now());
             let incarnation = standing.membership().incarnation;
             let is_it = |found: &Member| found.id == member(*client) && found.incarnation == incarnation;
             let is_live = members.members.iter().any(|found| is_it(found) && found.health == Health::Live);

@@ -10,6 +10,7 @@ use super::core::Core;
 use crate::config::NodeConfig;
 use crate::log::LogStore;
 use crate::machine::StateMachine;
+use crate::mutation::{Mutation, is_planted};
 
 /// What a replica knows of its disk.
 #[derive(Debug)]
@@ -68,7 +69,8 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
             }
             Found::CameBack(ticks) => tracing::warn!(id, after = ?(tick * ticks), "the disk has come back"),
         }
-        if self.disk.hangs() && self.raft.raft.state == StateRole::Leader {
+        let leads = self.raft.raft.state == StateRole::Leader;
+        if self.disk.hangs() && leads && !is_planted(Mutation::HungLeaderStays) {
             self.give_way();
         }
     }

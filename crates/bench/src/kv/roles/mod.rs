@@ -8,7 +8,8 @@ mod server;
 
 pub use client::{Fill, KvFigures, KvLoad};
 pub use memcached::{
-    BareServer, MemcachedFigures, MemcachedLoad, MemcachedProcess, Serving, TextOperation, installed_version,
+    BareServer, MemcachedFigures, MemcachedLoad, MemcachedProcess, Serving, SlicedMemcachedLoad, TextOperation,
+    installed_version,
 };
 pub use multiget::{MultiGetFigures, MultiGetLoad};
 pub use server::{KvMemcachedServer, KvServer, KvServing};

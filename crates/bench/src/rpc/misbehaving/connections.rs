@@ -4,10 +4,10 @@ use dunlin_kv::server::ServerConfig;
 use dunlin_lab::report::{Metric, RowBuilder, Target};
 use dunlin_lab::spread;
 
-use super::{Cost, Growth, Order, Seen, Work, load_length, push, push_seen, sharing, with_threads};
-use crate::kv::kv_memcached::{self, Answers, Case, Filled};
-use crate::kv::roles::{KvMemcachedServer, KvServer, TextOperation};
-use crate::rpc::roles::{Carrier, Connections, Holding, UNREAD_BYTES};
+use super::{Cost, Growth, Seen, length, push, push_seen, sharing, slicing, with_threads};
+use crate::kv::kv_memcached::{self, Case, Filled};
+use crate::kv::roles::{KvMemcachedServer, KvServer, SlicedMemcachedLoad, TextOperation};
+use crate::rpc::roles::{Carrier, Connections, Holding, Pause, Sliced, Slicing, UNREAD_BYTES};
 use crate::{BenchError, Lab};
 
 /// Memory for items, in bytes: little, so that other memory is visible.
@@ -128,8 +128,7 @@ fn asked_open(crowd: &Crowd) -> u64 {
 
 fn run(lab: &mut Lab, case: &str, crowd: &Crowd, loads: &Loads) -> Result<Vec<(Seen, Holding)>, BenchError> {
     super::check_wanted(lab, case)?;
-    let mut order = Order::AloneFirst;
-    let runs = lab.case(case, |lab| round(lab, order.next(), crowd, loads))?;
+    let runs = lab.case(case, |lab| round(lab, crowd, loads))?;
     let counted_max = ServerConfig::default().connection_memory_bytes + crowd.bytes_beside();
     let seen: Vec<Seen> = runs.iter().map(|(seen, _)| seen.clone()).collect();
     let names: Vec<&str> = loads.cases.iter().map(|case| case.name).collect();
@@ -146,36 +145,34 @@ fn run(lab: &mut Lab, case: &str, crowd: &Crowd, loads: &Loads) -> Result<Vec<(S
     Ok(runs)
 }
 
-fn round(lab: &Lab, order: Order, crowd: &Crowd, loads: &Loads) -> Result<(Seen, Holding), BenchError> {
+fn round(lab: &Lab, crowd: &Crowd, loads: &Loads) -> Result<(Seen, Holding), BenchError> {
     let items = lab.items(loads.items);
-    // A new server for each: the effects of one load must not slow down the load that it is compared with.
-    let server = || KvMemcachedServer(KvServer { cores: crowd.cores, ..KvServer::cache(Carrier::Shm, MEMORY) });
-    let works = |filled: &Filled| {
-        let pass = || loads.cases.iter().map(|case| work(lab, case, filled, items)).collect::<Result<Vec<_>, _>>();
+    let server = KvMemcachedServer(KvServer { cores: crowd.cores, ..KvServer::cache(Carrier::Shm, MEMORY) });
+    kv_memcached::with_items(lab, server, (items, loads.value_bytes), |filled| {
+        let growth = Growth::of(filled.process)?;
+        let Crowd { unfinished, unread, unread_bytes, .. } = *crowd;
+        let role = Connections { server: filled.address, unfinished, unread, unread_bytes };
+        let mut misbehaving = lab.client(role, 8 * lab.run_length())?;
+        misbehaving.ready()?;
+        let slicing = slicing(lab, Pause::Processes(vec![misbehaving.id()]));
+        let pass = || loads.cases.iter().map(|case| work(lab, case, filled, (items, &slicing))).collect();
         for _ in 0..loads.passes_before {
-            pass()?;
+            let _: Vec<Sliced> = pass()?;
         }
-        pass()
-    };
-    let (alone, (beside, holding, cost)) = order.take(
-        || kv_memcached::with_items(lab, server(), (items, loads.value_bytes), works),
-        || {
-            kv_memcached::with_items(lab, server(), (items, loads.value_bytes), |filled| {
-                let growth = Growth::of(filled.process)?;
-                let Crowd { unfinished, unread, unread_bytes, .. } = *crowd;
-                let role = Connections { server: filled.address, unfinished, unread, unread_bytes };
-                let mut misbehaving = lab.client(role, 4 * lab.run_length())?;
-                misbehaving.ready()?;
-                let (beside, taken) = sharing(&[misbehaving.id()], || works(filled))?;
-                let grown = growth.most()?;
-                Ok((beside, misbehaving.stop()?, Cost { taken, grown }))
-            })
-        },
-    )?;
-    Ok((Seen::new(alone, beside, cost), holding))
+        let (works, taken) = sharing(&[misbehaving.id()], pass)?;
+        let grown = growth.most()?;
+        Ok((Seen { works, cost: Cost { taken, grown } }, misbehaving.stop()?))
+    })
 }
 
-fn work(lab: &Lab, case: &Case, server: &Filled, items: u64) -> Result<Work, BenchError> {
-    let figures = kv_memcached::load(lab, case, server.address, (items, load_length(lab)), Answers::Verified)?;
-    Ok(Work { rate: figures.rate, p99: figures.latency.p99 })
+fn work(lab: &Lab, case: &Case, server: &Filled, (items, slicing): (u64, &Slicing)) -> Result<Sliced, BenchError> {
+    let load = SlicedMemcachedLoad {
+        server: server.address,
+        items,
+        value_bytes: case.value_bytes,
+        operation: case.operation,
+        connections: (case.connections, case.window),
+        slicing: slicing.clone(),
+    };
+    lab.client(load, length(slicing))?.result()
 }

@@ -6,10 +6,10 @@ use dunlin_lab::peer::{Peer, Role};
 use dunlin_lab::report::{Metric, RowBuilder, Target};
 use dunlin_lab::spread;
 
-use super::{Cost, Growth, Order, Seen, Work, load_length, push, push_seen, sharing, with_threads};
+use super::{Cost, Growth, Seen, length, push, push_seen, sharing, slicing, with_threads};
 use crate::rpc::roles::{
     AskCounted, BULK, BULK_BYTES, BULK_IN_BUFFERS, Carrier, Claims, ConnectBursts, Counted, ForgedGuesses,
-    ForgedUnreachables, Guesses, Hoarder, LatencyClient, LimitedServer, RpcServing, Setup,
+    ForgedUnreachables, Guesses, Hoarder, LimitedServer, Pause, RpcServing, Setup, Sliced, SlicedEchoes, Slicing,
 };
 use crate::rpc::runs::SMALL_BYTES;
 use crate::{BenchError, Lab};
@@ -36,7 +36,9 @@ pub(super) const BESIDE_BUDGET: u64 = (4 << 20) + BULK_BYTES as u64;
 /// Minimum number of reports that the server must receive, and of guesses at open sessions that it must reject, during
 /// a load, however short.
 const REPORTS_MIN: u64 = 5;
-const GUESSES_MIN: u64 = 20;
+const REJECTED: Enough = Enough::Of(20, |counted| counted.wrong_tags);
+/// Loads after which no more is expected.
+const LOADS_MAX: usize = 20;
 /// Bytes that the server holds for working clients: a response for each of their slots.
 const WORKING_BYTES: u64 = 1 << 20;
 
@@ -67,7 +69,7 @@ fn hoarded(lab: &mut Lab, what: &str, request: u8) -> Result<(), BenchError> {
     let case = with_threads(&format!("udp, {HOARDING_SESSIONS} sessions that have {mib} MiB of {what} kept"), 1);
     let echoes = [SMALL, LARGE];
     let role = |server| Hoarder { server, sessions: HOARDING_SESSIONS, request };
-    let runs = rounds(lab, &case, &echoes, role)?;
+    let runs = rounds(lab, &case, &echoes, role, Enough::Always)?;
     push(
         lab,
         &case,
@@ -89,11 +91,11 @@ fn hoarded(lab: &mut Lab, what: &str, request: u8) -> Result<(), BenchError> {
 /// Datagrams of CONNECTs.
 pub(super) fn connects(lab: &mut Lab) -> Result<(), BenchError> {
     let case = with_threads(&format!("udp, datagrams of {CONNECTS} CONNECTs"), 1);
-    let runs = rounds(lab, &case, &[SMALL], |server| ConnectBursts { server, connects: CONNECTS })?;
-    push(lab, &case, (Metric::Rate, &[SMALL.name]), &seen(&runs), BESIDE_BUDGET as f64)?;
     // At least those of one datagram.
-    let asked = u64::from(CONNECTS - SESSIONS_OF_HOST);
-    push_counted(lab, format!("{case}, refused meanwhile"), asked, &runs, |counted| counted.refused);
+    let asked = Enough::Of(u64::from(CONNECTS - SESSIONS_OF_HOST), |counted| counted.refused);
+    let runs = rounds(lab, &case, &[SMALL], |server| ConnectBursts { server, connects: CONNECTS }, asked)?;
+    push(lab, &case, (Metric::Rate, &[SMALL.name]), &seen(&runs), BESIDE_BUDGET as f64)?;
+    push_counted(lab, format!("{case}, refused meanwhile"), asked, &runs);
     let accepted = spread(&runs, |run| {
         let Claims { accepted } = run.output;
         f64::from(accepted)
@@ -110,16 +112,17 @@ pub(super) fn unreachable(lab: &mut Lab) -> Result<(), BenchError> {
         lab.note(format!("{case} was skipped: {error}."));
         return Ok(());
     }
-    let runs = rounds(lab, &case, &[SMALL], |server| ForgedUnreachables { server })?;
+    let asked = Enough::Of(REPORTS_MIN, |counted| counted.reports);
+    let runs = rounds(lab, &case, &[SMALL], |server| ForgedUnreachables { server }, asked)?;
     push(lab, &case, (Metric::Rate, &[SMALL.name]), &seen(&runs), BESIDE_BUDGET as f64)?;
-    push_counted(lab, format!("{case}, heard by the server meanwhile"), REPORTS_MIN, &runs, |counted| counted.reports);
+    push_counted(lab, format!("{case}, heard by the server meanwhile"), asked, &runs);
     Ok(())
 }
 
 /// Guessed tags of the sessions of other clients, from the guesser's own address.
 pub(super) fn guesses(lab: &mut Lab) -> Result<(), BenchError> {
     let case = with_threads("udp, guessed tags of others' sessions", 1);
-    let runs = rounds(lab, &case, &[SMALL], |server| Guesses { server })?;
+    let runs = rounds(lab, &case, &[SMALL], |server| Guesses { server }, REJECTED)?;
     push_guesses(lab, &case, &runs)
 }
 
@@ -130,23 +133,41 @@ pub(super) fn guesses_in_name(lab: &mut Lab) -> Result<(), BenchError> {
         lab.note(format!("{case} was skipped: {error}."));
         return Ok(());
     }
-    let runs = rounds(lab, &case, &[SMALL], |server| ForgedGuesses { server })?;
+    let runs = rounds(lab, &case, &[SMALL], |server| ForgedGuesses { server }, REJECTED)?;
     push_guesses(lab, &case, &runs)
 }
 
 fn push_guesses<O>(lab: &mut Lab, case: &str, runs: &[Round<O>]) -> Result<(), BenchError> {
     push(lab, case, (Metric::Rate, &[SMALL.name]), &seen(runs), BESIDE_BUDGET as f64)?;
-    push_counted(lab, format!("{case}, at open sessions, rejected meanwhile"), GUESSES_MIN, runs, |counted| {
-        counted.wrong_tags
-    });
+    push_counted(lab, format!("{case}, at open sessions, rejected meanwhile"), REJECTED, runs);
     let taken = spread(runs, |run| run.after.bulk as f64)?;
     lab.push(RowBuilder::new(format!("{case}, taken"), Metric::Calls, taken).target(Target::Absolute(0.0)));
     Ok(())
 }
 
+/// What the server must count during a load, so that the load is one beside misbehaving clients.
+#[derive(Clone, Copy)]
+pub(super) enum Enough {
+    /// Nothing.
+    Always,
+    /// This many.
+    Of(u64, fn(&Counted) -> u64),
+}
+
+impl Enough {
+    /// What was counted, and what is asked.
+    fn of(self, before: &Counted, after: &Counted) -> (u64, u64) {
+        match self {
+            Enough::Always => (0, 0),
+            Enough::Of(asked, count) => (count(after) - count(before), asked),
+        }
+    }
+}
+
 /// A row of the events that the server counted during the working load with misbehaving clients.
-fn push_counted<O>(lab: &mut Lab, case: String, asked: u64, runs: &[Round<O>], count: impl Fn(&Counted) -> u64) {
-    push_seen(lab, case, asked, runs.iter().map(|run| count(&run.after) - count(&run.before)));
+fn push_counted<O>(lab: &mut Lab, case: String, enough: Enough, runs: &[Round<O>]) {
+    let Enough::Of(asked, _) = enough else { return };
+    push_seen(lab, case, asked, runs.iter().map(|run| enough.of(&run.before, &run.after).0));
 }
 
 /// One run, with the server's counters before and after the working load with misbehaving clients.
@@ -168,45 +189,44 @@ pub(super) fn rounds<M: Role<Ready = (), Error = BenchError>>(
     case: &str,
     works: &[Echo],
     role: impl Fn(String) -> M,
+    enough: Enough,
 ) -> Result<Vec<Round<M::Output>>, BenchError> {
     super::check_wanted(lab, case)?;
-    let mut order = Order::AloneFirst;
-    lab.case(case, |lab| round(lab, order.next(), works, &role))
+    lab.case(case, |lab| round(lab, works, &role, enough))
 }
 
 fn round<M: Role<Ready = (), Error = BenchError>>(
     lab: &Lab,
-    order: Order,
     works: &[Echo],
     role: impl Fn(String) -> M,
+    enough: Enough,
 ) -> Result<Round<M::Output>, BenchError> {
-    let work = |address: &str| {
-        let works = works.iter().map(|work| echoes(lab, Carrier::Udp, address, (work, load_length(lab))));
-        works.collect::<Result<Vec<_>, _>>()
-    };
-    // A new server for each: the effects of one load must not slow down the load that it is compared with.
-    let with_server = || server(lab, Carrier::Udp, 4 * lab.run_length());
-    let alone = || {
-        let mut server = with_server()?;
-        let alone = work(&server.ready()?.address)?;
-        server.stop()?;
-        Ok(alone)
-    };
-    let (alone, (beside, before, after, output, cost)) = order.take(alone, || {
-        let mut server = with_server()?;
-        let RpcServing { address, process } = server.ready()?;
-        let growth = Growth::of(process)?;
-        let mut misbehaving = lab.client(role(address.clone()), 4 * lab.run_length())?;
-        misbehaving.ready()?;
-        let before = counted(lab, &address)?;
-        let (beside, taken) = sharing(&[misbehaving.id()], || work(&address))?;
-        let after = counted(lab, &address)?;
-        let grown = growth.most()?;
-        let output = misbehaving.stop()?;
-        server.stop()?;
-        Ok((beside, before, after, output, Cost { taken, grown }))
-    })?;
-    Ok(Round { seen: Seen::new(alone, beside, cost), before, after, output })
+    let time = works.len() as u32 * length(&slicing(lab, Pause::Processes(Vec::new())));
+    let mut server = server(lab, Carrier::Udp, time)?;
+    let RpcServing { address, process } = server.ready()?;
+    let growth = Growth::of(process)?;
+    let mut misbehaving = lab.client(role(address.clone()), 4 * time + CLIENT_SLACK)?;
+    misbehaving.ready()?;
+    let slicing = slicing(lab, Pause::Processes(vec![misbehaving.id()]));
+    let before = counted(lab, &address)?;
+    let mut measured = (Vec::new(), 0.0);
+    let mut after = before;
+    // On a busy machine the misbehaving client may hardly have run.
+    for _ in 0..LOADS_MAX {
+        measured = sharing(&[misbehaving.id()], || {
+            works.iter().map(|work| echoes(lab, Carrier::Udp, &address, (work, &slicing))).collect()
+        })?;
+        after = counted(lab, &address)?;
+        let (seen, asked) = enough.of(&before, &after);
+        if seen >= asked {
+            break;
+        }
+    }
+    let (works, taken) = measured;
+    let grown = growth.most()?;
+    let output = misbehaving.stop()?;
+    server.stop()?;
+    Ok(Round { seen: Seen { works, cost: Cost { taken, grown } }, before, after, output })
 }
 
 /// The server's counters now.
@@ -231,10 +251,9 @@ pub(super) fn echoes(
     lab: &Lab,
     carrier: Carrier,
     server: &str,
-    (echo, run): (&Echo, Duration),
-) -> Result<Work, BenchError> {
+    (echo, slicing): (&Echo, &Slicing),
+) -> Result<Sliced, BenchError> {
     let setup = Setup::as_shipped(carrier, SESSIONS_PLANNED);
-    let client = LatencyClient { setup, server: server.to_owned(), size: echo.bytes, run };
-    let latency = lab.client(client, run)?.result()?;
-    Ok(Work { rate: latency.count as f64 / run.as_secs_f64(), p99: latency.p99 })
+    let client = SlicedEchoes { setup, server: server.to_owned(), size: echo.bytes, slicing: slicing.clone() };
+    lab.client(client, length(slicing))?.result()
 }

@@ -3,8 +3,8 @@
 use dunlin_lab::report::{Metric, RowBuilder, Target};
 use dunlin_lab::spread;
 
-use super::hoarders::{BESIDE_BUDGET, SESSIONS_PLANNED, SMALL, rounds, seen, server};
-use super::{load_length, push, push_seen, with_threads};
+use super::hoarders::{BESIDE_BUDGET, Enough, SESSIONS_PLANNED, SMALL, rounds, seen, server};
+use super::{push, push_seen, with_threads};
 use crate::rpc::roles::{Carrier, LostCalls, RpcServing, Setup, ShortPath, ShortPathCalls};
 use crate::{BenchError, Lab};
 
@@ -19,8 +19,9 @@ pub(super) fn calls(lab: &mut Lab) -> Result<(), BenchError> {
         let mut server = server(lab, Carrier::Udp, lab.run_length())?;
         let RpcServing { address, .. } = server.ready()?;
         let setup = Setup::as_shipped(Carrier::Udp, SESSIONS_PLANNED);
-        let client = LostCalls { setup, server: address, run: load_length(lab) };
-        let recovered = lab.client(client, load_length(lab))?.result()?;
+        let run = lab.run_length() / 2;
+        let client = LostCalls { setup, server: address, run };
+        let recovered = lab.client(client, run)?.result()?;
         server.stop()?;
         Ok(recovered)
     })?;
@@ -35,7 +36,7 @@ pub(super) fn calls(lab: &mut Lab) -> Result<(), BenchError> {
 pub(super) fn short_path(lab: &mut Lab) -> Result<(), BenchError> {
     let case = &with_threads("udp, a path that comes to swallow packets of more than 1,400 B", 1);
     let setup = Setup::as_shipped(Carrier::Udp, SESSIONS_PLANNED);
-    let runs = rounds(lab, case, &[SMALL], |server| ShortPath { setup: setup.clone(), server })?;
+    let runs = rounds(lab, case, &[SMALL], |server| ShortPath { setup: setup.clone(), server }, Enough::Always)?;
     push(lab, case, (Metric::Rate, &[SMALL.name]), &seen(&runs), BESIDE_BUDGET as f64)?;
     let stuck = spread(&runs, |run| f64::from(run.output.stuck))?;
     let row = RowBuilder::new(format!("{case}, that do not end"), Metric::Calls, stuck);

@@ -2,9 +2,10 @@
 //! are stopped in the middle of sending, together with a working client. The working client should keep the rate that
 //! it has alone, and the server's memory should stay within its budget.
 //!
-//! Each run measures the working load alone and together with the misbehaving clients, each on a new server, in
-//! alternating order. *Rate kept* is one rate divided by the other, without corrections. The misbehaving clients may
-//! therefore use only little of the core that they share with the working one, and a row says how much.
+//! The working client measures itself in slices on one server: beside the misbehaving clients, alone while they are
+//! paused, alone, beside them, and so on. What the server holds for them it holds in both. *Rate kept* is the median of
+//! what blocks of four slices give, with its 95 % confidence interval. The misbehaving clients may use only little of
+//! the core that they share with the working one, and a row says how much.
 
 mod connections;
 mod hoarders;
@@ -17,6 +18,7 @@ use dunlin_lab::measure::{Spread, main_thread_cpu_nanos_of, peak_resident_bytes_
 use dunlin_lab::report::{Metric, RowBuilder, Target};
 use dunlin_lab::{LabError, spread};
 
+use crate::rpc::roles::{Block, Pause, Sliced, Slicing};
 use crate::{BenchError, Lab};
 
 /// Required share of its rate that a working client keeps.
@@ -27,34 +29,16 @@ const TAKEN_MAX: f64 = 2.5;
 /// Limit of the increase of a working client's p99 latency, in nanoseconds. A client that queues behind another one
 /// waits for much longer.
 const P99_MORE_MAX: f64 = 1e6;
-/// A load takes a measured run divided by this: there are many, and all must take less than three minutes.
-const LOADS_PER_RUN: u32 = 2;
-
-/// The result of a working client.
-#[derive(Debug, Clone, Copy)]
-struct Work {
-    rate: f64,
-    p99: f64,
-}
-
-/// A working client alone and together with others, in one run.
-#[derive(Debug, Clone, Copy)]
-struct Pair {
-    alone: Work,
-    beside: Work,
-}
-
-impl Pair {
-    /// The share of the rate that is kept.
-    fn kept(&self) -> f64 {
-        self.beside.rate / self.alone.rate
-    }
-}
+/// A slice, and the time before it that does not count. In a block, slices of one kind follow each other.
+const SLICE: Duration = Duration::from_millis(50);
+const SETTLE: Duration = Duration::from_millis(5);
+/// Minimum number of blocks of a load.
+const BLOCKS_MIN: u32 = 2;
 
 /// The cost of the misbehaving clients in one run.
 #[derive(Debug, Clone, Copy)]
 struct Cost {
-    /// Share of the clients' core, from 0 to 1.
+    /// Share of the clients' core while they were not paused, from 0 to 1.
     taken: f64,
     /// Peak growth of the server, in bytes.
     grown: f64,
@@ -63,49 +47,8 @@ struct Cost {
 /// One run: each working load, and the cost for the server and the core.
 #[derive(Debug, Clone)]
 struct Seen {
-    works: Vec<Pair>,
+    works: Vec<Sliced>,
     cost: Cost,
-}
-
-impl Seen {
-    fn new(alone: Vec<Work>, beside: Vec<Work>, cost: Cost) -> Self {
-        let works = alone.into_iter().zip(beside).map(|(alone, beside)| Pair { alone, beside }).collect();
-        Seen { works, cost }
-    }
-}
-
-/// Whether the working load is first measured alone or together with others. Runs alternate, so that drift over time
-/// favours neither.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Order {
-    AloneFirst,
-    BesideFirst,
-}
-
-impl Order {
-    /// The order of this run; the next run has the other.
-    fn next(&mut self) -> Order {
-        let other = if *self == Order::AloneFirst { Order::BesideFirst } else { Order::AloneFirst };
-        std::mem::replace(self, other)
-    }
-
-    /// Measures both in this order.
-    fn take<A, B>(
-        self,
-        alone: impl FnOnce() -> Result<A, BenchError>,
-        beside: impl FnOnce() -> Result<B, BenchError>,
-    ) -> Result<(A, B), BenchError> {
-        match self {
-            Order::AloneFirst => {
-                let alone = alone()?;
-                Ok((alone, beside()?))
-            }
-            Order::BesideFirst => {
-                let beside = beside()?;
-                Ok((alone()?, beside))
-            }
-        }
-    }
 }
 
 /// Measures and reports one or several cases.
@@ -114,10 +57,13 @@ type Measure = fn(&mut Lab) -> Result<(), BenchError>;
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     lab.expect_cases(13);
     lab.note(format!(
-        "In the column of floors stands the working client alone. *Rate kept* is its rate beside the misbehaving clients divided by that, and \
-         nothing is taken off. It, the misbehaving clients and nothing else share one core, and the server has the other: in brackets stand \
-         the threads of the server's core | those of the clients' core. The row of the misbehaving clients is what they use of that core, at most \
-         {TAKEN_MAX} %: more would spoil the rate that they are there to threaten. The memory of a server is that by which it grew, at its most."
+        "The working client measures itself in slices of {} ms: beside the misbehaving clients, and while they are paused, which is in the column \
+         of floors. The server keeps what it holds for them meanwhile. *Rate kept* is the median over blocks of four slices, one rate divided by the \
+         other; its range is the 95 % confidence interval. The working client, the misbehaving ones and nothing else share one core, and the server has \
+         the other: in brackets stand the threads of the server's core | those of the clients' core. The row of the misbehaving clients is what they use of \
+         that core while they are not paused, at most {TAKEN_MAX} %: more would spoil the rate that they are there to threaten. The memory of a server is \
+         that by which it grew, at its most.",
+        SLICE.as_millis()
     ));
     let cases: [Measure; 12] = [
         connections::small,
@@ -147,9 +93,15 @@ fn check_wanted(lab: &Lab, case: &str) -> Result<(), BenchError> {
     if lab.wants(case) { Ok(()) } else { Err(LabError::NoneWanted.into()) }
 }
 
-/// Length of one load.
-fn load_length(lab: &Lab) -> Duration {
-    lab.run_length() / LOADS_PER_RUN
+/// The slices of a load, about as long as a measured run.
+fn slicing(lab: &Lab, pause: Pause) -> Slicing {
+    let blocks = (lab.run_length().as_nanos() / (4 * (SLICE + SETTLE)).as_nanos()) as u32;
+    Slicing { pause, slice: SLICE, settle: SETTLE, blocks: blocks.max(BLOCKS_MIN) }
+}
+
+/// How long a load takes.
+fn length(slicing: &Slicing) -> Duration {
+    4 * (slicing.slice + slicing.settle) * slicing.blocks
 }
 
 /// Names a case with the number of threads on each core.
@@ -175,13 +127,17 @@ impl Growth {
     }
 }
 
-/// Measures, and returns the share of a core that these processes used meanwhile.
-fn sharing<T>(processes: &[u32], measure: impl FnOnce() -> Result<T, BenchError>) -> Result<(T, f64), BenchError> {
+/// Measures loads, and returns the share of a core that these processes used while they were not paused.
+fn sharing(
+    processes: &[u32],
+    measure: impl FnOnce() -> Result<Vec<Sliced>, BenchError>,
+) -> Result<(Vec<Sliced>, f64), BenchError> {
     let used = || processes.iter().map(|process| main_thread_cpu_nanos_of(*process)).sum::<Result<u64, LabError>>();
     let (before, since) = (used()?, Instant::now());
     let measured = measure()?;
-    let taken = (used()? - before) as f64 / since.elapsed().as_nanos() as f64;
-    Ok((measured, taken))
+    let paused: Duration = measured.iter().map(|sliced| sliced.paused).sum();
+    let running = since.elapsed().saturating_sub(paused);
+    Ok((measured, (used()? - before) as f64 / running.as_nanos() as f64))
 }
 
 /// The rows of every case, for each of the loads with these names. `memory_max` is the budget of the server, in bytes.
@@ -193,8 +149,8 @@ fn push(
     memory_max: f64,
 ) -> Result<(), BenchError> {
     for (place, load) in loads.iter().enumerate() {
-        let pairs: Vec<Pair> = seen.iter().filter_map(|seen| seen.works.get(place).copied()).collect();
-        push_load(lab, &format!("{case}, {load}"), rate, &pairs)?;
+        let loads: Vec<&Sliced> = seen.iter().filter_map(|seen| seen.works.get(place)).collect();
+        push_load(lab, &format!("{case}, {load}"), rate, &loads)?;
     }
     let taken = spread(seen, |seen| seen.cost.taken * 100.0)?;
     let row = RowBuilder::new(format!("{case}, the misbehaving clients"), Metric::CoreShare, taken);
@@ -205,16 +161,34 @@ fn push(
 }
 
 /// The rows of one load.
-fn push_load(lab: &mut Lab, case: &str, rate: Metric, pairs: &[Pair]) -> Result<(), BenchError> {
-    let row = RowBuilder::new(case, rate, spread(pairs, |pair| pair.beside.rate)?);
-    lab.push(row.floor(spread(pairs, |pair| pair.alone.rate)?));
-    let row = RowBuilder::new(format!("{case}, rate kept"), Metric::Advantage, spread(pairs, Pair::kept)?);
-    let row = row.limit("a load of half of --for varies by more than 5 % where two cores are not quiet");
-    lab.push(row.target(Target::Absolute(RATE_KEPT_MIN)));
-    let row = RowBuilder::new(case, Metric::LatencyP99, spread(pairs, |pair| pair.beside.p99)?);
+fn push_load(lab: &mut Lab, case: &str, rate: Metric, runs: &[&Sliced]) -> Result<(), BenchError> {
+    let blocks: Vec<Block> = runs.iter().flat_map(|run| run.blocks.iter().copied()).collect();
+    let row = RowBuilder::new(case, rate, spread(&blocks, |block| block.beside)?);
+    lab.push(row.floor(spread(&blocks, |block| block.alone)?));
+    let kept = interval(blocks.iter().map(|block| block.beside / block.alone).collect())
+        .ok_or(LabError::NoSamples { what: "a case" })?;
+    let row = RowBuilder::new(format!("{case}, rate kept"), Metric::Advantage, kept);
+    let limit = if kept.max >= RATE_KEPT_MIN {
+        format!("{} blocks do not tell it from {RATE_KEPT_MIN}", blocks.len())
+    } else {
+        format!("{} blocks tell it from {RATE_KEPT_MIN}", blocks.len())
+    };
+    lab.push(row.limit(limit).target(Target::Absolute(RATE_KEPT_MIN)));
+    let row = RowBuilder::new(case, Metric::LatencyP99, spread(runs, |run| run.p99.beside)?);
     let target = Target::FloorPlus(P99_MORE_MAX);
-    lab.push(row.floor(spread(pairs, |pair| pair.alone.p99)?).target(target));
+    lab.push(row.floor(spread(runs, |run| run.p99.alone)?).target(target));
     Ok(())
+}
+
+/// The median of these figures and its 95 % confidence interval, whatever their distribution: the order statistics
+/// around the median. Six or more are needed for less than the whole range.
+fn interval(mut figures: Vec<f64>) -> Option<Spread> {
+    figures.sort_by(f64::total_cmp);
+    let count = figures.len() as f64;
+    // Of half of them, each above or below the median by chance, 1.96 standard deviations.
+    let outside = ((count / 2.0 - 0.98 * count.sqrt()).floor().max(0.0) as usize).min(figures.len() / 2);
+    let Spread { median, .. } = Spread::of(&figures)?;
+    Some(Spread { median, min: figures[outside], max: figures[figures.len() - 1 - outside] })
 }
 
 /// A row with the number of misbehaviours during the working load, of the run with the fewest. It fails if that is less
@@ -228,33 +202,26 @@ fn push_seen(lab: &mut Lab, case: String, asked: u64, events: impl Iterator<Item
 mod tests {
     use super::*;
 
-    fn pair(alone: f64, beside: f64) -> Pair {
-        Pair { alone: Work { rate: alone, p99: 1.0 }, beside: Work { rate: beside, p99: 1.0 } }
-    }
-
-    /// A client that sleeps between its calls does not get slower because others use the core meanwhile: if it does,
-    /// something else is slow.
     #[test]
-    fn half_of_the_rate_is_lost_however_much_of_the_core_is_taken() {
-        for taken in [0.0, 0.5, 0.9] {
-            let cost = Cost { taken, grown: 0.0 };
-            let seen = Seen::new(vec![pair(100.0, 50.0).alone], vec![pair(100.0, 50.0).beside], cost);
-            assert!(seen.works[0].kept() < RATE_KEPT_MIN, "{taken} taken");
-        }
-        assert!(pair(100.0, 96.0).kept() >= RATE_KEPT_MIN);
-    }
-
-    #[test]
-    fn orders_are_mirrored() {
-        let mut order = Order::AloneFirst;
-        let calls = std::cell::RefCell::new(String::new());
-        let note = |what: &str| {
-            calls.borrow_mut().push_str(what);
-            Ok(())
+    fn an_interval_has_the_median_of_its_distribution_in_95_of_100_cases() {
+        // SplitMix64, so that figures are uniform and the same in each run.
+        let mut state = 7_u64;
+        let mut draw = || {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut word = state;
+            word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+            (word ^ word >> 31) as f64 / u64::MAX as f64
         };
-        for _ in 0..4 {
-            order.next().take(|| note("A"), || note("B")).unwrap();
+        for count in [10, 20, 100] {
+            let holds = |_: &usize| {
+                let Spread { min, max, .. } = interval((0..count).map(|_| draw()).collect()).unwrap();
+                min <= 0.5 && 0.5 <= max
+            };
+            let held = (0..1000).filter(holds).count();
+            assert!((930..=995).contains(&held), "{held} of 1000 with {count} figures");
         }
-        assert_eq!(calls.into_inner(), "ABBAABBA");
+        assert_eq!(interval(vec![2.0]), Some(Spread::single(2.0)));
+        assert_eq!(interval(Vec::new()), None);
     }
 }

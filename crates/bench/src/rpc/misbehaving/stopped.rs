@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use dunlin_lab::measure::Scratch;
 use dunlin_lab::peer::Peer;
 use dunlin_lab::report::Metric;
 
 use super::hoarders::{SESSIONS_PLANNED, SMALL, echoes, server};
-use super::{Cost, Growth, Order, Seen, load_length, push, push_seen, sharing, with_threads};
-use crate::rpc::roles::{Carrier, RpcServing, Sender, Setup, Stopped, Stopper};
+use super::{BLOCKS_MIN, Cost, Growth, SLICE, Seen, push, push_seen, sharing, with_threads};
+use crate::rpc::roles::{Carrier, Pause, RpcServing, Sender, Setup, Slicing, Stopped, Stopper};
 use crate::{BenchError, Lab};
 
 /// Senders, and how they are stopped.
@@ -28,16 +29,18 @@ const CASES: [Stops; 2] = [
         caught: 2,
     },
     Stops {
-        name: "shm, 8 senders that are stopped within a burst, for 5 s",
+        name: "shm, 8 senders that are stopped within a burst, for 1 s",
         senders: 8,
-        stop: Duration::from_secs(5),
+        stop: Duration::from_secs(1),
         caught: 1,
     },
 ];
 /// Maximum length of a stop, in measured runs, so that short experiments are short.
 const RUNS_STOPPED_MAX: u32 = 5;
-/// Minimum length of a load, so that a sender is caught during each: about every other stop catches one.
-const LOAD_MIN: Duration = Duration::from_millis(500);
+/// Maximum length of a slice beside stopped senders, for catching some in each: about every other stop catches one.
+const SLICE_MAX: Duration = Duration::from_millis(500);
+/// Time before a slice, for catching the first, or for letting all go.
+const SETTLE: Duration = Duration::from_millis(100);
 /// Limit of the server's growth: sessions and the regions of the senders.
 const MEMORY_MAX: u64 = 64 << 20;
 /// Time limit for catching a sender, which happens only at times.
@@ -50,8 +53,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
         if !lab.wants(&name) {
             continue;
         }
-        let mut order = Order::AloneFirst;
-        let runs = lab.case(&name, |lab| round(lab, order.next(), case))?;
+        let runs = lab.case(&name, |lab| round(lab, case))?;
         let seen: Vec<Seen> = runs.iter().map(|(seen, _)| seen.clone()).collect();
         push(lab, &name, (Metric::Rate, &[SMALL.name]), &seen, MEMORY_MAX as f64)?;
         push_seen(
@@ -64,46 +66,37 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// One run, and how often senders were stopped within a burst during the working load.
-fn round(lab: &Lab, order: Order, case: &Stops) -> Result<(Seen, u64), BenchError> {
+/// One run, and how often senders were stopped within a burst during the working load. While they are paused, they
+/// stand still outside of a burst.
+fn round(lab: &Lab, case: &Stops) -> Result<(Seen, u64), BenchError> {
     let stop = case.stop.min(RUNS_STOPPED_MAX * lab.run_length());
-    // A long stop is measured from its beginning to its end.
-    let alone_run = load_length(lab).max(LOAD_MIN);
-    let run = stop.max(alone_run);
-    let with_server = || server(lab, Carrier::Shm, 2 * run + PATIENCE);
-    let work = |address: &str, run| Ok(vec![echoes(lab, Carrier::Shm, address, (&SMALL, run))?]);
-    let (alone, (beside, stopped, cost)) = order.take(
-        || {
-            let mut server = with_server()?;
-            let alone = work(&server.ready()?.address, alone_run)?;
-            server.stop()?;
-            Ok(alone)
-        },
-        || {
-            let mut server = with_server()?;
-            let RpcServing { address, process } = server.ready()?;
-            let growth = Growth::of(process)?;
-            let senders = senders(lab, &address, case.senders, run)?;
-            let mut numbers: Vec<u32> = senders.iter().map(Peer::id).collect();
-            let setup = Setup::as_shipped(Carrier::Shm, SESSIONS_PLANNED);
-            let stopper = Stopper { setup, server: address.clone(), senders: numbers.clone(), stop };
-            let mut stopper = lab.client(stopper, 4 * run + PATIENCE)?;
-            stopper.ready()?;
-            numbers.push(stopper.id());
-            let (beside, taken) = sharing(&numbers, || work(&address, run))?;
-            let grown = growth.most()?;
-            let stopped = stopper.stop()?;
-            for sender in senders {
-                // Killed, since the stops may have ended it already.
-                sender.kill()?;
-            }
-            server.stop()?;
-            Ok((beside, stopped, Cost { taken, grown }))
-        },
-    )?;
-    let Stopped { caught } = stopped;
-    // The first one was caught before the load began, and counts only if it was still stopped then.
-    Ok((Seen::new(alone, beside, cost), caught - u64::from(stop < alone_run)))
+    let scratch = Scratch::make("stopped-senders")?;
+    let pause = scratch.path().join("paused");
+    let slice = stop.clamp(2 * SLICE, SLICE_MAX);
+    let blocks = (lab.run_length().as_nanos() / (4 * (slice + SETTLE)).as_nanos()) as u32;
+    let slicing = Slicing { pause: Pause::Flag(pause.clone()), slice, settle: SETTLE, blocks: blocks.max(BLOCKS_MIN) };
+    let run = super::length(&slicing);
+    let mut server = server(lab, Carrier::Shm, run + PATIENCE)?;
+    let RpcServing { address, process } = server.ready()?;
+    let growth = Growth::of(process)?;
+    let senders = senders(lab, &address, case.senders, run)?;
+    let mut numbers: Vec<u32> = senders.iter().map(Peer::id).collect();
+    let setup = Setup::as_shipped(Carrier::Shm, SESSIONS_PLANNED);
+    // The first is caught before the load begins.
+    let catches = case.caught + 1;
+    let stopper = Stopper { setup, server: address.clone(), senders: numbers.clone(), stop, catches, paused: pause };
+    let mut stopper = lab.client(stopper, 4 * run + PATIENCE)?;
+    stopper.ready()?;
+    numbers.push(stopper.id());
+    let (works, taken) = sharing(&numbers, || Ok(vec![echoes(lab, Carrier::Shm, &address, (&SMALL, &slicing))?]))?;
+    let grown = growth.most()?;
+    let Stopped { caught } = stopper.stop()?;
+    for sender in senders {
+        // Killed, since the stops may have ended it already.
+        sender.kill()?;
+    }
+    server.stop()?;
+    Ok((Seen { works, cost: Cost { taken, grown } }, caught - 1))
 }
 
 fn senders(lab: &Lab, server: &str, count: usize, run: Duration) -> Result<Vec<Peer<Sender>>, BenchError> {

@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
 use super::connection::{Check, Connection};
+use crate::rpc::roles::{Slice, Sliced, Slicing};
 use crate::workload::{Numbers, Popularity};
 use crate::{BenchError, WARM_UP_SHARE};
 
@@ -107,6 +108,47 @@ impl Role for MemcachedLoad {
     }
 }
 
+/// The same load in slices, beside clients that misbehave.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SlicedMemcachedLoad {
+    /// Address of the server.
+    pub server: SocketAddr,
+    /// Number of items.
+    pub items: u64,
+    /// Bytes of their values.
+    pub value_bytes: usize,
+    /// The operation.
+    pub operation: TextOperation,
+    /// Connections, and requests in flight on each.
+    pub connections: (usize, usize),
+    /// The slices.
+    pub slicing: Slicing,
+}
+
+impl Role for SlicedMemcachedLoad {
+    const NAME: &'static str = "load of a memcached server beside misbehaving clients";
+    type Ready = ();
+    type Output = Sliced;
+    type Error = BenchError;
+
+    fn run(self, control: &Control<Self>) -> Result<Sliced, BenchError> {
+        let SlicedMemcachedLoad { server, items, value_bytes, operation, connections, slicing } = self;
+        let mut driver = Driver::open(server, connections, value_bytes, Check::Everything, operation)?;
+        let mut numbers = Numbers::new(Popularity::Uniform, items, u64::from(std::process::id()));
+        slicing.measure(|length| {
+            driver.start_measuring();
+            let end = driver.since + length;
+            driver.drive(
+                control,
+                || Some(numbers.draw()),
+                |driver| Instant::now() >= end && driver.latencies.count() > 0,
+            )?;
+            let rate = driver.answered as f64 / driver.since.elapsed().as_secs_f64();
+            Ok(Slice { rate, latencies: std::mem::replace(&mut driver.latencies, Latencies::new()) })
+        })
+    }
+}
+
 /// The connections, and the counters since the measured run began.
 struct Driver {
     connections: Vec<Connection>,
@@ -147,9 +189,9 @@ impl Driver {
     }
 
     /// Sends and receives until `over` returns true. Sleeps in the system while no connection is ready.
-    fn drive(
+    fn drive<R: Role>(
         &mut self,
-        control: &Control<MemcachedLoad>,
+        control: &Control<R>,
         mut next: impl FnMut() -> Option<u64>,
         over: impl Fn(&Driver) -> bool,
     ) -> Result<(), BenchError> {

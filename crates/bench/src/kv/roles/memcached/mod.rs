@@ -7,5 +7,5 @@ mod load;
 mod process;
 
 pub use bare::BareServer;
-pub use load::{MemcachedFigures, MemcachedLoad, TextOperation};
+pub use load::{MemcachedFigures, MemcachedLoad, SlicedMemcachedLoad, TextOperation};
 pub use process::{MemcachedProcess, Serving, installed_version};

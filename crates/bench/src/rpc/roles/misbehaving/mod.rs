@@ -14,6 +14,7 @@ mod raw;
 mod sender;
 mod server;
 mod short_path;
+mod slices;
 mod stopper;
 mod unreachable;
 
@@ -27,5 +28,6 @@ pub use lost_calls::LostCalls;
 pub use sender::Sender;
 pub use server::{BULK_BYTES, LimitedServer, RpcServing};
 pub use short_path::{ShortPath, ShortPathCalls};
+pub use slices::{Block, Pause, Slice, Sliced, SlicedEchoes, Slicing};
 pub use stopper::{Stopped, Stopper};
 pub use unreachable::ForgedUnreachables;

@@ -1,15 +1,17 @@
 //! Stops other processes in the middle of sending over shared memory.
 
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use dunlin_lab::peer::{Control, Role};
 use dunlin_net::{PollPolicy, Transport};
 use dunlin_rpc::{Endpoint, EndpointConfig};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use super::counted::Counted;
+use super::slices::signal;
 use crate::BenchError;
 use crate::rpc::roles::setup::{OnTransport, Setup, Side};
 
@@ -22,8 +24,8 @@ const REST_AFTER: Duration = Duration::from_millis(40);
 /// A packet that the server awaits may belong to a sender that was only preempted. After this time it belongs to a
 /// stopped one.
 const SETTLE: Duration = Duration::from_millis(1);
-/// Maximum interval of checks whether to end.
-const LOOK_AROUND: Duration = Duration::from_millis(20);
+/// Maximum interval of checks whether to end or to pause.
+const LOOK_AROUND: Duration = Duration::from_millis(5);
 
 /// Stops senders repeatedly, and asks their server each time whether it awaits packets whose places are reserved. If it
 /// does, they stay stopped for long; if not, they continue soon. So only stops in the middle of sending count.
@@ -35,8 +37,12 @@ pub struct Stopper {
     pub server: String,
     /// The senders' process ids.
     pub senders: Vec<u32>,
-    /// How long a caught sender stays stopped, unless the stopper ends first.
+    /// How long a caught sender stays stopped, unless the stopper ends or is paused first.
     pub stop: Duration,
+    /// How often it catches one, at least.
+    pub catches: u64,
+    /// While this file exists, all senders stand still outside of a burst.
+    pub paused: PathBuf,
 }
 
 /// How often senders were stopped.
@@ -67,7 +73,7 @@ impl OnTransport for Stop<'_> {
     type Output = Stopped;
 
     fn run<T: Transport>(self, transport: T) -> Result<Stopped, BenchError> {
-        let Stopper { setup, server, senders, stop } = self.stopper;
+        let Stopper { setup, server, senders, stop, catches, .. } = self.stopper;
         // The answer to a query comes only after the server has given up waiting for the stopped senders. Polling for it
         // would cost the core more than everything else here.
         let endpoint = Endpoint::new(transport, EndpointConfig { poll: PollPolicy::Sleep, ..setup.endpoint() })?;
@@ -81,7 +87,15 @@ impl OnTransport for Stop<'_> {
             counted.map(|counted| counted.awaited > 0)
         };
         let mut stopped = Stopped::default();
-        while !self.control.stopping() {
+        while stopped.caught < *catches || !self.control.stopping() {
+            if self.is_paused() {
+                while awaits()? {
+                    run_for_a_moment(senders)?;
+                }
+                while self.is_paused() {
+                    thread::sleep(LOOK_AROUND);
+                }
+            }
             run_for_a_moment(senders)?;
             let mut is_caught = awaits()?;
             if is_caught {
@@ -107,10 +121,14 @@ impl OnTransport for Stop<'_> {
 }
 
 impl Stop<'_> {
-    /// Sleeps, unless it is to end earlier.
+    fn is_paused(&self) -> bool {
+        self.stopper.paused.exists() && !self.control.stopping()
+    }
+
+    /// Sleeps, unless it is to end or to pause earlier.
     fn rest(&self, time: Duration) {
         let until = Instant::now() + time;
-        while !self.control.stopping() {
+        while !self.control.stopping() && !self.is_paused() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
@@ -125,13 +143,4 @@ fn run_for_a_moment(senders: &[u32]) -> Result<(), BenchError> {
     signal(senders, Signal::CONT)?;
     thread::sleep(RUN);
     signal(senders, Signal::STOP)
-}
-
-fn signal(processes: &[u32], signal: Signal) -> Result<(), BenchError> {
-    for process in processes {
-        let Some(process) = Pid::from_raw(*process as i32) else { continue };
-        kill_process(process, signal)
-            .map_err(|error| BenchError::io("stop a sender and let it go on")(error.into()))?;
-    }
-    Ok(())
 }
