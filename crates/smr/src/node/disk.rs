@@ -8,8 +8,6 @@ use raft::StateRole;
 
 use super::core::Core;
 use crate::config::NodeConfig;
-use crate::log::LogStore;
-use crate::machine::StateMachine;
 
 /// What a replica knows of its disk.
 #[derive(Debug)]
@@ -55,7 +53,7 @@ impl DiskWatch {
     }
 }
 
-impl<M: StateMachine, L: LogStore> Core<M, L> {
+impl Core {
     /// Checks the disk, once per tick.
     pub fn watch_disk(&mut self) {
         let (id, tick) = (self.config.id, self.config.tick);
