@@ -93,6 +93,8 @@ pub(super) struct Common {
     pub taking: Rc<Cell<Option<u16>>>,
     /// Memory of all snapshots in flight, in bytes.
     pub snapshot_bytes: Rc<Cell<u64>>,
+    /// The part of these that leaders send.
+    pub received_bytes: Rc<Cell<u64>>,
     /// Memory of the snapshots that the logs begin with, in bytes.
     pub base_bytes: Rc<Cell<u64>>,
     /// A group that cannot take a snapshot, since those of other groups use the memory.
@@ -112,6 +114,7 @@ impl Common {
             links,
             taking: Rc::default(),
             snapshot_bytes: Rc::default(),
+            received_bytes: Rc::default(),
             base_bytes: Rc::default(),
             starved: Rc::default(),
             crowded: Rc::default(),
@@ -129,6 +132,8 @@ pub(super) struct Core {
     pub common: Common,
     /// This group's share of `common.snapshot_bytes`.
     pub own_snapshot_bytes: u64,
+    /// This group's share of `common.received_bytes`.
+    pub own_received_bytes: u64,
     /// This group's share of `common.base_bytes`.
     pub own_base_bytes: u64,
     pub raft: RawNode<AnyLog>,
@@ -264,6 +269,7 @@ impl Core {
             group,
             common,
             own_snapshot_bytes: 0,
+            own_received_bytes: 0,
             own_base_bytes: 0,
             raft,
             state,

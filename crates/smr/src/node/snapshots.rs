@@ -158,23 +158,41 @@ impl Core {
 
     /// Returns the bytes of other snapshots: one being received, and replaced ones that are still sent.
     pub fn memory_of_others(&self) -> u64 {
-        let incoming = self.incoming.as_ref().map_or(0, Incoming::total);
-        let staged = self.staging.as_ref().map_or(0, Staging::total);
         let base = self.raft.store().base().data.as_ptr();
         let mut sent: Vec<_> = self.sending.iter().map(|data| (data.as_ptr(), data.len() as u64)).collect();
         sent.sort_unstable();
         sent.dedup();
-        incoming + staged + sent.iter().filter(|(place, _)| *place != base).map(|(_, bytes)| bytes).sum::<u64>()
+        let replaced = sent.iter().filter(|(place, _)| *place != base).map(|(_, bytes)| bytes).sum::<u64>();
+        self.memory_of_received() + replaced
+    }
+
+    /// Returns the bytes of the snapshots that leaders send: one that comes, and one that is restored and written.
+    fn memory_of_received(&self) -> u64 {
+        self.incoming.as_ref().map_or(0, Incoming::total) + self.staging.as_ref().map_or(0, Staging::total)
     }
 
     /// Whether there is memory to receive another snapshot of this many bytes, besides all others.
     pub fn has_memory_for(&self, bytes: u64) -> bool {
+        let own = self.raft.store().base().data.len() as u64;
+        let bases = self.common.base_bytes.get() - self.own_base_bytes + own;
+        let others = self.memory_of_other_groups().saturating_add(self.memory_under_way());
+        others.saturating_add(bases).saturating_add(bytes) <= self.config.snapshot_memory_max
+    }
+
+    /// Whether a snapshot is received though there is no memory. The snapshots that the logs begin with may exceed the
+    /// limit for good, and this replica must catch up. So one of a member is always received, also while groups take
+    /// snapshots of their own all the time; and another one while there is no other under way.
+    pub fn is_received_beyond_limit(&self, claim: Claim) -> bool {
+        if claim == Claim::Stranger {
+            return self.memory_of_other_groups() + self.memory_under_way() == 0;
+        }
+        self.common.received_bytes.get() - self.own_received_bytes + self.memory_of_received() == 0
+    }
+
+    /// Returns the bytes of this group's snapshots, without the one that its log begins with.
+    fn memory_under_way(&self) -> u64 {
         let taking = self.snapshots.taking.as_ref().map_or(0, |taking| taking.state.capacity() as u64);
-        let log = self.raft.store();
-        let bases = self.common.base_bytes.get() - self.own_base_bytes + log.base().data.len() as u64;
-        let here = [self.memory_of_others(), taking, bases, log.compacting_bytes(), self.memory_of_other_groups()];
-        let here = here.into_iter().fold(0, u64::saturating_add);
-        here.saturating_add(bytes) <= self.config.snapshot_memory_max
+        self.memory_of_others() + taking + self.raft.store().compacting_bytes()
     }
 
     /// Tells the other groups how much memory the snapshot takes that this group's log begins with.
@@ -202,10 +220,12 @@ impl Core {
         if !is_taking && self.sending.is_empty() && self.incoming.is_none() && self.own_snapshot_bytes == 0 {
             return;
         }
-        let taking = self.snapshots.taking.as_ref().map_or(0, |taking| taking.state.capacity() as u64);
-        let bytes = self.memory_of_others() + taking + self.raft.store().compacting_bytes();
+        let bytes = self.memory_under_way();
         self.common.snapshot_bytes.set(self.memory_of_other_groups() + bytes);
         self.own_snapshot_bytes = bytes;
+        let received = self.memory_of_received();
+        self.common.received_bytes.set(self.common.received_bytes.get() - self.own_received_bytes + received);
+        self.own_received_bytes = received;
     }
 
     /// Whether a snapshot of another group gets memory if this one gives up what it keeps or has in part.

@@ -479,14 +479,18 @@ impl Core {
                 self.give_up_copy();
             }
             if !self.has_memory_for(chunk.total) {
-                // The host has the other groups make room, and its sender tries again.
-                self.common.crowded.set(Some(sender.map_or(Claim::Stranger, |_| Claim::Member)));
-                tracing::warn!(
-                    id = self.config.id,
-                    total = chunk.total,
-                    "a snapshot is refused until others are gone: see snapshot_memory_max"
-                );
-                return sender.map(|_| Taken::Crowded);
+                // The host has the other groups make room.
+                let claim = sender.map_or(Claim::Stranger, |_| Claim::Member);
+                self.common.crowded.set(Some(claim));
+                if !self.is_received_beyond_limit(claim) {
+                    tracing::warn!(
+                        id = self.config.id,
+                        total = chunk.total,
+                        "a snapshot is refused until others are gone: see snapshot_memory_max"
+                    );
+                    // Its sender tries again.
+                    return sender.map(|_| Taken::Crowded);
+                }
             }
             self.incoming = Some(Incoming::new(&chunk, sender));
             // Now, since pieces for other groups may come in the same burst.

@@ -92,7 +92,7 @@ fn pieces_that_come_together_do_not_pass_over_the_limit() {
     assert!((1..=2).contains(&accepted), "{accepted} snapshots of {LARGEST} bytes");
 }
 
-/// Also those of groups that have nothing to do.
+/// Also those of groups that have nothing to do. One snapshot beyond them is received.
 #[test]
 fn the_snapshots_that_logs_begin_with_count() {
     let limits = NodeConfig { snapshot_bytes_max: LARGEST, snapshot_memory_max: 5 * LARGEST / 2, ..config() };
@@ -100,10 +100,30 @@ fn the_snapshots_that_logs_begin_with_count() {
     world.all_lead();
     world.all_rest();
     let (_, to) = world.leader(0).unwrap();
-    let bases = base_bytes(&world, to);
-    assert!(bases > 2 * LARGEST);
-    assert!(!send_first_piece(&world, to, 1, LARGEST));
-    assert!(send_first_piece(&world, to, 1, 5 * LARGEST / 2 - bases));
+    assert!(base_bytes(&world, to) > 2 * LARGEST);
+    assert!(send_first_piece(&world, to, 1, LARGEST));
+    assert!(!send_first_piece(&world, to, 2, 1), "one is received beyond the limit");
+}
+
+/// They take all memory for good, so each would be refused for ever.
+#[test]
+fn a_replica_whose_snapshots_exceed_the_limit_catches_up() {
+    const GROUPS: u16 = 10;
+    let limits = NodeConfig { snapshot_bytes_max: LARGEST, snapshot_memory_max: 2 * LARGEST, ..config() };
+    let snapshots = NodeConfig { snapshot_entries: 10, keep_entries: 1, ..limits };
+    let mut world = World::padded(InMemory, GROUPS, snapshots, |_| LARGEST as usize / 2);
+    world.all_lead();
+    world.paused.push(3);
+    for group in 0..GROUPS {
+        (0..25).for_each(|_| _ = world.add(group, 1).unwrap());
+    }
+    world.paused.clear();
+    assert!(base_bytes(&world, 3) > 2 * LARGEST);
+    let applied =
+        |world: &World<InMemory>, id: u64, group: u16| world.processes[&id].host.node(group).unwrap().status().applied;
+    world.until("all groups have caught up", |world| {
+        (0..GROUPS).all(|group| applied(world, 3, group) == applied(world, world.leader(group).unwrap().1, group))
+    });
 }
 
 /// An attacker sends them again before they expire.
