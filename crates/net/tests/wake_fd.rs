@@ -16,7 +16,7 @@ use dunlin_net::{Arm, Composite, NetError, Route, Transport, TxPacket};
 use regions::{DIRECTORY, Dir, PATIENCE, addr, endpoint, resolve};
 use rustix::event::{Timespec, epoll};
 
-const ROUNDS: u64 = 500;
+const ROUNDS: u64 = 200;
 
 /// A foreign event loop that waits for one transport.
 struct Loop {

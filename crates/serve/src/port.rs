@@ -5,7 +5,8 @@ use std::convert::Infallible;
 use std::fmt::Display;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -51,6 +52,32 @@ pub struct Pages<S> {
     pub failure: Failure,
 }
 
+type Metrics = Pin<Box<dyn Future<Output = Result<String, String>>>>;
+
+/// [`Pages`] whatever their type, so that the server and its library are compiled once, here, and not again for each
+/// service.
+#[derive(Clone)]
+struct Shown {
+    title: &'static str,
+    metrics: Rc<dyn Fn() -> Metrics>,
+    failure: Failure,
+}
+
+impl Shown {
+    fn of<S, E>(pages: Pages<S>) -> Shown
+    where
+        S: AsyncFn() -> Result<String, E> + Clone + 'static,
+        E: Display + 'static,
+    {
+        let Pages { title, metrics, failure } = pages;
+        let metrics = move || -> Metrics {
+            let metrics = metrics.clone();
+            Box::pin(async move { metrics().await.map_err(|error| error.to_string()) })
+        };
+        Shown { title, metrics: Rc::new(metrics), failure }
+    }
+}
+
 /// A port that is served until this is dropped.
 #[derive(Debug)]
 pub struct Port {
@@ -69,6 +96,10 @@ impl Port {
         S: AsyncFn() -> Result<String, E> + Clone + Send + 'static,
         E: Display + 'static,
     {
+        Port::show(address, Box::new(move || Shown::of(pages)))
+    }
+
+    fn show(address: SocketAddr, pages: Box<dyn FnOnce() -> Shown + Send>) -> Result<Port, ServeError> {
         let failed = |why: io::Error| ServeError::Port { address, why };
         let listener = std::net::TcpListener::bind(address).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
@@ -79,7 +110,7 @@ impl Port {
             LocalSet::new().block_on(&runtime, async move {
                 let Ok(listener) = TcpListener::from_std(listener) else { return };
                 tokio::select! {
-                    () = serve(listener, pages) => {}
+                    () = serve_all(listener, pages()) => {}
                     _ = stopped => {}
                 }
             });
@@ -114,6 +145,10 @@ where
     S: AsyncFn() -> Result<String, E> + Clone + 'static,
     E: Display + 'static,
 {
+    serve_all(listener, Shown::of(pages)).await;
+}
+
+async fn serve_all(listener: TcpListener, pages: Shown) {
     // Dropped with this future; its connections then end too.
     let mut connections = JoinSet::new();
     loop {
@@ -134,11 +169,7 @@ where
     }
 }
 
-async fn connection<S, E>(stream: TcpStream, pages: Pages<S>)
-where
-    S: AsyncFn() -> Result<String, E>,
-    E: Display,
-{
+async fn connection(stream: TcpStream, pages: Shown) {
     let service = service_fn(async |request| Ok::<_, Infallible>(answer(&request, &pages).await));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -149,11 +180,7 @@ where
     let _ = timeout(CONNECTION_LIMIT, pin!(connection)).await;
 }
 
-async fn answer<S, E>(request: &Request<Incoming>, pages: &Pages<S>) -> Response<Full<Bytes>>
-where
-    S: AsyncFn() -> Result<String, E>,
-    E: Display,
-{
+async fn answer(request: &Request<Incoming>, pages: &Shown) -> Response<Full<Bytes>> {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n".into());
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
@@ -167,11 +194,7 @@ where
     }
 }
 
-async fn metrics<S, E>(pages: &Pages<S>) -> Response<Full<Bytes>>
-where
-    S: AsyncFn() -> Result<String, E>,
-    E: Display,
-{
+async fn metrics(pages: &Shown) -> Response<Full<Bytes>> {
     match timeout(ANSWER_LIMIT, (pages.metrics)()).await {
         Ok(Ok(metrics)) => {
             let mut response = Response::new(Full::from(metrics));

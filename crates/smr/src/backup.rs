@@ -367,7 +367,7 @@ mod tests {
     fn state(group: u16) -> GroupState {
         let limits = Limits { sessions_max: 10, idle_max: 1000, reply_bytes_max: 1000 };
         let founders = [(5, "shm:five".to_owned())];
-        let mut state = Replicated::new(Tape::default(), limits, founders.clone().into());
+        let mut state = Replicated::new(Box::new(Tape::default()), limits, founders.clone().into());
         state.origin = Some(Origin { cluster: cluster(), groups: GROUPS, founders: founders.into() });
         let mut execute = |index, kind, session, body: &[u8]| {
             let command = Command { kind, time: 9, session, sequence: 1, waits_from: 1, body };

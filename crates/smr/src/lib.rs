@@ -21,6 +21,7 @@ pub mod client;
 mod cluster_id;
 pub mod config;
 mod discard;
+mod erased;
 pub mod kv;
 pub mod log;
 pub mod machine;

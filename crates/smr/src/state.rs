@@ -2,7 +2,8 @@
 
 use crate::cluster_id::ClusterId;
 use crate::config::NodeError;
-use crate::machine::{Piece, RestoreError, StateMachine, free_beside};
+use crate::erased::Machine;
+use crate::machine::{Piece, RestoreError, free_beside};
 use crate::mutation::{Mutation, is_planted};
 use crate::sessions::{Admission, Limits, Sessions};
 use crate::wire::WireError;
@@ -21,8 +22,8 @@ const MAGIC_WITHOUT_CLUSTER: u64 = u64::from_le_bytes(*b"dunlnsm1");
 const MANY_SESSIONS: usize = 1024;
 
 /// The replicated state.
-pub(crate) struct Replicated<M> {
-    pub machine: M,
+pub(crate) struct Replicated {
+    pub machine: Box<dyn Machine>,
     pub origin: Option<Origin>,
     pub sessions: Sessions,
     pub members: Members,
@@ -154,8 +155,8 @@ pub(crate) enum Outcome<'a> {
     Busy,
 }
 
-impl<M: StateMachine> Replicated<M> {
-    pub fn new(machine: M, limits: Limits, members: Members) -> Replicated<M> {
+impl Replicated {
+    pub fn new(machine: Box<dyn Machine>, limits: Limits, members: Members) -> Replicated {
         Replicated { machine, origin: None, sessions: Sessions::default(), members, time: 0, limits, reply: Vec::new() }
     }
 
@@ -234,8 +235,8 @@ impl<M: StateMachine> Replicated<M> {
     }
 
     /// Returns an empty state with the settings of this one.
-    pub fn fresh(&self) -> Result<Replicated<M>, RestoreError> {
-        Ok(Replicated::new(self.machine.fresh()?, self.limits, Members::default()))
+    pub fn fresh(&self) -> Result<Replicated, RestoreError> {
+        Ok(Replicated::new(self.machine.fresh_machine()?, self.limits, Members::default()))
     }
 
     /// Frees it, outside of the event loop if it is large.
@@ -243,13 +244,13 @@ impl<M: StateMachine> Replicated<M> {
         if self.sessions.len() >= MANY_SESSIONS {
             free_beside(self.sessions);
         }
-        self.machine.discard();
+        self.machine.discard_machine();
     }
 }
 
 /// A state that is being restored from a snapshot.
-pub(crate) struct Restore<M> {
-    state: Replicated<M>,
+pub(crate) struct Restore {
+    state: Replicated,
     /// Bytes of the snapshot restored so far.
     at: usize,
     part: Part,
@@ -265,9 +266,9 @@ enum Part {
     Nothing,
 }
 
-impl<M: StateMachine> Restore<M> {
+impl Restore {
     /// Begins with an empty state.
-    pub fn new(state: Replicated<M>) -> Restore<M> {
+    pub fn new(state: Replicated) -> Restore {
         Restore { state, at: 0, part: Part::Head }
     }
 
@@ -291,7 +292,7 @@ impl<M: StateMachine> Restore<M> {
     }
 
     /// Returns the state, once all pieces are restored.
-    pub fn into_state(self) -> Replicated<M> {
+    pub fn into_state(self) -> Replicated {
         self.state
     }
 

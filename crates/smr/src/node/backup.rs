@@ -12,8 +12,6 @@ use raft::eraftpb::Snapshot;
 use super::core::Core;
 use crate::config::NodeError;
 use crate::discard::discard;
-use crate::log::LogStore;
-use crate::machine::StateMachine;
 use crate::wire::piece::StatePiece;
 use crate::wire::response::Response;
 
@@ -47,7 +45,7 @@ impl Copies {
     }
 }
 
-impl<M: StateMachine, L: LogStore> Core<M, L> {
+impl Core {
     /// Answers with a piece of the snapshot whose last entry is `index`, or, if that is 0, of any that has entry
     /// `least`. Answers `Busy` while there is none.
     pub fn on_piece_request(

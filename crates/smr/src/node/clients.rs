@@ -8,8 +8,8 @@ use raft::eraftpb::{Entry, Message, MessageType};
 
 use super::core::Core;
 use super::reads::Read;
-use crate::log::{LogStore, Room};
-use crate::machine::{Asked, StateMachine};
+use crate::log::Room;
+use crate::machine::Asked;
 use crate::mutation::{Mutation, is_planted};
 use crate::probe::Stage;
 use crate::state::Outcome;
@@ -118,7 +118,7 @@ pub(super) fn respond_reply(reply: DeferredReply, bytes: &[u8]) {
     respond(reply, &Response::Ok(bytes));
 }
 
-impl<M: StateMachine, L: LogStore> Core<M, L> {
+impl Core {
     /// Handles a request of a client.
     pub fn on_client_request(&mut self, burst: &mut RequestBurst<'_>, i: usize) {
         let bytes = burst.payload(i);

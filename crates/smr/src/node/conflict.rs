@@ -9,10 +9,8 @@
 use raft::eraftpb::{Message, MessageType};
 
 use super::core::Core;
-use crate::log::LogStore;
-use crate::machine::StateMachine;
 
-impl<M: StateMachine, L: LogStore> Core<M, L> {
+impl Core {
     /// Makes a rejection name the entry that the library would find.
     pub fn shorten_search(&self, message: &mut Message) {
         let is_rejection = message.get_msg_type() == MessageType::MsgAppendResponse && message.reject;

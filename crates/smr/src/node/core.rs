@@ -34,8 +34,9 @@ use super::transfer::{Failures, Incoming, Outgoing, Staging};
 use super::{Counters, first_members};
 use crate::cluster_id::ClusterId;
 use crate::config::{NodeConfig, NodeError, Reads};
-use crate::log::{Batch, LogError, LogStore, Room, Ticket, Urgency};
-use crate::machine::{RestoreError, StateMachine};
+use crate::erased::{AnyLog, Machine};
+use crate::log::{Batch, LogError, Room, Ticket, Urgency};
+use crate::machine::RestoreError;
 use crate::mutation::{Mutation, is_planted};
 use crate::probe::Stage;
 use crate::sessions::Limits;
@@ -124,7 +125,7 @@ impl Common {
 }
 
 /// The state of a replica.
-pub(super) struct Core<M, L: LogStore> {
+pub(super) struct Core {
     pub config: NodeConfig,
     /// The number of its group.
     pub group: u16,
@@ -135,8 +136,8 @@ pub(super) struct Core<M, L: LogStore> {
     pub own_received_bytes: u64,
     /// This group's share of `common.base_bytes`.
     pub own_base_bytes: u64,
-    pub raft: RawNode<L>,
-    pub state: Replicated<M>,
+    pub raft: RawNode<AnyLog>,
+    pub state: Replicated,
     /// The number of the cluster; `None` while this replica does not take part yet, and `waiting` says what it waits
     /// for.
     pub cluster: Option<ClusterId>,
@@ -155,11 +156,11 @@ pub(super) struct Core<M, L: LogStore> {
     pub reads: PendingReads,
     pub kept: KeptQuestions,
     pub incoming: Option<Incoming>,
-    pub staging: Option<Staging<M>>,
+    pub staging: Option<Staging>,
     /// The state of the log's own snapshot, while it is being restored. Nothing is executed before that is done.
-    pub own_restoring: Option<Restoring<M>>,
+    pub own_restoring: Option<Restoring>,
     /// The state of a leader's snapshot, from when the library gets the snapshot until it accepts it.
-    pub restored: Option<Replicated<M>>,
+    pub restored: Option<Replicated>,
     pub rejected: Rejected,
     /// Snapshots being sent, each once for every receiver.
     pub sending: Vec<Bytes>,
@@ -191,13 +192,13 @@ pub(super) struct Core<M, L: LogStore> {
     pub time_base: (u64, u64),
 }
 
-impl<M: StateMachine, L: LogStore> Core<M, L> {
+impl Core {
     pub fn new(
         config: NodeConfig,
         group: u16,
         common: Common,
-        mut log: L,
-        machine: M,
+        mut log: AnyLog,
+        machine: Box<dyn Machine>,
         begin: Begin,
     ) -> Result<Self, NodeError> {
         let limits = Limits {

@@ -8,8 +8,6 @@ use raft::StateRole;
 
 use super::core::Core;
 use crate::config::NodeConfig;
-use crate::log::LogStore;
-use crate::machine::StateMachine;
 use crate::mutation::{Mutation, is_planted};
 
 /// What a replica knows of its disk.
@@ -56,7 +54,7 @@ impl DiskWatch {
     }
 }
 
-impl<M: StateMachine, L: LogStore> Core<M, L> {
+impl Core {
     /// Checks the disk, once per tick.
     pub fn watch_disk(&mut self) {
         let (id, tick) = (self.config.id, self.config.tick);

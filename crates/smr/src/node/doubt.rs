@@ -17,12 +17,10 @@ use dunlin_rpc::{CallOptions, MsgBuf, Session};
 use raft::INVALID_ID;
 use raft::eraftpb::{Message, MessageType};
 
-use super::WeakNode;
 use super::core::{Core, Job};
 use super::possible::is_far_ahead;
+use super::replica::WeakReplica;
 use crate::config::NodeError;
-use crate::log::LogStore;
-use crate::machine::StateMachine;
 use crate::wire::CLIENT;
 use crate::wire::request::{Request, set_group};
 use crate::wire::response::{Response, Role, Status};
@@ -106,11 +104,7 @@ pub(super) struct Question {
 }
 
 /// Asks the member, and gives the answer to the replica.
-pub(super) async fn resolve<M: StateMachine + 'static, L: LogStore + 'static>(
-    node: WeakNode<M, L>,
-    question: Question,
-    options: CallOptions,
-) {
+pub(super) async fn resolve(node: WeakReplica, question: Question, options: CallOptions) {
     let status = ask(&question.session, node.group, options).await.filter(|status| status.id == question.of);
     if let Some(node) = node.upgrade() {
         node.enter(|core| core.on_resolved(question.of, status));
@@ -128,7 +122,7 @@ async fn ask(session: &Session, group: u16, options: CallOptions) -> Option<Stat
     }
 }
 
-impl<M: StateMachine, L: LogStore> Core<M, L> {
+impl Core {
     /// Whether a leader's message claims that this replica has entries that it does not have.
     pub fn says_more_than_there_is(&self, message: &Message) -> bool {
         let raft = &self.raft.raft;

@@ -10,8 +10,6 @@ use raft::{INVALID_ID, StateRole};
 use super::core::Core;
 use super::snapshots::FIRST;
 use crate::config::NodeConfig;
-use crate::log::LogStore;
-use crate::machine::StateMachine;
 
 /// The timing of elections.
 pub(super) struct Election {
@@ -60,7 +58,7 @@ impl Election {
     }
 }
 
-impl<M: StateMachine, L: LogStore> Core<M, L> {
+impl Core {
     /// Returns the ticks for which this replica votes for no other leader: an election timeout from when it heard its
     /// leader, whose lease rests on that. The library keeps this promise as long as it knows of that leader.
     pub fn promised(&self) -> u32 {

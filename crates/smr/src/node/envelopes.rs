@@ -4,11 +4,9 @@ use arrayvec::ArrayVec;
 use dunlin_net::transport::RX_BURST;
 use dunlin_rpc::{CallError, Completion, RequestBurst};
 
-use super::host::Shared;
 use super::receive::Received;
+use super::shared::Shared;
 use crate::cluster_id::{ClusterId, bits};
-use crate::log::LogStore;
-use crate::machine::StateMachine;
 use crate::probe::Stage;
 use crate::wire::message::{Addressed, Sender, encode, envelope_len, parse, sender_of};
 use crate::wire::{WireError, cluster_of};
@@ -27,7 +25,7 @@ enum Came {
     Foreign(u64, Vec<Addressed>),
 }
 
-impl<M: StateMachine + 'static, L: LogStore + 'static> Shared<M, L> {
+impl Shared {
     /// Handles requests of other processes. Each is answered when its effect is persistent: at once if that takes no
     /// flush.
     pub fn on_envelopes(&self, burst: &mut RequestBurst<'_>) {

@@ -12,13 +12,11 @@ use dunlin_net::random::Random;
 use dunlin_rpc::{CallOptions, ConnectError, MsgBuf, Session};
 use raft::eraftpb::{Message, MessageType};
 
-use super::WeakNode;
 use super::core::{Core, Job};
+use super::replica::WeakReplica;
 use super::snapshots::{FIRST, first_batch};
 use crate::cluster_id::ClusterId;
 use crate::config::{NodeConfig, NodeError};
-use crate::log::LogStore;
-use crate::machine::StateMachine;
 use crate::state::Origin;
 use crate::wire::CLIENT;
 use crate::wire::members::Members;
@@ -96,8 +94,8 @@ pub(super) enum Told {
 }
 
 /// Asks on a session opened for this, and gives the answer to the replica.
-pub(super) async fn ask<M: StateMachine + 'static, L: LogStore + 'static>(
-    node: WeakNode<M, L>,
+pub(super) async fn ask(
+    node: WeakReplica,
     question: Question,
     connecting: impl Future<Output = Result<Session, ConnectError>>,
     options: CallOptions,
@@ -140,7 +138,7 @@ pub(super) fn draw(config: &NodeConfig) -> Result<ClusterId, NodeError> {
     ClusterId::draw_afresh().map_err(|error| NodeError::Random { why: error.to_string() })
 }
 
-impl<M: StateMachine, L: LogStore> Core<M, L> {
+impl Core {
     /// Returns the number of the cluster; `None` until this replica takes part in one.
     pub fn cluster(&self) -> Option<ClusterId> {
         self.cluster

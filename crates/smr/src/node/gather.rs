@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use super::core::{Core, Job};
 use crate::config::Batching;
-use crate::log::LogStore;
-use crate::machine::StateMachine;
+use crate::erased::AnyLog;
 
 /// The most commands that are held.
 const HELD_MAX: usize = 1024;
@@ -54,7 +53,7 @@ enum Decision {
 }
 
 impl Gather {
-    pub fn new(batching: Batching, log: &impl LogStore) -> Gather {
+    pub fn new(batching: Batching, log: &AnyLog) -> Gather {
         Gather { is_on: batching == Batching::Gathered && log.flushes(), ..Gather::default() }
     }
 
@@ -120,7 +119,7 @@ impl Gather {
     }
 }
 
-impl<M: StateMachine, L: LogStore> Core<M, L> {
+impl Core {
     /// A write began, and nothing else waits for the disk.
     pub fn flush_began(&mut self, write: u64) {
         if self.gather.is_on {

@@ -8,8 +8,6 @@ use dunlin_net::clock::nanos;
 use super::clients::respond;
 use super::core::Core;
 use super::reads::Read;
-use crate::log::LogStore;
-use crate::machine::StateMachine;
 use crate::wire::response::Response;
 
 /// The fewest kept questions for which a sweep looks for abandoned ones.
@@ -40,7 +38,7 @@ impl KeptQuestions {
     }
 }
 
-impl<M: StateMachine, L: LogStore> Core<M, L> {
+impl Core {
     /// Registers a question that the machine has kept.
     pub fn keep_question(&mut self, read: Read) {
         // The cost of a sweep is spread over as many questions as arrived since the last one.

@@ -14,8 +14,7 @@ use raft::eraftpb::{Entry, EntryType};
 
 use super::core::Core;
 use crate::config::NodeError;
-use crate::log::LogStore;
-use crate::machine::{PREFETCHED_MAX, StateMachine};
+use crate::machine::PREFETCHED_MAX;
 use crate::probe::Stage;
 use crate::wire::command::Command;
 
@@ -77,7 +76,7 @@ impl Later {
     }
 }
 
-impl<M: StateMachine, L: LogStore> Core<M, L> {
+impl Core {
     /// Executes committed entries, now or later.
     pub fn commit(&mut self, entries: Vec<Entry>) {
         if entries.is_empty() {

@@ -12,14 +12,12 @@ use dunlin_rpc::DeferredReply;
 use super::clients::respond;
 use super::core::Core;
 use super::later::BEHIND_MAX;
-use crate::log::LogStore;
-use crate::machine::StateMachine;
 use crate::mutation::{Mutation, is_planted};
 use crate::wire::members::{ADDRESS_BYTES_MAX, MEMBERS_MAX};
 use crate::wire::request::Change;
 use crate::wire::response::Response;
 
-impl<M: StateMachine, L: LogStore> Core<M, L> {
+impl Core {
     /// Whether a change can be made now: the change in the library's form, or the reason against it.
     pub fn check_change(&self, change: &Change) -> Result<ConfChange, String> {
         let raft = &self.raft.raft;

@@ -7,7 +7,9 @@
 //!
 //! | File | What it holds |
 //! |---|---|
-//! | `host` | all groups of a process, and what they share |
+//! | `host` | all replicas of a process, for its program |
+//! | `shared` | all groups of a process, and what they share |
+//! | `replica` | the handle of a replica within this crate |
 //! | `envelopes` | messages of other processes, in their requests and in responses to ours |
 //! | `founding` | how a replica learns the number of its cluster |
 //! | `foreign` | replicas of other clusters |
@@ -55,27 +57,27 @@ mod members;
 mod possible;
 mod reads;
 mod receive;
+mod replica;
 mod rest;
 mod restore;
 mod settings;
+mod shared;
 mod snapshots;
 mod status;
 mod transfer;
 
-use std::cell::{Ref, RefMut};
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::{Future, poll_fn};
+use std::marker::PhantomData;
 use std::pin::Pin;
-use std::rc::{Rc, Weak};
-use std::task::Poll;
+use std::rc::Rc;
 use std::time::Duration;
 
 use dunlin_net::{Addr, Transport};
 use dunlin_rpc::{Connecting, Endpoint, Timers};
 
-use self::core::Core;
 pub use self::host::Host;
-use self::host::Shared;
+use self::replica::Replica;
 use crate::config::{NodeConfig, NodeError};
 use crate::log::LogStore;
 use crate::machine::StateMachine;
@@ -156,31 +158,41 @@ struct Net {
     patience: Duration,
 }
 
+impl Net {
+    /// Returns the parts of this endpoint that replicas use.
+    fn of<T: Transport + 'static>(endpoint: &Rc<Endpoint<T>>, config: &NodeConfig) -> Net {
+        let (connector, spawner) = (Rc::downgrade(endpoint), Rc::downgrade(endpoint));
+        Net {
+            connect: Box::new(move |addr: &Addr| connector.upgrade().map(|endpoint| endpoint.connect(addr))),
+            spawn: Box::new(move |task| {
+                if let Some(endpoint) = spawner.upgrade() {
+                    endpoint.spawn(task);
+                }
+            }),
+            timers: endpoint.timers(),
+            patience: config.tick * config.election_ticks,
+        }
+    }
+}
+
 /// A handle of a replica. Clones are handles of the same replica; it lives as long as its endpoint.
 pub struct Node<M, L: LogStore> {
-    shared: Rc<Shared<M, L>>,
-    group: u16,
+    replica: Replica,
+    types: PhantomData<fn() -> (M, L)>,
 }
 
 impl<M, L: LogStore> Clone for Node<M, L> {
     fn clone(&self) -> Self {
-        Node { shared: self.shared.clone(), group: self.group }
-    }
-}
-
-/// A handle that keeps nothing alive.
-struct WeakNode<M, L: LogStore> {
-    shared: Weak<Shared<M, L>>,
-    group: u16,
-}
-
-impl<M, L: LogStore> WeakNode<M, L> {
-    fn upgrade(&self) -> Option<Node<M, L>> {
-        self.shared.upgrade().map(|shared| Node { shared, group: self.group })
+        Node { replica: self.replica.clone(), types: PhantomData }
     }
 }
 
 impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
+    /// Makes the handle of a replica with a machine and a log of these types.
+    fn of(replica: Replica) -> Node<M, L> {
+        Node { replica, types: PhantomData }
+    }
+
     /// Starts the replica of the only group of a process on an endpoint ([`Host::start`] has several). From then on it
     /// serves clients and other replicas, with request types [`wire::PEER`], [`wire::CHUNK`] and [`wire::CLIENT`].
     /// `machine` must be in its initial state; the log's entries are executed again. The state of the log's snapshot is
@@ -199,75 +211,24 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
         beginning: Beginning,
     ) -> Result<Node<M, L>, NodeError> {
         let host = Host::start(endpoint, config, vec![(log, machine)], beginning)?;
-        Ok(Node { shared: host.shared, group: 0 })
-    }
-
-    /// Spawns the tasks for work that can wait until messages are sent, and for pieces of snapshots.
-    fn spawn_tasks(&self) {
-        let weak = self.downgrade();
-        (self.shared.net.spawn)(Box::pin(poll_fn(move |context| {
-            let Some(node) = weak.upgrade() else { return Poll::Ready(()) };
-            let is_time = node.core_mut().later.is_time(context);
-            if is_time {
-                node.enter(|core| {
-                    if let Err(error) = core.work_later() {
-                        core.fail(error);
-                    }
-                });
-            }
-            Poll::Pending
-        })));
-        let weak = self.downgrade();
-        (self.shared.net.spawn)(Box::pin(poll_fn(move |context| {
-            let Some(node) = weak.upgrade() else { return Poll::Ready(()) };
-            let is_time = node.core_mut().has_pieces(context);
-            if is_time {
-                node.enter(|core| {
-                    if let Err(error) = core.continue_snapshot().and_then(|()| core.continue_restore()) {
-                        core.fail(error);
-                    }
-                });
-            }
-            Poll::Pending
-        })));
-    }
-
-    fn downgrade(&self) -> WeakNode<M, L> {
-        WeakNode { shared: Rc::downgrade(&self.shared), group: self.group }
-    }
-
-    fn core(&self) -> Ref<'_, Core<M, L>> {
-        self.shared.core(self.group)
-    }
-
-    fn core_mut(&self) -> RefMut<'_, Core<M, L>> {
-        self.shared.cores[usize::from(self.group)].borrow_mut()
-    }
-
-    /// Runs `act` on the state, then everything that follows from it.
-    fn enter(&self, act: impl FnOnce(&mut Core<M, L>)) {
-        self.shared.enter(|visit| {
-            visit.visit(self.group, act);
-        });
+        Ok(host.nodes().next().expect("the host was started with one group"))
     }
 
     /// Returns the number of its group.
     pub fn group(&self) -> u16 {
-        self.group
+        self.replica.group
     }
 
     /// Whether it rests ([`NodeConfig::idle_ticks`]).
     pub fn is_resting(&self) -> bool {
-        self.core().is_resting()
+        self.replica.core().is_resting()
     }
 
     /// Asks another replica to lead, if this one does. The transfer has begun when this returns, and [`Node::status`]
     /// says when it is done. Returns the id of the replica that it asked; `None` if this replica does not lead, or is
     /// alone.
     pub fn hand_over(&self) -> Option<u64> {
-        let mut to = None;
-        self.enter(|core| to = core.hand_over());
-        to
+        self.replica.hand_over()
     }
 
     /// Stops the replica cleanly, which takes the time of two flushes. It serves nobody from now on, and its log is
@@ -279,36 +240,37 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
     /// # Errors
     /// Why it had stopped before, or why its log could not be closed; [`NodeError::Closed`] the second time.
     pub fn close(&self) -> Result<(), NodeError> {
-        self.shared.close()
+        self.replica.shared.close()
     }
 
     /// Returns its status.
     pub fn status(&self) -> Status {
-        self.core().status()
+        self.replica.core().status()
     }
 
     /// Returns its counters. Envelopes and messages are counted for all groups of the process.
     pub fn counters(&self) -> Counters {
-        let core = self.core();
-        let traffic = core.common.links.borrow().traffic;
-        let kept_questions = core.kept.len() as u64;
-        Counters { envelopes: traffic.envelopes, messages: traffic.messages, kept_questions, ..core.counters }
+        self.replica.counters()
     }
 
     /// Returns why it has stopped, if it has.
     pub fn failure(&self) -> Option<NodeError> {
-        self.core().failure.clone()
+        self.replica.core().failure.clone()
     }
 
     /// Lends the state machine as it is now, which may be behind the leader's: it is empty while the log's state is
     /// restored at the start, and after a snapshot from a leader it is a [new](StateMachine::fresh) machine.
     pub fn with_machine<R>(&self, look: impl FnOnce(&M) -> R) -> R {
-        look(&self.core().state.machine)
+        let core = self.replica.core();
+        let machine: &dyn Any = &*core.state.machine;
+        look(machine.downcast_ref().expect("the replica was started with a machine of this type"))
     }
 
     /// Lends the log.
     pub fn with_log<R>(&self, look: impl FnOnce(&L) -> R) -> R {
-        look(self.core().raft.store())
+        let core = self.replica.core();
+        let log: &dyn Any = &**core.raft.store();
+        look(log.downcast_ref().expect("the replica was started with a log of this type"))
     }
 }
 

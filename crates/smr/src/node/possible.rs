@@ -9,8 +9,6 @@
 use raft::eraftpb::{Message, MessageType};
 
 use super::core::Core;
-use crate::log::LogStore;
-use crate::machine::StateMachine;
 
 /// Terms that a replica may have missed. If a message's term is further ahead, it is not believed: its sender is asked
 /// ([`super::doubt`]).
@@ -22,7 +20,7 @@ const TERM_MAX: u64 = 1 << 62;
 /// nobody.
 const FIRST_TERM_MAX: u64 = 1 << 61;
 
-impl<M: StateMachine, L: LogStore> Core<M, L> {
+impl Core {
     /// Whether a message can be true.
     pub fn is_possible(&self, message: &Message) -> bool {
         let kind = message.get_msg_type();

@@ -17,14 +17,13 @@ use bytes::Bytes;
 use dunlin_rpc::{CallOptions, DeferredReply, MsgBuf, Session};
 use raft::ReadState;
 
-use super::WeakNode;
 use super::clients::{respond, respond_reply};
 use super::core::{Core, Job};
 use super::later::BEHIND_MAX;
+use super::replica::WeakReplica;
 use crate::cluster_id::ClusterId;
 use crate::config::Reads;
-use crate::log::LogStore;
-use crate::machine::{Asked, StateMachine};
+use crate::machine::Asked;
 use crate::mutation::{Mutation, is_planted};
 use crate::probe::Stage;
 use crate::wire::CLIENT;
@@ -169,7 +168,7 @@ impl PendingReads {
     }
 }
 
-impl<M: StateMachine, L: LogStore> Core<M, L> {
+impl Core {
     /// Whether a read can be answered at once.
     pub fn may_read_now(&mut self) -> bool {
         self.config.reads == Reads::Lease && self.has_lease() && self.applied >= self.raft.raft.raft_log.committed
@@ -396,12 +395,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
 }
 
 /// Asks a leader for the commit index, and gives the answer to the replica.
-pub(super) async fn ask_index<M: StateMachine + 'static, L: LogStore + 'static>(
-    node: WeakNode<M, L>,
-    session: Session,
-    number: u64,
-    options: CallOptions,
-) {
+pub(super) async fn ask_index(node: WeakReplica, session: Session, number: u64, options: CallOptions) {
     let cluster = node.upgrade().and_then(|node| node.core().cluster());
     let told = match cluster {
         Some(cluster) => read_index(&session, node.group, cluster, options).await.unwrap_or(Told::Nothing),

@@ -6,8 +6,7 @@ use raft::eraftpb::MessageType;
 use super::core::{Core, Job};
 use super::link::Sent;
 use crate::cluster_id::ClusterId;
-use crate::log::{LogStore, Room};
-use crate::machine::StateMachine;
+use crate::log::Room;
 use crate::probe::Stage;
 use crate::wire::message::Addressed;
 
@@ -20,7 +19,7 @@ pub(super) enum Received {
     Unread,
 }
 
-impl<M: StateMachine, L: LogStore> Core<M, L> {
+impl Core {
     /// A replica of another cluster has sent something.
     pub fn note_foreign(&mut self, sender: Option<u64>, theirs: u64) {
         self.counters.foreign += 1;

@@ -6,8 +6,6 @@ use raft::StateRole;
 use raft::eraftpb::{Message, MessageType};
 
 use super::core::Core;
-use crate::log::LogStore;
-use crate::machine::StateMachine;
 use crate::wire::message::Addressed;
 
 /// Whether a group rests.
@@ -25,7 +23,7 @@ pub(super) struct Rest {
 /// Election timeouts for which a leader stays awake to find out which members are there.
 const AWAKE_ELECTIONS: u64 = 10;
 
-impl<M: StateMachine, L: LogStore> Core<M, L> {
+impl Core {
     /// Whether this replica's timers are stopped.
     pub fn is_resting(&self) -> bool {
         self.rest.is_resting

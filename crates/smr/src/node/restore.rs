@@ -18,8 +18,7 @@ use super::core::Core;
 use super::transfer::Staging;
 use crate::config::NodeError;
 use crate::discard::discard;
-use crate::log::LogStore;
-use crate::machine::{Piece, RestoreError, StateMachine};
+use crate::machine::{Piece, RestoreError};
 use crate::state::{Replicated, Restore};
 
 /// Senders of rejected snapshots that are logged, each once; further ones are not, since there might be any number.
@@ -28,20 +27,20 @@ const NAMED_MAX: usize = 16;
 const PAUSE_ELECTIONS: u32 = 10;
 
 /// A state that is being restored, or that was restored.
-pub(super) struct Restoring<M> {
+pub(super) struct Restoring {
     data: Bytes,
-    progress: Progress<M>,
+    progress: Progress,
 }
 
-enum Progress<M> {
-    UnderWay(Box<Restore<M>>),
-    Whole(Box<Replicated<M>>),
+enum Progress {
+    UnderWay(Box<Restore>),
+    Whole(Box<Replicated>),
     Wrong(RestoreError),
 }
 
-impl<M: StateMachine> Restoring<M> {
+impl Restoring {
     /// Begins to restore a snapshot into this state, which is empty.
-    pub fn new(data: Bytes, empty: Result<Replicated<M>, RestoreError>) -> Restoring<M> {
+    pub fn new(data: Bytes, empty: Result<Replicated, RestoreError>) -> Restoring {
         let progress = match empty {
             Ok(empty) => Progress::UnderWay(Box::new(Restore::new(empty))),
             Err(error) => Progress::Wrong(error),
@@ -79,7 +78,7 @@ impl<M: StateMachine> Restoring<M> {
     ///
     /// # Errors
     /// Why there is none.
-    pub fn into_state(mut self) -> Result<Replicated<M>, RestoreError> {
+    pub fn into_state(mut self) -> Result<Replicated, RestoreError> {
         discard(std::mem::take(&mut self.data));
         match self.progress {
             Progress::Whole(state) => Ok(*state),
@@ -136,7 +135,7 @@ impl Rejected {
     }
 }
 
-impl<M: StateMachine, L: LogStore> Core<M, L> {
+impl Core {
     /// Continues with the state that is being restored: the log's own first.
     ///
     /// # Errors
@@ -175,7 +174,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     }
 
     /// Switches to a restored state, as of this entry.
-    pub fn become_restored(&mut self, state: Replicated<M>, applied: u64) {
+    pub fn become_restored(&mut self, state: Replicated, applied: u64) {
         std::mem::replace(&mut self.state, state).discard();
         self.applied = applied;
         self.common.links.borrow_mut().follow(self.group, &self.state.members);

@@ -10,8 +10,8 @@ use super::core::{Claim, Core};
 use super::transfer::{Incoming, Staging};
 use crate::config::NodeError;
 use crate::discard::discard;
-use crate::log::{Batch, LogStore, Room, Urgency};
-use crate::machine::{Piece, StateMachine};
+use crate::log::{Batch, Room, Urgency};
+use crate::machine::Piece;
 use crate::state::Replicated;
 
 /// Term and index of the snapshot that is identical for all first members of a cluster. It gives them an entry that no
@@ -63,7 +63,7 @@ impl Snapshots {
     }
 }
 
-impl<M: StateMachine, L: LogStore> Core<M, L> {
+impl Core {
     /// Takes a snapshot if the log has grown long.
     pub fn compact_if_due(&mut self) -> Result<(), NodeError> {
         // This runs after each burst, and finding out the length of a log may take a look at all of it. The log only
@@ -315,7 +315,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
 }
 
 /// Returns the batch that the first members of a cluster begin with.
-pub(super) fn first_batch<M: StateMachine>(state: &Replicated<M>) -> Batch {
+pub(super) fn first_batch(state: &Replicated) -> Batch {
     let voters = state.members.keys().copied().collect();
     let header = header(FIRST, FIRST, ConfState { voters, ..ConfState::default() });
     let snapshot = Snapshot { data: state.snapshot().into(), ..header };

@@ -4,11 +4,9 @@ use raft::StateRole;
 use raft::eraftpb::ConfState;
 
 use super::core::Core;
-use crate::log::LogStore;
-use crate::machine::StateMachine;
 use crate::wire::response::{Role, Status};
 
-impl<M: StateMachine, L: LogStore> Core<M, L> {
+impl Core {
     /// Returns the membership, in order.
     pub fn conf_state(&self) -> ConfState {
         let conf = self.raft.raft.prs().conf().to_conf_state();

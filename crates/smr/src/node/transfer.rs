@@ -11,16 +11,14 @@ use dunlin_rpc::{CallOptions, DeferredReply, MsgBuf, RequestBurst, Timers};
 use raft::SnapshotStatus;
 use raft::eraftpb::{Message, MessageType, Snapshot};
 
-use super::WeakNode;
 use super::core::{Claim, Core, Job};
-use super::host::Shared;
 use super::link::Queued;
+use super::replica::WeakReplica;
 use super::restore::Restoring;
+use super::shared::Shared;
 use crate::cluster_id::{ClusterId, bits};
 use crate::config::NodeError;
 use crate::discard::discard;
-use crate::log::LogStore;
-use crate::machine::StateMachine;
 use crate::state::{Origin, Replicated};
 use crate::wire::chunk::{Chunk, parse};
 use crate::wire::message::Addressed;
@@ -77,7 +75,7 @@ impl Outgoing {
 
 /// A completely received snapshot, which the log writes to disk before the library hears of it: the event loop does not
 /// wait for that.
-pub(super) struct Staging<M> {
+pub(super) struct Staging {
     message: Message,
     /// The member that sent it; `None` if that might be anybody.
     sender: Option<u64>,
@@ -86,16 +84,16 @@ pub(super) struct Staging<M> {
     is_handed_over: bool,
     /// The reply to its last piece.
     reply: Option<DeferredReply>,
-    restoring: Restoring<M>,
+    restoring: Restoring,
 }
 
-impl<M: StateMachine> Staging<M> {
+impl Staging {
     pub fn total(&self) -> u64 {
         self.message.get_snapshot().data.len() as u64
     }
 
     /// Returns the state that is being restored from it.
-    pub fn restoring(&mut self) -> &mut Restoring<M> {
+    pub fn restoring(&mut self) -> &mut Restoring {
         &mut self.restoring
     }
 
@@ -207,24 +205,16 @@ impl Incoming {
 }
 
 /// Sends the snapshots that wait for a process, of all groups, until none is left.
-pub(super) async fn send_all<M: StateMachine + 'static, L: LogStore + 'static>(
-    shared: Weak<Shared<M, L>>,
-    to: u64,
-    timers: Timers,
-) {
+pub(super) async fn send_all(shared: Weak<Shared>, to: u64, timers: Timers) {
     loop {
         let next = shared.upgrade().and_then(|shared| shared.common.links.borrow_mut().next_snapshot(to));
         let Some(outgoing) = next else { return };
-        send(WeakNode { shared: shared.clone(), group: outgoing.group }, outgoing, &timers).await;
+        send(WeakReplica { shared: shared.clone(), group: outgoing.group }, outgoing, &timers).await;
     }
 }
 
 /// Sends a snapshot, and reports the result to the library.
-async fn send<M: StateMachine + 'static, L: LogStore + 'static>(
-    node: WeakNode<M, L>,
-    outgoing: Outgoing,
-    timers: &Timers,
-) {
+async fn send(node: WeakReplica, outgoing: Outgoing, timers: &Timers) {
     let is_sent = outgoing.has_its_receiver() && send_pieces(&node, &outgoing, timers).await.is_some();
     if let Some(node) = node.upgrade() {
         node.enter(|core| core.sent_snapshot(&outgoing, is_sent));
@@ -232,11 +222,7 @@ async fn send<M: StateMachine + 'static, L: LogStore + 'static>(
 }
 
 /// Returns `None` if a piece was not taken.
-async fn send_pieces<M: StateMachine + 'static, L: LogStore + 'static>(
-    node: &WeakNode<M, L>,
-    outgoing: &Outgoing,
-    timers: &Timers,
-) -> Option<()> {
+async fn send_pieces(node: &WeakReplica, outgoing: &Outgoing, timers: &Timers) -> Option<()> {
     let Outgoing { group, to, from, term, snapshot } = outgoing;
     let (mut session, mut tries) = (None, 0);
     let (cluster, piece, tick) = {
@@ -296,7 +282,7 @@ async fn send_pieces<M: StateMachine + 'static, L: LogStore + 'static>(
     }
 }
 
-impl<M: StateMachine, L: LogStore> Core<M, L> {
+impl Core {
     /// Queues a snapshot behind the earlier ones for the same process.
     pub fn send_snapshot(&mut self, outgoing: Outgoing) {
         let (to, data) = (outgoing.to, outgoing.data().clone());
@@ -392,7 +378,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     /// and a state was restored from it.
     pub fn install_staged(&mut self) -> Result<(), NodeError> {
         self.hand_over_staged()?;
-        let is_on_its_way = |staging: &Staging<M>| staging.is_handed_over && !self.raft.store().is_staged();
+        let is_on_its_way = |staging: &Staging| staging.is_handed_over && !self.raft.store().is_staged();
         if self.staging.as_ref().is_none_or(|staging| staging.is_waiting() || is_on_its_way(staging)) {
             return Ok(());
         }
@@ -434,7 +420,7 @@ impl<M: StateMachine, L: LogStore> Core<M, L> {
     }
 
     /// Hands a snapshot to the library, and keeps its state until the library has accepted it.
-    fn install(&mut self, message: Message, origin: Origin, state: Replicated<M>) {
+    fn install(&mut self, message: Message, origin: Origin, state: Replicated) {
         let (data, metadata) = (message.get_snapshot().data.clone(), message.get_snapshot().get_metadata());
         let position = (metadata.index, metadata.term);
         let before = self.common.cluster.get();

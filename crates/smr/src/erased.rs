@@ -1,0 +1,149 @@
+//! State machines and logs of any type, behind dynamic calls. So a replica is compiled once, in this crate, and not
+//! again in each program that has a machine of its own. A replica makes a few such calls for each entry.
+
+use std::any::Any;
+use std::ops::{Deref, DerefMut};
+use std::task::Waker;
+
+use raft::eraftpb::{Entry, Snapshot};
+use raft::{GetEntriesContext, RaftState, Storage};
+
+use crate::log::{Batch, LogError, LogStore, Room, Ticket};
+use crate::machine::{RestoreError, StateMachine};
+
+/// A state machine of any type.
+pub(crate) trait Machine: StateMachine + Any {
+    /// As [`StateMachine::fresh`].
+    fn fresh_machine(&self) -> Result<Box<dyn Machine>, RestoreError>;
+
+    /// As [`StateMachine::discard`].
+    fn discard_machine(self: Box<Self>);
+}
+
+impl<M: StateMachine + 'static> Machine for M {
+    fn fresh_machine(&self) -> Result<Box<dyn Machine>, RestoreError> {
+        Ok(Box::new(self.fresh()?))
+    }
+
+    fn discard_machine(self: Box<Self>) {
+        self.discard();
+    }
+}
+
+/// Declares [`Log`] with these functions, and implements it for every log.
+macro_rules! log_functions {
+    ($($trait:ident {
+        &self { $(fn $read:ident($($read_arg:ident: $read_type:ty),*) -> $read_result:ty;)* }
+        &mut self { $(fn $write:ident($($write_arg:ident: $write_type:ty),*) $(-> $write_result:ty)?;)* }
+    })*) => {
+        /// A log of any type. [`LogStore`] itself cannot be called dynamically, since [`Storage`] has a generic
+        /// function.
+        pub(crate) trait Log: Any {
+            $($(fn $read(&self, $($read_arg: $read_type),*) -> $read_result;)*)*
+            $($(fn $write(&mut self, $($write_arg: $write_type),*) $(-> $write_result)?;)*)*
+        }
+
+        impl<L: LogStore + 'static> Log for L {
+            $($(fn $read(&self, $($read_arg: $read_type),*) -> $read_result {
+                $trait::$read(self, $($read_arg),*)
+            })*)*
+            $($(fn $write(&mut self, $($write_arg: $write_type),*) $(-> $write_result)? {
+                $trait::$write(self, $($write_arg),*)
+            })*)*
+        }
+    };
+}
+
+log_functions! {
+    Storage {
+        &self {
+            fn initial_state() -> raft::Result<RaftState>;
+            fn entries(low: u64, high: u64, max_size: Option<u64>, context: GetEntriesContext) -> raft::Result<Vec<Entry>>;
+            fn term(index: u64) -> raft::Result<u64>;
+            fn first_index() -> raft::Result<u64>;
+            fn last_index() -> raft::Result<u64>;
+            fn snapshot(request_index: u64, to: u64) -> raft::Result<Snapshot>;
+        }
+        &mut self {}
+    }
+    LogStore {
+        &self {
+            fn room() -> Room;
+            fn is_staged() -> bool;
+            fn under_way() -> Option<u64>;
+            fn held_by() -> Option<u16>;
+            fn flushes() -> bool;
+            fn is_compacting() -> bool;
+            fn compacting_bytes() -> u64;
+            fn base() -> &Snapshot;
+            fn entry_bytes() -> u64;
+            fn first_within(last: u64, bytes: u64) -> u64;
+        }
+        &mut self {
+            fn append(batch: Batch) -> Result<Ticket, LogError>;
+            fn found(batch: Batch) -> Result<Ticket, LogError>;
+            fn durable() -> Result<Ticket, LogError>;
+            fn stage(snapshot: &Snapshot) -> Result<(), LogError>;
+            fn unstage();
+            fn wake_when_durable(waker: &Waker);
+            fn compact(snapshot: Snapshot, keep_from: u64) -> Result<(), LogError>;
+            fn forget_kept() -> Result<(), LogError>;
+            fn close() -> Result<(), LogError>;
+        }
+    }
+}
+
+/// A log of any type, as the library takes it.
+pub(crate) struct AnyLog(Box<dyn Log>);
+
+impl AnyLog {
+    pub fn new(log: impl LogStore + 'static) -> AnyLog {
+        AnyLog(Box::new(log))
+    }
+}
+
+impl Deref for AnyLog {
+    type Target = dyn Log;
+
+    fn deref(&self) -> &dyn Log {
+        &*self.0
+    }
+}
+
+impl DerefMut for AnyLog {
+    fn deref_mut(&mut self) -> &mut dyn Log {
+        &mut *self.0
+    }
+}
+
+impl Storage for AnyLog {
+    fn initial_state(&self) -> raft::Result<RaftState> {
+        self.0.initial_state()
+    }
+
+    fn entries(
+        &self,
+        low: u64,
+        high: u64,
+        max_size: impl Into<Option<u64>>,
+        context: GetEntriesContext,
+    ) -> raft::Result<Vec<Entry>> {
+        self.0.entries(low, high, max_size.into(), context)
+    }
+
+    fn term(&self, index: u64) -> raft::Result<u64> {
+        self.0.term(index)
+    }
+
+    fn first_index(&self) -> raft::Result<u64> {
+        self.0.first_index()
+    }
+
+    fn last_index(&self) -> raft::Result<u64> {
+        self.0.last_index()
+    }
+
+    fn snapshot(&self, request_index: u64, to: u64) -> raft::Result<Snapshot> {
+        self.0.snapshot(request_index, to)
+    }
+}
