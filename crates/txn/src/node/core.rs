@@ -243,6 +243,10 @@ impl<T: Transport + 'static> Inside<T> {
     }
 
     fn enter(&self, configuration: &Configuration) -> Result<(), NotTaken> {
+        // The agent tells it again if it does not know whether all cores have heard it.
+        if **self.participant.borrow().configuration() == *configuration {
+            return Ok(());
+        }
         let configuration = Rc::new(configuration.clone());
         self.participant.borrow_mut().reconfigure(configuration.clone())?;
         let Some(client) = self.client.borrow().clone() else { return Ok(()) };
