@@ -2,21 +2,9 @@
 //!
 //! `cargo test -p dunlin-txn --features mutations --test mutations -- --nocapture`
 
-#[allow(dead_code, reason = "how much the crashes hurt matters where no bug is planted")]
-#[path = "../simulated/crashes.rs"]
-mod crashes;
-#[path = "../simulated/harness.rs"]
-mod harness;
-#[path = "../simulated/judge.rs"]
-mod judge;
-#[allow(dead_code, reason = "two scenarios find the bugs")]
-#[path = "../simulated/scenarios.rs"]
-mod scenarios;
-#[path = "../simulated/work.rs"]
-mod work;
-
 use std::panic::catch_unwind;
 
+use dunlin_hunt::txn::scenarios;
 use dunlin_txn::mutation::{Mutation, plant};
 
 const SEEDS: u64 = 100;
