@@ -39,6 +39,7 @@ use super::document::{BadDocument, DOCUMENT_BYTES_MAX, encode, parse};
 use super::plan::{self, Wanted};
 use crate::configuration::{Configuration, Member};
 use crate::ids::{Epoch, NodeId, PartitionId};
+use crate::mutation::{Mutation, is_planted};
 
 /// What members of this version say about themselves begins with this.
 const ABOUT: &str = "txn 2";
@@ -582,7 +583,8 @@ impl<C: Coordinator> Agent<C> {
                 continue;
             };
             let is_known = || now.nodes.get(&node).is_some_and(|it| it.incarnation == about.incarnation);
-            if service == self.config.service && (arrival == Arrival::New || is_known()) {
+            let may_be_listed = arrival == Arrival::New || is_known() || is_planted(Mutation::ListedAgain);
+            if service == self.config.service && may_be_listed {
                 live.insert(node, about);
             }
         }
