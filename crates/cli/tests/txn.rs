@@ -327,6 +327,12 @@ fn tables_are_made_written_read_and_shown() {
     let (code, text, _) = service.run(&["status"]);
     assert!(code == 0 && text.contains("3 members, 2 tables, 12 partitions with 3 copies"), "{code} {text}");
 
+    let watch = ["top", "--at", &service.at[0], "--count", "1", "--interval", "200ms", "--json"];
+    let output = dunlin(&watch).output().unwrap();
+    let line: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    assert_eq!(line["primaries"].as_f64().unwrap() + line["backups"].as_f64().unwrap(), 12.0, "{line}");
+    assert!(line["epoch"] == status["epoch"].as_f64().unwrap() && line["filling"] == 0.0, "{line}");
+
     // A node that knows another cluster, or nobody.
     let (code, _, err) = service.run_at(&service.manager, &["status", "--timeout", "500ms"], "");
     assert!(code == 2 && err.contains("no node of the service answers"), "{code} {err}");

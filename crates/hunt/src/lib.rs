@@ -16,6 +16,8 @@
 //! | `kv` | the same for the key-value service, judged by the observations of its clients |
 //! | `raft` | the same for replicated state machines |
 //! | `coord` | the same for the cluster manager |
+//! | `txn` | the same for transactions |
+//! | `seq` | the same for sequencers |
 //! | `cluster` | replicas of any machine |
 //! | `clients` | the work of their clients, and the judge of their observations |
 //! | `scenario` | the meaning of a seed |
@@ -39,9 +41,13 @@ mod node;
 mod raft;
 mod run;
 mod scenario;
+#[doc(hidden)]
+pub mod seq;
 mod story;
 mod strain;
 mod trace;
+#[doc(hidden)]
+pub mod txn;
 
 use std::fmt::Debug;
 use std::path::Path;
@@ -72,9 +78,13 @@ pub enum Kind {
     /// The cluster manager on replicated state machines: answers to members, holders of leases, writers and watchers
     /// must be as docs/coordination.md promises.
     Coord,
+    /// Transactions: histories must be strictly serializable, and the service must lose nothing.
+    Txn,
+    /// Sequencers: numbers must rise in real time, and never come twice.
+    Seq,
 }
 
-/// The run of a seed, of any kind.
+/// The run of a seed whose faults are drawn before it.
 trait Drawn: Debug {
     fn topology(&self) -> &Topology;
     fn plan(&mut self) -> &mut FaultPlan;
@@ -107,36 +117,42 @@ drawn!(Scenario, run::run);
 drawn!(kv::Scenario, kv::run);
 
 impl Kind {
-    /// The run of a seed, with its own faults or with others.
-    fn draw(self, seed: u64, faults: Option<&FaultPlan>) -> Box<dyn Drawn> {
+    /// Whether the faults of a seed are drawn before it runs. If not, they depend on what happens: they cannot be
+    /// replaced, and there is no trace.
+    pub fn has_plan(self) -> bool {
+        self.draw(0, None).is_some()
+    }
+
+    /// The run of a seed, with its own faults or with others; `None` if they are drawn while it runs.
+    fn draw(self, seed: u64, faults: Option<&FaultPlan>) -> Option<Box<dyn Drawn>> {
         let mut drawn: Box<dyn Drawn> = match self {
             Kind::Rpc => Box::new(Scenario::draw(seed)),
             Kind::Kv => Box::new(kv::Scenario::draw(seed)),
             Kind::Raft => Box::new(cluster::Of::<raft::KeyValues>::draw(seed)),
             Kind::Coord => Box::new(cluster::Of::<coord::Manager>::draw(seed)),
+            Kind::Txn | Kind::Seq => return None,
         };
         if let Some(faults) = faults {
             *drawn.plan() = faults.clone();
         }
-        drawn
-    }
-
-    /// The faults of a seed.
-    fn plan(self, seed: u64) -> FaultPlan {
-        self.draw(seed, None).plan().clone()
+        Some(drawn)
     }
 
     /// Runs a seed, with its own faults or with others; returns its result, or why it failed.
     fn run(self, seed: u64, faults: Option<&FaultPlan>, trace: Option<&Trace>) -> Result<Story, String> {
         let drawn = self.draw(seed, faults);
-        failure::caught(|| drawn.run(trace))
+        failure::caught(|| match (self, drawn) {
+            (_, Some(drawn)) => drawn.run(trace),
+            (Kind::Seq, None) => seq::run(seed),
+            (_, None) => txn::run(seed),
+        })
     }
 
     /// Makes the directory of a trace, with everything known of a seed before it runs.
-    fn trace(self, seed: u64, faults: Option<&FaultPlan>, directory: &Path) -> Result<Trace, TraceError> {
-        let mut drawn = self.draw(seed, faults);
+    fn trace(self, seed: u64, faults: Option<&FaultPlan>, directory: &Path) -> Result<Option<Trace>, TraceError> {
+        let Some(mut drawn) = self.draw(seed, faults) else { return Ok(None) };
         let plan = drawn.plan().clone();
-        Trace::create(directory, &drawn, drawn.topology(), &plan)
+        Trace::create(directory, &drawn, drawn.topology(), &plan).map(Some)
     }
 }
 
@@ -216,7 +232,8 @@ pub struct Failure {
     pub why: String,
 }
 
-/// Runs one seed, with its own faults or with others, and writes a trace of it to a directory if one is given.
+/// Runs one seed, with its own faults or with others, and writes a trace of it to a directory if one is given. Kinds
+/// without a [plan](Kind::has_plan) ignore both.
 ///
 /// # Errors
 /// [`TraceError`] if the trace cannot be written. A broken promise is the inner error.
@@ -226,16 +243,17 @@ pub fn replay(
     faults: Option<&FaultPlan>,
     directory: Option<&Path>,
 ) -> Result<Result<Story, Failure>, TraceError> {
-    let trace = directory.map(|directory| kind.trace(seed, faults, directory)).transpose()?;
+    let trace = directory.map(|directory| kind.trace(seed, faults, directory)).transpose()?.flatten();
     let result = kind.run(seed, faults, trace.as_ref()).map_err(|why| Failure { seed, why });
     trace.map_or(Ok(()), Trace::finish)?;
     Ok(result)
 }
 
-/// Searches for fewer faults with which a seed still fails; returns them, with the failure.
+/// Searches for fewer faults with which a seed still fails; returns them, with the failure. `None` also for kinds
+/// without a [plan](Kind::has_plan).
 pub fn shrink(kind: Kind, seed: u64) -> Option<(FaultPlan, Failure)> {
     let why = |plan: &FaultPlan| kind.run(seed, Some(plan), None).err();
-    let plan = kind.plan(seed).shrink(SHRINK_TRIES, |plan| why(plan).is_some());
+    let plan = kind.draw(seed, None)?.plan().clone().shrink(SHRINK_TRIES, |plan| why(plan).is_some());
     let why = why(&plan)?;
     Some((plan, Failure { seed, why }))
 }
@@ -250,16 +268,7 @@ mod tests {
         // In the order in which two jobs may end them.
         for seed in (0..100_u64).map(|seed| seed ^ 1) {
             let undecided = u64::from(seed % 3 == 0);
-            let story = Story {
-                digest: 0,
-                calls: 1,
-                packets: 1,
-                virtual_time: Duration::ZERO,
-                undecided,
-                replaced: 0,
-                changes: 0,
-                hung: 0,
-            };
+            let story = Story { calls: 1, packets: 1, undecided, ..Story::default() };
             progress.seeds += 1;
             progress.add(seed, &story);
         }

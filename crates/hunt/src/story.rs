@@ -6,7 +6,7 @@ use std::time::Duration;
 use dunlin_sim::Datacenter;
 
 /// The result of a run that kept every promise.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Story {
     /// Hash of the outcomes of all calls, with their times, and of the counters of the datacenter. The same seed gives
     /// the same hash.
@@ -37,10 +37,7 @@ impl Story {
             calls,
             packets: counters.sent,
             virtual_time: Duration::from_nanos(datacenter.now()),
-            undecided: 0,
-            replaced: 0,
-            changes: 0,
-            hung: 0,
+            ..Story::default()
         }
     }
 }

@@ -110,13 +110,13 @@ pub fn tell_of_narrow_paths(datacenter: &mut Datacenter, plan: &FaultPlan) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Kind;
+    use crate::{Drawn as _, Kind};
 
     /// All hunts have all of these faults.
     #[test]
     fn each_hunt_draws_each_of_these_faults() {
         for kind in [Kind::Rpc, Kind::Kv, Kind::Raft, Kind::Coord] {
-            let plans: Vec<FaultPlan> = (0..200).map(|seed| kind.plan(seed)).collect();
+            let plans: Vec<FaultPlan> = (0..200).map(|seed| kind.draw(seed, None).unwrap().plan().clone()).collect();
             let count = |is_one: fn(&Fault) -> bool, longer: u64| {
                 let long = |fault: &&dunlin_sim::fault::Scheduled| fault.until_ns.unwrap_or(0) - fault.from_ns > longer;
                 let faults = plans.iter().flat_map(|plan| &plan.faults);

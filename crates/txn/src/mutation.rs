@@ -44,4 +44,6 @@ dunlin_rpc::mutations! {
     ReplayCutShort,
     /// A repeated record is applied over later writes.
     OldWriteApplied,
+    /// A process that was left out is listed again, with the data that it has.
+    ListedAgain,
 }

@@ -2,18 +2,10 @@
 //!
 //! `cargo test -p dunlin-seq --features mutations --test mutations -- --nocapture`
 
-#[path = "../simulated/harness.rs"]
-mod harness;
-#[path = "../simulated/judge.rs"]
-mod judge;
-#[allow(dead_code, reason = "some of the scenarios find the bugs")]
-#[path = "../simulated/scenarios.rs"]
-mod scenarios;
-
 use std::panic::catch_unwind;
 
-use crate::harness::Keeps;
-
+use dunlin_hunt::seq::harness::Keeps;
+use dunlin_hunt::seq::scenarios;
 use dunlin_seq::Counter;
 use dunlin_seq::mutation::{Mutation, plant};
 

@@ -2,19 +2,17 @@
 //!
 //! `DUNLIN_SEEDS` runs more seeds, `DUNLIN_SEED` a single one.
 
-mod harness;
-mod judge;
-mod scenarios;
-
-use crate::harness::{Keeps, Seen};
+use dunlin_hunt::seq::harness::{Keeps, Seen};
+use dunlin_hunt::seq::scenarios;
 
 /// Seeds to run, from zero.
-fn seeds(few: u64) -> std::ops::Range<u64> {
+fn seeds(few: u64) -> impl Iterator<Item = u64> {
     let number = |name| std::env::var(name).ok().and_then(|number| number.parse().ok());
-    match number("DUNLIN_SEED") {
+    let seeds = match number("DUNLIN_SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..number("DUNLIN_SEEDS").unwrap_or(few),
-    }
+    };
+    seeds.inspect(|seed| println!("seed {seed}"))
 }
 
 /// Whether all seeds of a test run: only together do they see enough.

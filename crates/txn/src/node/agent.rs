@@ -9,7 +9,9 @@
 //! A member that has failed by the cluster manager has stopped by its own clock before ([`Standing`]). If it is heard
 //! again before a configuration has left it out, it goes on with its data: nothing was committed without it. That is
 //! why a configuration is published only in the epoch of the cluster manager in which it was decided: no member can have
-//! come back in between. A member that comes back later reads the configuration first.
+//! come back in between. A member that comes back later says so ([`Arrival::Back`]): if it was left out, it is not
+//! listed again, and finds that out when it reads the configuration. It has missed writes, and may have records of
+//! transactions that were aborted since.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,9 +39,10 @@ use super::document::{BadDocument, DOCUMENT_BYTES_MAX, encode, parse};
 use super::plan::{self, Wanted};
 use crate::configuration::{Configuration, Member};
 use crate::ids::{Epoch, NodeId, PartitionId};
+use crate::mutation::{Mutation, is_planted};
 
 /// What members of this version say about themselves begins with this.
-const ABOUT: &str = "txn 1";
+const ABOUT: &str = "txn 2";
 /// Bytes of that: the limit of the cluster manager.
 const ABOUT_BYTES_MAX: usize = 1 << 10;
 /// How often a member asks whether it may join.
@@ -91,9 +94,31 @@ impl AgentConfig {
         }
     }
 
-    fn about(&self, incarnation: u64) -> String {
+    fn about(&self, arrival: Arrival, incarnation: u64) -> String {
         let cores: Vec<String> = self.cores.iter().map(ToString::to_string).collect();
-        format!("{ABOUT} {} {incarnation} {}", self.service, cores.join(","))
+        format!("{ABOUT} {} {} {incarnation} {}", self.service, arrival.word(), cores.join(","))
+    }
+}
+
+/// What a member says about the data of its process as it joins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Arrival {
+    /// It has none: it may be listed.
+    New,
+    /// It has some, since it was listed before: if it is listed no more, it must not be listed again.
+    Back,
+}
+
+impl Arrival {
+    fn word(self) -> &'static str {
+        match self {
+            Arrival::New => "new",
+            Arrival::Back => "back",
+        }
+    }
+
+    fn of(word: &str) -> Option<Arrival> {
+        [Arrival::New, Arrival::Back].into_iter().find(|arrival| arrival.word() == word)
     }
 }
 
@@ -144,7 +169,7 @@ pub struct Agent<C> {
     standing: RefCell<Option<Standing>>,
     /// The number under which the cores are a member, with their data; 0 if there is none yet.
     incarnation: Cell<u64>,
-    /// Whether they have entered a configuration that lists it.
+    /// Whether they may have entered a configuration that lists it.
     is_listed: Cell<bool>,
     /// What all cores have entered.
     entered: RefCell<Option<Published>>,
@@ -158,7 +183,7 @@ impl<C: Coordinator> Agent<C> {
         config: AgentConfig,
         asks: mpsc::Receiver<Ask>,
     ) -> Result<Agent<C>, BadAgent> {
-        let (cores, bytes) = (config.cores.len(), config.about(u64::MAX).len());
+        let (cores, bytes) = (config.cores.len(), config.about(Arrival::Back, u64::MAX).len());
         if config.node == 0 {
             return Err(BadAgent::Node);
         }
@@ -217,10 +242,12 @@ impl<C: Coordinator> Agent<C> {
     async fn work(&self) -> std::convert::Infallible {
         let mut attempts = 0_u32;
         loop {
-            if self.incarnation.get() == 0 {
+            let arrival = if self.is_listed.get() { Arrival::Back } else { Arrival::New };
+            if arrival == Arrival::New {
+                // Also if it has one: a configuration may have listed and left it out without its knowledge.
                 self.incarnation.set(self.draw());
             }
-            let about = self.config.about(self.incarnation.get());
+            let about = self.config.about(arrival, self.incarnation.get());
             let node = u64::from(self.config.node);
             let membership = match join_after_leases(&self.coordinator, node, about.as_bytes(), JOIN_EVERY).await {
                 Ok(membership) => membership,
@@ -248,7 +275,6 @@ impl<C: Coordinator> Agent<C> {
                 tracing::warn!(%why, "this node is no member any more, and joins again");
             } else {
                 tracing::warn!(%why, "this node drops what it has, and joins as a new member");
-                self.incarnation.set(0);
                 self.is_listed.set(false);
                 self.entered.take();
             }
@@ -303,9 +329,15 @@ impl<C: Coordinator> Agent<C> {
                     }
                     revision
                 }
-                Err(Ended::Coord(why)) => {
+                Err(why @ Ended::Coord(_)) => {
                     tracing::debug!(%why, "the configuration cannot be read now");
                     self.sleep(PAUSE).await;
+                    continue;
+                }
+                // It says nothing about this node, which keeps its data. No epoch is recovered without it.
+                Err(why @ Ended::Document(_)) => {
+                    tracing::error!(%why, "this node goes on with the configuration before");
+                    self.sleep(LOOK_EVERY).await;
                     continue;
                 }
                 Err(why) => return Err(why),
@@ -343,12 +375,13 @@ impl<C: Coordinator> Agent<C> {
         if self.entered.borrow().as_ref().is_some_and(|entered| entered.configuration.epoch >= configuration.epoch) {
             return Ok(());
         }
+        // Before they are told: if this future is dropped meanwhile, some have entered it.
+        self.is_listed.set(self.lists(configuration));
         let all = tell_all(&self.mailboxes, |done| Letter::Enter(LetterEnter(configuration.clone(), done))).await;
         for entered in all.ok_or(Ended::Cores)? {
             entered.map_err(|why| Ended::NotTaken(why.to_string()))?;
         }
         tracing::info!(epoch = configuration.epoch, "this node has entered an epoch");
-        self.is_listed.set(self.lists(configuration));
         self.entered.replace(Some(published));
         self.waiting.take().into_iter().for_each(Waker::wake);
         Ok(())
@@ -480,7 +513,6 @@ impl<C: Coordinator> Agent<C> {
             }
             Err(why) => return Err(why.into()),
         };
-        let live = self.live(&view);
         let entry = view.entries.iter().find(|entry| entry.path == self.path());
         let (now, condition) = match entry {
             None => {
@@ -499,6 +531,7 @@ impl<C: Coordinator> Agent<C> {
                 (parse(&text)?, Condition::Version { version: entry.version })
             }
         };
+        let live = self.live(&view, &now);
         let filled = self.filled(&now, placing).await;
         let scopes = [Scope::Members, Scope::Tree { root: self.config.service.clone() }];
         let revision = view.members.revision;
@@ -535,8 +568,8 @@ impl<C: Coordinator> Agent<C> {
         Ok(())
     }
 
-    /// Members that serve this service.
-    fn live(&self, view: &View) -> BTreeMap<NodeId, Member> {
+    /// Members that serve this service, but those that come back after they were left out.
+    fn live(&self, view: &View, now: &Configuration) -> BTreeMap<NodeId, Member> {
         let mut live = BTreeMap::new();
         for member in view.members.members.iter().filter(|member| member.health == Health::Live) {
             let about = String::from_utf8_lossy(&member.about);
@@ -546,15 +579,13 @@ impl<C: Coordinator> Agent<C> {
                 }
                 continue;
             };
-            let mut words = rest.rsplitn(3, ' ');
-            let (Some(cores), Some(incarnation), Some(service)) = (words.next(), words.next(), words.next()) else {
+            let (Some((service, arrival, about)), Ok(node)) = (read_about(rest), member.id.try_into()) else {
                 continue;
             };
-            let cores: Option<Vec<Addr>> = cores.split(',').map(|addr| addr.parse().ok()).collect();
-            let (is_ours, incarnation) = (service == self.config.service, incarnation.parse());
-            if let (true, Some(cores), Ok(node), Ok(incarnation)) = (is_ours, cores, member.id.try_into(), incarnation)
-            {
-                live.insert(node, Member { incarnation, cores });
+            let is_known = || now.nodes.get(&node).is_some_and(|it| it.incarnation == about.incarnation);
+            let may_be_listed = arrival == Arrival::New || is_known() || is_planted(Mutation::ListedAgain);
+            if service == self.config.service && may_be_listed {
+                live.insert(node, about);
             }
         }
         live
@@ -610,6 +641,15 @@ impl<C: Coordinator> Agent<C> {
             }
         }
     }
+}
+
+/// What a member says about itself, behind the version: its service, whether it has data, and the member that it is.
+fn read_about(text: &str) -> Option<(&str, Arrival, Member)> {
+    let mut words = text.rsplitn(4, ' ');
+    let cores = words.next()?.split(',').map(|addr| addr.parse().ok()).collect::<Option<Vec<Addr>>>()?;
+    let incarnation = words.next()?.parse().ok()?;
+    let arrival = Arrival::of(words.next()?)?;
+    Some((words.next()?, arrival, Member { incarnation, cores }))
 }
 
 /// What a placer remembers.

@@ -6,6 +6,7 @@
 //! | version (1), 1, epoch (8): a configuration that is later, or of another cluster | nothing if there is none, else its text |
 //! | version (1), 2 | what this core has, as text: [`Report`] |
 //! | version (1), 3, a table as text | nothing, once the table is in the configuration |
+//! | version (1), 4 | the counters of the node, as text: [`NodeStats`](super::NodeStats) |
 //!
 //! An answer begins with a byte: 0 if it was done; 1 if it was refused, and why follows as text; 2 if this node is no
 //! member yet, or cannot reach the cluster manager: ask another, or ask again.
@@ -38,6 +39,8 @@ pub enum Request {
     Report,
     /// Makes a table.
     Create(Wanted),
+    /// The counters of the node.
+    Stats,
 }
 
 /// An answer.
@@ -61,6 +64,7 @@ impl Request {
                 out.extend(than.to_le_bytes());
             }
             Request::Report => out.push(2),
+            Request::Stats => out.push(4),
             Request::Create(Wanted { table, replicas, partitions }) => {
                 out.push(3);
                 let number = |number: Option<usize>| number.map_or("-".to_owned(), |number| number.to_string());
@@ -93,6 +97,7 @@ impl Request {
         let request = match kind {
             1 => rest.try_into().ok().map(|than| Request::Configuration { than: u64::from_le_bytes(than) }),
             2 => rest.is_empty().then_some(Request::Report),
+            4 => rest.is_empty().then_some(Request::Stats),
             3 => std::str::from_utf8(rest).ok().and_then(wanted).map(Request::Create),
             _ => None,
         };
@@ -213,6 +218,7 @@ mod tests {
         let all = [
             Request::Configuration { than: 7 },
             Request::Report,
+            Request::Stats,
             Request::Create(wanted("accounts".into())),
             Request::Create(wanted("with space".into())),
             Request::Create(Wanted { replicas: None, partitions: Some(9), ..wanted(Table::ordered("b", ["h", "q"])) }),
@@ -227,7 +233,7 @@ mod tests {
             }
         }
         assert!(Request::parse(&[9, 2]).unwrap_err().contains("version 9"));
-        for bad in [&[][..], &[1], &[1, 4], &[1, 1, 0], &[1, 2, 0], b"\x01\x03x", b"\x01\x03- - round:: x"] {
+        for bad in [&[][..], &[1], &[1, 5], &[1, 1, 0], &[1, 2, 0], b"\x01\x03x", b"\x01\x03- - round:: x"] {
             assert!(Request::parse(bad).unwrap_err().contains("malformed"), "{bad:?}");
         }
     }

@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::control::{Answer, CONTROL, REQUEST_BYTES_MAX, Report, Request};
 use super::document::encode;
 use super::plan::Wanted;
+use super::stats::{CoreStats, NodeStats};
 use crate::client::{Client, ClientConfig, ClientStats, Recovered};
 use crate::configuration::Configuration;
 use crate::ids::{Epoch, NodeId, PartitionId, Place};
@@ -243,6 +244,10 @@ impl<T: Transport + 'static> Inside<T> {
     }
 
     fn enter(&self, configuration: &Configuration) -> Result<(), NotTaken> {
+        // The agent tells it again if it does not know whether all cores have heard it.
+        if **self.participant.borrow().configuration() == *configuration {
+            return Ok(());
+        }
         let configuration = Rc::new(configuration.clone());
         self.participant.borrow_mut().reconfigure(configuration.clone())?;
         let Some(client) = self.client.borrow().clone() else { return Ok(()) };
@@ -292,6 +297,16 @@ impl<T: Transport + 'static> Inside<T> {
         }
     }
 
+    /// The counters of all cores.
+    async fn stats(&self) -> NodeStats {
+        let counts = self.site.mailboxes.ask_all(Letter::Inquiry).await;
+        NodeStats {
+            incarnation: self.participant.borrow().incarnation(),
+            micros: self.site.endpoint.now() / 1000,
+            cores: counts.iter().map(CoreStats::from).collect(),
+        }
+    }
+
     async fn control(&self, request: &OwnedRequest) -> Answer {
         if request.payload().len() > REQUEST_BYTES_MAX {
             return Answer::Refused(format!("the request has more than {REQUEST_BYTES_MAX} bytes"));
@@ -301,6 +316,7 @@ impl<T: Transport + 'static> Inside<T> {
             Ok(Request::Report) => Answer::Done(self.report().encode()),
             Ok(Request::Configuration { than }) => self.configuration(than),
             Ok(Request::Create(wanted)) => self.create(wanted).await,
+            Ok(Request::Stats) => Answer::Done(self.stats().await.encode()),
         }
     }
 

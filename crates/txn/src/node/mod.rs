@@ -12,6 +12,7 @@
 //! | `agent` | membership, epochs, placing |
 //! | `core` | one core: a participant and a client |
 //! | `control` | requests for configurations, reports and tables |
+//! | `stats` | the counters that a node tells |
 //! | `remote` | clients |
 //!
 //! Start reading at [`plan::next`], then `agent.rs`.
@@ -22,6 +23,7 @@ mod core;
 pub mod document;
 pub mod plan;
 mod remote;
+mod stats;
 
 use dunlin_coord::Coordinator;
 use dunlin_serve::Mailboxes;
@@ -31,7 +33,8 @@ pub use self::core::{CoreConfig, Counts, Letter, TxnCore, TxnService};
 pub use agent::{Agent, AgentConfig, BadAgent};
 pub use control::{CopyReport, Report};
 pub use plan::{NotMade, Wanted};
-pub use remote::{Remote, RemoteConfig, RemoteError};
+pub use remote::{Remote, RemoteConfig, RemoteError, stats_of};
+pub use stats::{CoreStats, NodeStats};
 
 /// The two parts of a node, before they begin: the service for [`dunlin_serve::Server`], and what becomes the agent when
 /// the addresses of the cores are known.

@@ -17,6 +17,7 @@ use futures::stream::FuturesUnordered;
 use super::control::{Answer, CONTROL, Report, Request};
 use super::document::parse;
 use super::plan::Wanted;
+use super::stats::NodeStats;
 use crate::client::{Client, ClientConfig, Outcome, Transaction};
 use crate::configuration::Configuration;
 use crate::error::TxnError;
@@ -103,6 +104,22 @@ impl RemoteError {
             RemoteError::InDoubt(_) => true,
             _ => false,
         }
+    }
+}
+
+/// Asks one node for its counters, whether or not it is a member of a service.
+///
+/// # Errors
+/// [`RemoteError::Silent`] if it does not answer in time; [`RemoteError::Refused`] if it is no such node, or one of
+/// another version.
+pub async fn stats_of<T: Transport + 'static>(node: &Channel<T>, timeout: Duration) -> Result<NodeStats, RemoteError> {
+    match ask(node, &Request::Stats, timeout).await {
+        Err(why) => Err(RemoteError::Silent { why }),
+        Ok(Answer::Done(text)) => {
+            let unread = || RemoteError::Refused("its counters cannot be read: run the same version everywhere".into());
+            NodeStats::parse(&text).ok_or_else(unread)
+        }
+        Ok(Answer::Refused(why) | Answer::NotNow(why)) => Err(RemoteError::Refused(why)),
     }
 }
 

@@ -220,6 +220,10 @@ impl Participant {
                 continue;
             };
             let filling = next.filling_since(partition, self.place.node);
+            // A copy that was given up and began anew in epochs that this core has not heard of.
+            if slot.as_ref().is_some_and(|copy| filling.is_some_and(|since| since != copy.since)) {
+                *slot = None;
+            }
             let copy = slot.get_or_insert_with(|| {
                 let mut copy = Copy::new(&next, role, self.limits);
                 copy.is_complete = filling.is_none();

@@ -653,6 +653,31 @@ fn a_copy_that_is_not_filled_does_not_count_as_complete() {
     assert_eq!(refused, Err(Refusal::Recovering(primary)), "it was not there in the first epoch: there may be records");
 }
 
+/// It lost a copy in one epoch and got it back in the next, and heard of the second epoch only.
+#[test]
+fn a_copy_that_was_given_up_in_between_is_filled_again() {
+    let (mut ours, mut other) =
+        (participant(), Participant::new(THERE, INCARNATION, Rc::new(configuration()), Limits::default()));
+    let (_, backup) = partitions(&ours);
+    write_both((&mut other, &mut ours), backup, b"k", Some(b"old"));
+    assert_eq!(contents(&ours, backup).len(), 1);
+    let mut next = configuration();
+    next.epoch = 3;
+    next.filling.insert((backup, HERE.node), 3);
+    ours.reconfigure(Rc::new(next.clone())).unwrap();
+    let state = |ours: &Participant| ours.copies().find(|copy| copy.partition == backup).unwrap().is_complete;
+    assert!(!state(&ours) && contents(&ours, backup).is_empty(), "it has missed the writes of epoch 2");
+    // From here on it is the same copy.
+    ours.copies[backup.0 as usize].as_mut().unwrap().is_complete = true;
+    next.epoch = 4;
+    ours.reconfigure(Rc::new(next.clone())).unwrap();
+    assert!(state(&ours));
+    next.epoch = 5;
+    next.filling.clear();
+    ours.reconfigure(Rc::new(next)).unwrap();
+    assert!(state(&ours));
+}
+
 /// Its locks protect nothing any more, and would stay for good.
 #[test]
 fn a_primary_that_becomes_a_backup_has_no_locks() {

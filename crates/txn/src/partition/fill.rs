@@ -33,7 +33,10 @@ impl Partition {
             let with_value = items.iter().filter(|(_, item)| item.value.is_some());
             with_value.map(|(key, _)| (TableId(table as u16), key.clone())).collect::<Vec<_>>()
         };
-        Donation { keys: self.tables.iter().enumerate().flat_map(of_table).collect() }
+        let mut keys: Vec<_> = self.tables.iter().enumerate().flat_map(of_table).collect();
+        // A hash table has another order in each process, and a seed of the simulator is to name a run.
+        keys.sort_unstable();
+        Donation { keys }
     }
 
     /// Visits the items of a donation from a place on, until `visit` returns false. Returns the place behind them.

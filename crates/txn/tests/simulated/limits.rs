@@ -2,8 +2,8 @@
 
 use dunlin_txn::{Limits, RetryPolicy, TableId, TxnError};
 
-use crate::harness::{Cluster, Core, MILLISECOND, Shape, limits};
-use crate::scenarios;
+use dunlin_hunt::txn::harness::{Cluster, Core, MILLISECOND, Shape, limits};
+use dunlin_hunt::txn::scenarios;
 
 const TABLE: TableId = TableId(1);
 

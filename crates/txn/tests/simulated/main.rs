@@ -3,35 +3,37 @@
 //!
 //! `DUNLIN_SEEDS` runs more seeds, `DUNLIN_SEED` a single one.
 
-mod crashes;
-mod harness;
-mod judge;
 mod limits;
 mod messages;
 mod queue;
 mod recovery;
-mod scenarios;
-mod work;
+
+use dunlin_hunt::txn::{crashes, scenarios};
 
 /// Seeds to run, from zero.
-fn seeds(few: u64) -> std::ops::Range<u64> {
+fn seeds(few: u64) -> impl Iterator<Item = u64> {
     let number = |name| std::env::var(name).ok().and_then(|number| number.parse().ok());
-    match number("DUNLIN_SEED") {
+    let seeds = match number("DUNLIN_SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..number("DUNLIN_SEEDS").unwrap_or(few),
-    }
+    };
+    seeds.inspect(|seed| println!("seed {seed}"))
 }
 
 /// Packets are lost, duplicated and reordered; no node crashes.
 #[test]
 fn transactions_are_serializable_while_packets_come_to_harm() {
-    seeds(20).for_each(scenarios::harmed_packets);
+    for seed in seeds(20) {
+        scenarios::harmed_packets(seed);
+    }
 }
 
 /// Sessions end, but no transaction is left in doubt by that.
 #[test]
 fn transactions_go_on_after_nodes_stood_still() {
-    seeds(15).for_each(scenarios::paused_nodes);
+    for seed in seeds(15) {
+        scenarios::paused_nodes(seed);
+    }
 }
 
 /// The others commit without it, and it commits nothing without them.

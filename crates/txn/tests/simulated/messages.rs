@@ -6,7 +6,7 @@ use std::rc::Rc;
 use dunlin_txn::wire::Kind;
 use dunlin_txn::{ClientStats, Mode, Place, Range, TableId, TxnError};
 
-use crate::harness::{Cluster, Core, Shape, limits};
+use dunlin_hunt::txn::harness::{Cluster, Core, Shape, limits};
 
 const TABLE: TableId = TableId(1);
 /// Its first part is on the first core, its second and third on two others.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use dunlin_txn::wire::Kind;
 use dunlin_txn::{Range, RetryPolicy, TableId};
 
-use crate::harness::{Cluster, Core, Shape, limits};
+use dunlin_hunt::txn::harness::{Cluster, Core, Shape, limits};
 
 const QUEUE: TableId = TableId(4);
 const JOBS: u16 = 120;

@@ -13,7 +13,7 @@ use dunlin_txn::{
     Configuration, Limits, Place, RecoverySlice, RetryPolicy, Role, TableId, TransactionId, TxnError, Version,
 };
 
-use crate::harness::{Cluster, Core, Failure, MILLISECOND, Shape};
+use dunlin_hunt::txn::harness::{Cluster, Core, Failure, MILLISECOND, Shape};
 
 const TABLE: TableId = TableId(1);
 /// The other tests have up to 300 transactions at once, and as many records.

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use object_store::ObjectStore;
 pub(crate) use smallbank::SmallBank;
-pub(crate) use tatp::{KINDS, SUCCESSES, Tatp, UPDATE_LOCATION};
+pub(crate) use tatp::{KINDS, NEW_DESTINATION, NEW_DESTINATION_LATER, SUCCESSES, Tatp, UPDATE_LOCATION};
 pub(crate) use ycsb::Ycsb;
 
 /// Bytes of the keys of the papers.

@@ -34,6 +34,8 @@ Examples:
   dunlin sim hunt --kind kv --seeds 300                  the key-value service: is the history of each key linearizable?
   dunlin sim hunt --kind raft --for 1h                   replicated state machines: is anything lost, done twice, or seen too early?
   dunlin sim hunt --kind coord --seeds 100               the cluster manager: members, epochs, leases with fencing tokens, tree, watches
+  dunlin sim hunt --kind txn --seeds 100                 transactions: are they strictly serializable, and is any lost?
+  dunlin sim hunt --kind seq --seeds 100                 sequencers: do numbers rise, and does none come twice?
   dunlin sim hunt --seed 4711 --trace hunt-4711          one seed again, with its packets, calls, queues and faults as files
   dunlin sim hunt --seed 4711 --faults fewer.toml        with other faults than its own")]
 pub struct Arguments {
@@ -50,10 +52,10 @@ pub struct Arguments {
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
     /// Write packets.pcap, calls.txt, queues.csv, rtts.csv, faults.toml, topology.toml and scenario.txt of the only
-    /// seed to DIR
+    /// seed to DIR; not of the kinds txn and seq
     #[arg(long, value_name = "DIR", requires = "seed", conflicts_with_all = ["seeds", "length"])]
     trace: Option<PathBuf>,
-    /// Let the faults of FILE happen in the only seed, instead of its own
+    /// Let the faults of FILE happen in the only seed, instead of its own; not with the kinds txn and seq
     #[arg(long, value_name = "FILE", requires = "seed", conflicts_with_all = ["seeds", "length"])]
     faults: Option<PathBuf>,
     /// Seeds to run at once; without it, one for each core
@@ -72,6 +74,10 @@ enum Kind {
     Raft,
     /// Members, holders of leases, writers and watchers of a cluster manager
     Coord,
+    /// Transactions on nodes that fail, and their service with a cluster manager
+    Txn,
+    /// Clients and sequencers, which crash, stand still and are replaced
+    Seq,
 }
 
 impl Kind {
@@ -81,6 +87,8 @@ impl Kind {
             Kind::Kv => dunlin_hunt::Kind::Kv,
             Kind::Raft => dunlin_hunt::Kind::Raft,
             Kind::Coord => dunlin_hunt::Kind::Coord,
+            Kind::Txn => dunlin_hunt::Kind::Txn,
+            Kind::Seq => dunlin_hunt::Kind::Seq,
         }
     }
 
@@ -91,6 +99,8 @@ impl Kind {
             Kind::Kv => "dunlin sim hunt --kind kv",
             Kind::Raft => "dunlin sim hunt --kind raft",
             Kind::Coord => "dunlin sim hunt --kind coord",
+            Kind::Txn => "dunlin sim hunt --kind txn",
+            Kind::Seq => "dunlin sim hunt --kind seq",
         }
     }
 }
@@ -131,6 +141,9 @@ fn hunt(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
         return Ok(ExitCode::from(exit::NOT_FOUND));
     };
     report(arguments.kind, &failure)?;
+    if !hunt.kind.has_plan() {
+        return Ok(ExitCode::from(exit::NOT_FOUND));
+    }
     eprintln!("looking for fewer faults with which it fails ...");
     if let Some((plan, _)) = dunlin_hunt::shrink(arguments.kind.hunted(), failure.seed) {
         let path = format!("hunt-{}-faults.toml", failure.seed);
@@ -146,6 +159,10 @@ fn hunt(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
 }
 
 fn replay(seed: u64, arguments: &Arguments) -> Result<ExitCode> {
+    if (arguments.trace.is_some() || arguments.faults.is_some()) && !arguments.kind.hunted().has_plan() {
+        let command = arguments.kind.command();
+        anyhow::bail!("{command} draws its faults while it runs: leave --trace and --faults out");
+    }
     let faults = arguments.faults.as_ref().map(|path| {
         let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
         FaultPlan::from_toml(&text).with_context(|| format!("reading {}", path.display()))
@@ -197,8 +214,14 @@ fn too_little_judged(progress: &Progress) -> Option<String> {
 
 fn report(kind: Kind, failure: &Failure) -> Result<(), OutputError> {
     let Failure { why, seed, .. } = failure;
+    let command = kind.command();
+    if !kind.hunted().has_plan() {
+        return output::line(format_args!(
+            "{why}\nseed {seed} breaks a promise; repeat it by:\n{command} --seed {seed}"
+        ));
+    }
     output::line(format_args!("{why}\nseed {seed} breaks a promise; repeat it, with a trace, by:"))?;
-    output::line(format_args!("{} --seed {seed} --trace hunt-{seed}", kind.command()))
+    output::line(format_args!("{command} --seed {seed} --trace hunt-{seed}"))
 }
 
 fn describe(progress: &Progress) -> String {
@@ -238,16 +261,7 @@ mod tests {
 
     #[test]
     fn a_seed_with_undecided_keys_is_not_said_to_keep_every_promise() {
-        let mut story = Story {
-            digest: 1,
-            calls: 2,
-            packets: 3,
-            virtual_time: Duration::from_secs(4),
-            undecided: 0,
-            replaced: 0,
-            changes: 0,
-            hung: 0,
-        };
+        let mut story = Story { calls: 2, packets: 3, ..Story::default() };
         assert!(tell(5, &story).starts_with("seed 5 keeps every promise: 2 calls"));
         story.undecided = 2;
         let told = tell(5, &story);

@@ -1,11 +1,11 @@
-//! `dunlin top`: a running key-value server or ordered index, live.
+//! `dunlin top`: a running key-value server, ordered index or node of a transaction service, live.
 //!
 //! | File | What it holds |
 //! |---|---|
 //! | `poll` | polls the server |
 //! | `figures` | changes between two answers |
 //! | `screen`, `view` | the content of the screen, and its drawing |
-//! | `kv`, `index` | what is asked of either server, and how it is shown |
+//! | `kv`, `index`, `txn` | what is asked of each server, and how it is shown |
 //! | `terminal` | the full screen, keys, and restoring the terminal |
 //! | `lines` | one line per interval, for pipes |
 
@@ -17,6 +17,7 @@ mod lines;
 pub mod poll;
 mod screen;
 mod terminal;
+mod txn;
 mod view;
 
 use std::io::{IsTerminal, stdout};
@@ -30,6 +31,7 @@ use dunlin_kv::metrics::ServerStats;
 use dunlin_net::{Addr, AnyTransport};
 use dunlin_rpc::Endpoint;
 use dunlin_serve::Interrupt;
+use dunlin_txn::node::NodeStats;
 use ratatui::Frame;
 
 use crate::arguments::at::At;
@@ -39,9 +41,9 @@ use lines::Column;
 use poll::Poller;
 use screen::Screen;
 
-/// Watch a running key-value server or ordered index: rates, latency, memory, sessions
+/// Watch a running key-value server, ordered index or node of transactions: rates, latency, memory, sessions
 ///
-/// It asks once which of the two the server is.
+/// It asks once which of these the server is.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 On a terminal it fills the screen; p pauses, q quits. Anywhere else it prints one line per interval. It goes on when the server is started again.
@@ -49,6 +51,7 @@ On a terminal it fills the screen; p pauses, q quits. Anywhere else it prints on
 Examples:
   dunlin top --at shm:kv
   dunlin top --at shm:index
+  dunlin top --at udp://127.0.0.1:7911               a node of dunlin txn serve; the whole service: dunlin txn status
   dunlin top --at udp://127.0.0.1:7700 --interval 200ms
   dunlin top --at shm:kv --count 60 > minute.txt     one line each second, for a minute
   dunlin top --at shm:kv | awk '$1 > 1000000'")]
@@ -110,9 +113,11 @@ pub trait Watched: Sized + Send + 'static {
 /// Runs the command.
 pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
     let server = arguments.at.server()?;
-    // A key-value server has no handler for this question, and says so at once.
+    // A server that has no handler for such a question says so at once.
     if Poller::<dunlin_index::ServerStats>::new(server)?.ask().is_ok() {
         watch::<dunlin_index::ServerStats>(server, &arguments, &interrupt)
+    } else if Poller::<NodeStats>::new(server)?.ask().is_ok() {
+        watch::<NodeStats>(server, &arguments, &interrupt)
     } else {
         watch::<ServerStats>(server, &arguments, &interrupt)
     }

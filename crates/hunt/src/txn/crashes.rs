@@ -1,6 +1,7 @@
 //! Nodes that crash for good while transactions run: a new epoch, recovery, and the conditions that hold after it.
 
 use std::cell::Cell;
+use std::hash::{DefaultHasher, Hash};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -9,16 +10,34 @@ use dunlin_trial::Random;
 use dunlin_txn::node::plan;
 use dunlin_txn::{Configuration, NodeId, Outcome, TransactionId};
 
-use crate::harness::{Cluster, Failure, MILLISECOND};
-use crate::judge::{Done, Fate};
+use super::harness::{Cluster, Failure, MILLISECOND};
+use super::judge::{Done, Fate, History};
+use crate::story::Story;
 
-/// The effects of the crashes.
+/// What a run has shown.
 #[derive(Debug, Clone, Copy)]
 pub struct Found {
+    /// The run in numbers.
+    pub story: Story,
     /// Transactions whose outcome was unknown at first.
     pub in_doubt: usize,
     /// Records of earlier epochs that recoveries found.
     pub recovered: usize,
+}
+
+impl Found {
+    /// Judges the history of a cluster at rest.
+    ///
+    /// # Panics
+    /// If it breaks a promise.
+    pub fn judged(cluster: &Cluster, history: &History) -> Found {
+        cluster.check_rest();
+        history.judge();
+        let mut hasher = DefaultHasher::new();
+        history.done.iter().for_each(|done| format!("{done:?}").hash(&mut hasher));
+        let story = Story::of(&cluster.datacenter, hasher, history.done.len() as u64);
+        Found { story, in_doubt: 0, recovered: 0 }
+    }
 }
 
 /// Fails a node, waits as long as its lease would take, and moves all others into the next epoch, one after the other.

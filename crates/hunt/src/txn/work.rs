@@ -8,8 +8,8 @@ use dunlin_sim::SimTransport;
 use dunlin_trial::Random;
 use dunlin_txn::{Mode, Range, RetryPolicy, Table, TableId, Transaction, TransactionId, TxnError};
 
-use crate::harness::{Cluster, Core, Shape};
-use crate::judge::{Done, Fate};
+use super::harness::{Cluster, Core, Shape};
+use super::judge::{Done, Fate};
 
 type Tx = Transaction<SimTransport>;
 

@@ -17,7 +17,7 @@ use dunlin_txn::{
     RecoverySlice, TableId, serve,
 };
 
-use crate::judge::History;
+use super::judge::History;
 
 pub const MILLISECOND: u64 = 1_000_000;
 const INCARNATION: u64 = 1;
@@ -148,7 +148,6 @@ fn endpoint(transport: SimTransport, seed: u64) -> Rc<Endpoint<SimTransport>> {
 
 impl Cluster {
     pub fn new(seed: u64, shape: Shape) -> Cluster {
-        println!("seed {seed}, {shape:?}");
         let Shape { nodes, cores, replicas, strangers, .. } = shape;
         let topology = Topology::one_switch(nodes + strangers, 25);
         let mut datacenter = Datacenter::new(&topology, CostModel::free(), seed).unwrap();
@@ -158,7 +157,7 @@ impl Cluster {
             nodes: (1..=nodes).map(|node| (node, Member { incarnation: INCARNATION, cores: addrs(node) })).collect(),
             partitions_per_core: 1 + (seed % 2) as usize,
             replicas,
-            tables: crate::work::tables(),
+            tables: super::work::tables(),
             seed: [seed as u8; 16],
         };
         let configuration = Rc::new(plan.configure().unwrap());
@@ -227,12 +226,12 @@ impl Cluster {
     /// The history, with the final contents of the registers.
     pub fn take_history(&self) -> History {
         let mut history = self.history.take();
-        for register in 0..crate::work::REGISTERS + crate::work::SHELF {
-            let (table, key) = crate::work::register(register);
+        for register in 0..super::work::REGISTERS + super::work::SHELF {
+            let (table, key) = super::work::register(register);
             let partition = self.configuration.partition_of(table, &key);
             let items = self.items(partition, self.configuration.copies(partition)[0]);
             if let Some((_, value)) = items.get(&(table, key)) {
-                history.last.insert(register, crate::work::list(Some(value)));
+                history.last.insert(register, super::work::list(Some(value)));
             }
         }
         history
@@ -240,7 +239,7 @@ impl Cluster {
 
     /// Starts workers.
     pub fn begin<F: Future<Output = ()> + 'static>(&mut self, work: impl Fn(Core, Shape, u64) -> F) {
-        crate::work::prepare(self);
+        super::work::prepare(self);
         for (at, core) in self.cores.iter().enumerate() {
             for worker in 0..self.shape.workers {
                 // Not in the lower 44 bits, from which `work` makes its numbers.

@@ -51,7 +51,6 @@ impl Done {
 
 impl History {
     /// Tells from the registers what became of transactions that logs have forgotten.
-    #[allow(dead_code, reason = "the planted bugs are found without it")]
     pub fn settle_forgotten(&mut self) {
         let committed = self.done.iter().filter(|done| done.fate == Fate::Committed);
         let reads = committed.flat_map(|done| done.reads.iter().map(|(_, list)| list));

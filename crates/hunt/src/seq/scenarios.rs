@@ -4,7 +4,7 @@ use dunlin_sim::Fault;
 use dunlin_sim::fault::FaultId;
 use dunlin_trial::Random;
 
-use crate::harness::{Keeps, MILLISECOND, Seen, Shape, World};
+use super::harness::{Keeps, MILLISECOND, Seen, Shape, World};
 
 /// Packet faults; one sequencer.
 pub fn harmed_packets(seed: u64) -> Seen {

@@ -8,22 +8,21 @@ use dunlin_sim::Fault;
 use dunlin_trial::Random;
 use dunlin_txn::{Limits, NodeId};
 
-use crate::crashes::{Found, ask_for_outcomes, fail_one, next_epoch, next_placed_epoch};
-use crate::harness::{Cluster, Failure, MILLISECOND, Shape, limits};
-use crate::work;
+use super::crashes::{Found, ask_for_outcomes, fail_one, next_epoch, next_placed_epoch};
+use super::harness::{Cluster, Failure, MILLISECOND, Shape, limits};
+use super::work;
 
 /// Random work while packets are lost, duplicated and reordered.
-pub fn harmed_packets(seed: u64) {
+pub fn harmed_packets(seed: u64) -> Found {
     let mut cluster = Cluster::new(seed, Shape::draw(seed));
     cluster.harm_packets();
     let history = cluster.run(work::mixed);
-    cluster.check_rest();
-    history.judge();
+    Found::judged(&cluster, &history)
 }
 
 /// The same while nodes stop for longer than their peers wait, and are not declared failed: when they resume, all work
 /// continues.
-pub fn paused_nodes(seed: u64) {
+pub fn paused_nodes(seed: u64) -> Found {
     let mut random = Random::new(seed ^ 0x9a05);
     let mut cluster = Cluster::new(seed, Shape::draw(seed));
     cluster.harm_packets();
@@ -36,8 +35,7 @@ pub fn paused_nodes(seed: u64) {
         cluster.datacenter.lift(pause);
     }
     cluster.finish();
-    cluster.check_rest();
-    cluster.take_history().judge();
+    Found::judged(&cluster, &cluster.take_history())
 }
 
 /// The same while nodes crash.
@@ -59,9 +57,7 @@ pub fn crashed_nodes_with(seed: u64, limits: Limits) -> Found {
     }
     cluster.finish();
     let in_doubt = ask_for_outcomes(&mut cluster);
-    cluster.check_rest();
-    cluster.take_history().judge();
-    Found { in_doubt, recovered: recovered.get() }
+    Found { in_doubt, recovered: recovered.get(), ..Found::judged(&cluster, &cluster.take_history()) }
 }
 
 /// Clients that are not members stop, are cut off or crash, and no epoch ends for them. Their locks are free soon, and
@@ -97,8 +93,7 @@ pub fn strangers_stopped(seed: u64) -> Found {
     cluster.finish();
     let in_doubt = ask_for_outcomes(&mut cluster);
     assert_eq!(recovered.get(), 0, "seed {seed}: all was brought to its end before");
-    cluster.take_history().judge();
-    Found { in_doubt, recovered: fenced }
+    Found { in_doubt, recovered: fenced, ..Found::judged(&cluster, &cluster.take_history()) }
 }
 
 /// A node restarts without its data, and that goes unnoticed for a while.
@@ -112,9 +107,7 @@ pub fn restarted_nodes(seed: u64) -> Found {
     fail_one(&mut cluster, &mut random, Failure::Restart, &recovered);
     cluster.finish();
     let in_doubt = ask_for_outcomes(&mut cluster);
-    cluster.check_rest();
-    cluster.take_history().judge();
-    Found { in_doubt, recovered: recovered.get() }
+    Found { in_doubt, recovered: recovered.get(), ..Found::judged(&cluster, &cluster.take_history()) }
 }
 
 /// Nodes crash one after the other, and new copies are filled on others while work goes on: as many copies fail in turn
@@ -149,11 +142,9 @@ pub fn refilled_copies(seed: u64) -> Found {
     }
     cluster.finish();
     ask_for_outcomes(&mut cluster);
-    cluster.check_rest();
     let mut history = cluster.take_history();
     history.settle_forgotten();
-    history.judge();
-    Found { in_doubt: filled, recovered: recovered.get() }
+    Found { in_doubt: filled, recovered: recovered.get(), ..Found::judged(&cluster, &history) }
 }
 
 /// A node is cut off, the others go on without it, and it comes back uninformed: they refuse all writes of it and its
@@ -172,7 +163,5 @@ pub fn node_cut_off(seed: u64) -> Found {
     cluster.datacenter.lift(cut);
     cluster.finish();
     let in_doubt = ask_for_outcomes(&mut cluster);
-    cluster.check_rest();
-    cluster.take_history().judge();
-    Found { in_doubt, recovered: recovered.get() }
+    Found { in_doubt, recovered: recovered.get(), ..Found::judged(&cluster, &cluster.take_history()) }
 }

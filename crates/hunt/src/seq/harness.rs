@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
+use std::hash::{DefaultHasher, Hash};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +25,8 @@ use dunlin_smr::{
 };
 use dunlin_trial::Random;
 
-use crate::judge::{Drawn, cross_check, judge, judge_each};
+use super::judge::{Drawn, cross_check, judge, judge_each};
+use crate::story::Story;
 
 pub const MILLISECOND: u64 = 1_000_000;
 /// How long a silent sequencer is waited for.
@@ -97,6 +99,8 @@ struct Seat {
 /// What clients saw.
 #[derive(Default)]
 pub struct Seen {
+    /// The run in numbers.
+    pub story: Story,
     pub drawn: Vec<Drawn>,
     /// Calls that ended without a number, for valid reasons.
     pub unanswered: u64,
@@ -179,7 +183,6 @@ fn turn(endpoint: &Endpoint<SimTransport>) -> Next {
 
 impl World {
     pub fn new(seed: u64, shape: Shape) -> World {
-        println!("seed {seed}, {shape:?}");
         let hosts = shape.replicas + shape.sequencers + shape.rpc_clients + shape.direct_clients;
         let topology = Topology::one_switch(hosts, 25);
         let datacenter = Datacenter::new(&topology, CostModel::default(), seed).unwrap();
@@ -513,6 +516,10 @@ impl World {
         for replica in &self.replicas {
             assert_eq!((replica.failure)(), None, "seed {seed}");
         }
-        self.seen.take()
+        let mut seen = self.seen.take();
+        let mut hasher = DefaultHasher::new();
+        seen.drawn.iter().for_each(|drawn| format!("{drawn:?}").hash(&mut hasher));
+        seen.story = Story::of(&self.datacenter, hasher, seen.drawn.len() as u64 + seen.unanswered);
+        seen
     }
 }
