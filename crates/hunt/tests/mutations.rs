@@ -27,7 +27,7 @@ fn start_of(why: &str) -> String {
 }
 
 /// Whether a bug is among those that `DUNLIN_MUTATIONS` names; without it, all are.
-fn is_wanted(mutation: &impl std::fmt::Debug) -> bool {
+fn is_wanted(mutation: &&impl std::fmt::Debug) -> bool {
     let only = std::env::var("DUNLIN_MUTATIONS").ok();
     only.is_none_or(|names| names.split(',').any(|name| name == format!("{mutation:?}")))
 }
@@ -80,7 +80,7 @@ fn each_bug_that_a_client_sees_is_found_in_histories() {
 fn each_bug_of_replication_is_found() {
     use dunlin_smr::mutation as smr;
     let _one_at_a_time = PLANTING.lock().unwrap();
-    for &mutation in smr::Mutation::ALL.iter().filter(|mutation| is_wanted(mutation)) {
+    for &mutation in smr::Mutation::ALL.iter().filter(is_wanted) {
         smr::plant(Some(mutation));
         let hunt = Hunt { kind: Kind::Raft, first: 0, seeds: Some(RAFT_SEEDS), time: None, jobs: 2 };
         let (progress, failure) = hunt.run(&Interrupt::default(), |_| {});
@@ -98,7 +98,7 @@ fn each_bug_of_replication_is_found() {
 fn each_bug_of_the_cluster_manager_is_found() {
     use dunlin_coord::mutation as coord;
     let _one_at_a_time = PLANTING.lock().unwrap();
-    for &mutation in coord::Mutation::ALL.iter().filter(|mutation| is_wanted(mutation)) {
+    for &mutation in coord::Mutation::ALL.iter().filter(is_wanted) {
         coord::plant(Some(mutation));
         let hunt = Hunt { kind: Kind::Coord, first: 0, seeds: Some(COORD_SEEDS), time: None, jobs: 2 };
         let (progress, failure) = hunt.run(&Interrupt::default(), |_| {});
