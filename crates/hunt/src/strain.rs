@@ -110,7 +110,7 @@ pub fn tell_of_narrow_paths(datacenter: &mut Datacenter, plan: &FaultPlan) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Drawn as _, Kind};
+    use crate::Kind;
 
     /// All hunts have all of these faults.
     #[test]
