@@ -12,8 +12,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use dunlin_coord::{
-    Condition, CoordError, Coordinator, HEARTBEAT_EVERY, Health, Member, MemberId, Membership, Revision, Standing,
-    join_after_leases,
+    Condition, CoordError, Coordinator, Entry, HEARTBEAT_EVERY, Health, Member, MemberId, Membership, Revision,
+    Standing, Transaction, join_after_leases,
 };
 use dunlin_net::Transport;
 use dunlin_net::clock::boot_nanos;
@@ -30,6 +30,8 @@ use crate::service::Fence;
 const TRY_EVERY: Duration = Duration::from_millis(100);
 /// Between two attempts to fill a server, and to look whether it is open.
 const FILL_EVERY: Duration = Duration::from_secs(1);
+/// The entry of a server that was started as a new one, and has not opened since. Any other value says that it has.
+const NEW: &[u8] = b"new";
 
 /// What a member says about itself, by which clients find it.
 pub fn member_about(cluster: &Description, server: &str) -> String {
@@ -157,6 +159,23 @@ pub enum AttendError {
         /// The name of the server.
         server: String,
     },
+    /// A server that is to be new has opened before.
+    #[error(
+        "{server} was started before, and has opened: start it without --new, and it is filled from other replicas; if \
+         none of them is left, open it with dunlin kv cluster open {server}"
+    )]
+    StartedBefore {
+        /// The name of the server.
+        server: String,
+    },
+}
+
+/// Partitions that need no source.
+#[derive(Debug, Default)]
+struct Claim {
+    partitions: BTreeSet<u32>,
+    /// Compares that hold as long as that is so.
+    on: Transaction,
 }
 
 /// A server of a cluster as a member.
@@ -165,7 +184,8 @@ pub struct Attendance<'a, C, T: Transport> {
     pub coordinator: &'a C,
     /// The cluster, with the server itself. Its directory must be of the same cluster manager.
     pub cluster: &'a KvCluster<T>,
-    /// The entry of the cluster manager that describes the cluster. The entries below it tell which servers were started.
+    /// The entry of the cluster manager that describes the cluster. The entries below it tell which servers have
+    /// opened.
     pub path: &'a str,
     /// The name of the server.
     pub server: &'a str,
@@ -173,39 +193,53 @@ pub struct Attendance<'a, C, T: Transport> {
     pub incarnation: u64,
     /// The id of the member; one process at a time may use it.
     pub member: MemberId,
+    /// Whether the server starts for the first time: partitions of which no server that has opened has a replica need not
+    /// be filled then, since nobody can hold any of their items.
+    pub is_new: bool,
     /// The fence of the server's cores.
     pub fence: &'a MemberFence,
 }
 
 impl<C: Coordinator, T: Transport + 'static> Attendance<'_, C, T> {
-    /// Records that a server starts for the first time, in an entry below [`Attendance::path`]. Returns when that was:
-    /// partitions of which no server that was started earlier has a replica need not be filled, since nobody can hold
-    /// any of their items.
-    ///
-    /// # Errors
-    /// [`CoordError`]; `Exists` if it was started before.
-    pub async fn found(&self) -> Result<Revision, CoordError> {
-        let entry = format!("{}/{}", self.founded(), self.server);
-        self.coordinator.set(&entry, b"", Condition::Absent).await
+    /// Records that the server starts as a new one. Returns when that was. It may be recorded again until the server has
+    /// opened: the later record counts, since an earlier process held nothing that is not lost.
+    async fn found(&self) -> Result<Revision, AttendError> {
+        let own = self.own_entry();
+        let condition = match self.coordinator.get(&own).await? {
+            None => Condition::Absent,
+            Some(entry) if entry.value == NEW => Condition::Version { version: entry.version },
+            Some(_) => return Err(AttendError::StartedBefore { server: self.server.to_owned() }),
+        };
+        Ok(self.coordinator.set(&own, NEW, condition).await?)
     }
 
-    /// Returns the path of the entries of servers that were started, live or not.
+    /// Returns the path of the entries of servers. Its own entry is set whenever a server opens, so that of
+    /// two that claim partitions at once one does so first.
     fn founded(&self) -> String {
-        format!("{}/founded", self.path)
+        format!("{}/founded/{:016x}", self.path, self.cluster.cluster().id())
     }
 
-    /// Is a member until the future is dropped: joins, has the server filled, sends heartbeats. `founded` is the result
-    /// of [`Attendance::found`] if the server starts for the first time. `report` is told what happens.
+    fn own_entry(&self) -> String {
+        format!("{}/{}", self.founded(), self.server)
+    }
+
+    /// Returns the value of the entry once this process opens.
+    fn opened(&self) -> Vec<u8> {
+        format!("opened {:016x}", self.incarnation).into_bytes()
+    }
+
+    /// Is a member until the future is dropped: joins, has the server filled, sends heartbeats. `report` is
+    /// told what happens.
     ///
     /// # Errors
     /// [`AttendError`]: a retry does not help.
-    pub async fn serve(&self, founded: Option<Revision>, mut report: impl FnMut(MemberEvent)) -> AttendError {
-        let mut founded = founded;
+    pub async fn serve(&self, mut report: impl FnMut(MemberEvent)) -> AttendError {
+        let mut founded = None;
         loop {
             // It may miss writes from now on. What it holds is kept until there is a source.
             self.fence.set(None);
             let fill = self.begin(&mut report).await.in_new_epoch();
-            let membership = match self.join().await {
+            let membership = match self.join(&mut founded).await {
                 Ok(membership) => membership,
                 Err(AttendError::Coord(error)) if error.is_of_the_moment() => {
                     self.sleep(TRY_EVERY).await;
@@ -223,7 +257,6 @@ impl<C: Coordinator, T: Transport + 'static> Attendance<'_, C, T> {
                 Either::Right((never, _)) => match never {},
             };
             standing.end();
-            founded = None;
             report(MemberEvent::Lost(lost));
             self.sleep(TRY_EVERY).await;
         }
@@ -239,13 +272,8 @@ impl<C: Coordinator, T: Transport + 'static> Attendance<'_, C, T> {
         }
     }
 
-    /// Joins, unless another member is this server.
-    async fn join(&self) -> Result<Membership, AttendError> {
-        // Others that start for the first time wait for it from now on.
-        match self.found().await {
-            Ok(_) | Err(CoordError::Exists { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
+    /// Joins, unless another member is this server. A new one is recorded before, once.
+    async fn join(&self, founded: &mut Option<Revision>) -> Result<Membership, AttendError> {
         let about = member_about(self.cluster.cluster(), self.server);
         let members = self.coordinator.members().await?.members;
         let is_other = |member: &&Member| {
@@ -253,6 +281,9 @@ impl<C: Coordinator, T: Transport + 'static> Attendance<'_, C, T> {
         };
         if let Some(other) = members.iter().find(is_other) {
             return Err(AttendError::Twice { member: other.id, server: self.server.to_owned() });
+        }
+        if self.is_new && founded.is_none() {
+            *founded = Some(self.found().await?);
         }
         Ok(join_after_leases(self.coordinator, self.member, about.as_bytes(), TRY_EVERY).await?)
     }
@@ -272,18 +303,19 @@ impl<C: Coordinator, T: Transport + 'static> Attendance<'_, C, T> {
     async fn fill_and_watch(
         &self,
         mut fill: Fill,
-        mut founded: Option<Revision>,
+        founded: Option<Revision>,
         standing: &Standing,
         report: &mut impl FnMut(MemberEvent),
     ) -> std::convert::Infallible {
         while standing.check(self.coordinator.now()).is_err() {
             self.sleep(TRY_EVERY / 4).await;
         }
+        let mut claimed = BTreeSet::new();
         loop {
-            match self.try_fill(fill, founded).await {
+            match self.try_fill(fill, founded, &mut claimed).await {
                 Ok(event) => {
                     report(event);
-                    founded = None;
+                    claimed.clear();
                     // An operator may have begun to fill it, and given up.
                     while self.cluster.is_open(self.server).await.unwrap_or(true) {
                         self.sleep(FILL_EVERY).await;
@@ -291,7 +323,9 @@ impl<C: Coordinator, T: Transport + 'static> Attendance<'_, C, T> {
                     fill = self.begin(report).await;
                 }
                 // What it holds is still there.
-                Err(error @ ClusterError::NoSource { .. }) => report(MemberEvent::Waits(error)),
+                Err(error @ (ClusterError::NoSource { .. } | ClusterError::Directory(_))) => {
+                    report(MemberEvent::Waits(error))
+                }
                 Err(error) => {
                     report(MemberEvent::Waits(error));
                     fill = self.begin(report).await;
@@ -301,38 +335,77 @@ impl<C: Coordinator, T: Transport + 'static> Attendance<'_, C, T> {
         }
     }
 
-    async fn try_fill(&self, fill: Fill, founded: Option<Revision>) -> Result<MemberEvent, ClusterError> {
+    async fn try_fill(
+        &self,
+        fill: Fill,
+        founded: Option<Revision>,
+        claimed: &mut BTreeSet<u32>,
+    ) -> Result<MemberEvent, ClusterError> {
+        let of_manager = |error: CoordError| ClusterError::Directory(error.to_string());
         if self.cluster.is_open(self.server).await? {
+            self.record_open(Transaction::new()).await.map_err(of_manager)?;
             return Ok(MemberEvent::FoundOpen);
         }
-        let new = match founded {
-            Some(founded) => self.new_partitions(founded).await?,
-            None => BTreeSet::new(),
+        let claim = match founded {
+            Some(founded) => self.claim(founded, claimed).await.map_err(of_manager)?,
+            None => Claim::default(),
         };
-        self.cluster.fill_besides(self.server, fill, &new).await.map(MemberEvent::Filled)
+        let open = async {
+            claimed.clone_from(&claim.partitions);
+            self.record_open(claim.on).await.map(drop).map_err(of_manager)
+        };
+        self.cluster.fill_besides(self.server, fill, &claim.partitions, open).await.map(MemberEvent::Filled)
     }
 
-    /// Returns the partitions of the server of which no server that was started before has a replica.
-    async fn new_partitions(&self, founded: Revision) -> Result<BTreeSet<u32>, ClusterError> {
-        let earlier = self.started_before(founded).await;
-        let earlier = earlier.map_err(|error| ClusterError::Directory(error.to_string()))?;
+    /// Records that the server opens, if the compares of `on` hold.
+    async fn record_open(&self, on: Transaction) -> Result<Revision, CoordError> {
+        self.coordinator.transact(&on.set(&self.founded(), "").set(&self.own_entry(), self.opened())).await
+    }
+
+    /// Returns the partitions of the server whose items nobody can hold: those without a replica on a server that has
+    /// ever opened. For new servers that were recorded before this one, it waits while they are live. `claimed` is what
+    /// this process has claimed, or has tried to, without having opened.
+    async fn claim(&self, founded: Revision, claimed: &BTreeSet<u32>) -> Result<Claim, CoordError> {
+        let (root, own) = (self.founded(), self.own_entry());
+        // Before the entries are read: if another server opens after that, its claim fails, or this one.
+        let opened_last = self.coordinator.get(&root).await?;
+        let opened_last = opened_last.map_or(Condition::Absent, |entry| Condition::Version { version: entry.version });
+        let entries = self.entries().await?;
+        match entries.iter().find(|entry| entry.path == own) {
+            Some(entry) if entry.version == founded => {}
+            Some(entry) if entry.value == self.opened() => {
+                return Ok(Claim { partitions: claimed.clone(), on: Transaction::new() });
+            }
+            _ => return Ok(Claim::default()),
+        }
+        let members = self.coordinator.members().await?.members;
         let cluster = self.cluster.cluster();
-        let own = cluster.server(self.server).map(|server| cluster.partitions_of(server)).unwrap_or_default();
-        let is_new = |partition: &u32| cluster.replicas_of(*partition).iter().all(|server| !earlier.contains(server));
-        Ok(own.into_iter().filter(is_new).collect())
+        let is_live = |name: &str| {
+            let about = member_about(cluster, name).into_bytes();
+            members.iter().any(|member| member.health == Health::Live && member.about == about)
+        };
+        let holder = |entry: &Entry| {
+            let name = entry.path.rsplit('/').next()?;
+            let counts = entry.value != NEW || entry.version < founded && is_live(name);
+            cluster.server(name).filter(|_| counts)
+        };
+        let holders: BTreeSet<u32> = entries.iter().filter_map(holder).collect();
+        let is_new = |partition: &u32| cluster.replicas_of(*partition).iter().all(|server| !holders.contains(server));
+        let partitions = cluster.server(self.server).map(|server| cluster.partitions_of(server)).unwrap_or_default();
+        let partitions = partitions.into_iter().filter(is_new).collect();
+        let on = Transaction::new().if_entry(&root, opened_last);
+        Ok(Claim { partitions, on: on.if_entry(&own, Condition::Version { version: founded }) })
     }
 
-    /// Returns the servers that were started for the first time before this one.
-    async fn started_before(&self, founded: Revision) -> Result<BTreeSet<u32>, CoordError> {
-        let (path, mut servers, mut after) = (self.founded(), BTreeSet::new(), None);
+    /// Returns the entries of all servers.
+    async fn entries(&self) -> Result<Vec<Entry>, CoordError> {
+        let (path, mut entries, mut after) = (self.founded(), Vec::new(), None);
         loop {
             let page = self.coordinator.list(&path, after.as_deref()).await?;
-            let earlier = page.entries.iter().filter(|entry| entry.version < founded);
-            let names = earlier.filter_map(|entry| entry.path.rsplit('/').next());
-            servers.extend(names.filter_map(|name| self.cluster.cluster().server(name)));
+            entries.extend(page.entries);
             after = page.more_after;
             if after.is_none() {
-                return Ok(servers);
+                return Ok(entries);
             }
         }
     }

@@ -158,7 +158,11 @@ pub enum ClusterError {
     #[error("{0}")]
     Server(Missed),
     /// A server cannot be filled: no replica of one of its partitions may be read.
-    #[error("no other replica of partition {partition} is open: {}", if missed.is_empty() { "there is none".to_owned() } else { listed(missed) })]
+    #[error(
+        "no other replica of partition {partition} is open: {}; if none can be, open the one that has most, with \
+         dunlin kv cluster open NAME",
+        if missed.is_empty() { "none is live".to_owned() } else { listed(missed) }
+    )]
     NoSource {
         /// The partition.
         partition: u32,

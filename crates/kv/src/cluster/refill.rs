@@ -9,6 +9,7 @@
 //! itself, and is no source from then on.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::ready;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -85,15 +86,17 @@ impl<T: Transport + 'static> KvCluster<T> {
     /// [`ClusterError::NoSource`] if a partition has no other replica that is open: try again. After any other
     /// [`ClusterError`] the server is not open, and may have lost what it held: begin anew.
     pub async fn fill(&self, server: &str, fill: Fill) -> Result<Refilled, ClusterError> {
-        self.fill_besides(server, fill, &BTreeSet::new()).await
+        self.fill_besides(server, fill, &BTreeSet::new(), ready(Ok(()))).await
     }
 
-    /// The same, besides partitions that are new: these need no source.
+    /// The same, besides partitions that are new: these need no source. Awaits `open` when there are all sources, before
+    /// the server changes.
     pub(super) async fn fill_besides(
         &self,
         server: &str,
         fill: Fill,
         new: &BTreeSet<u32>,
+        open: impl Future<Output = Result<(), ClusterError>>,
     ) -> Result<Refilled, ClusterError> {
         let inner = &self.inner;
         inner.endpoint.timers().sleep_until(fill.copy_from).await;
@@ -102,6 +105,7 @@ impl<T: Transport + 'static> KvCluster<T> {
         let number = inner.number(server)?;
         let mut refilled = Refilled::default();
         let sources = inner.sources(number, new).await?;
+        open.await?;
         inner.turn(&node, &client, Turn::Drop { fill }).await?;
         for (source, partitions) in sources {
             let from = inner.nodes[source as usize].clone();

@@ -58,7 +58,8 @@ pub struct ReplicaInfo {
     pub server: String,
 }
 
-const INFO_VERSION: u8 = 1;
+/// Of all messages of replicas: whoever is of another version is refused.
+const INFO_VERSION: u8 = 2;
 
 impl ReplicaInfo {
     /// Returns the response.

@@ -1,13 +1,13 @@
 //! Servers that are members of a cluster manager, which the test plays.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use dunlin_coord::{
-    Changes, Condition, CoordError, Coordinator, Entry, Epochs, Health, Heartbeat, Holder, Lease, Leases, Listing,
-    Member, MemberId, Members, Membership, Revision, Scope, Transaction, View,
+    Changes, Compare, Condition, CoordError, Coordinator, Entry, Epochs, Health, Heartbeat, Holder, Lease, Leases,
+    Listing, Member, MemberId, Members, Membership, Revision, Scope, Transaction, View, Write,
 };
 use dunlin_kv::KvCluster;
 use dunlin_kv::cluster::{
@@ -20,19 +20,21 @@ use dunlin_net::fault::Faults;
 use futures::FutureExt as _;
 use futures::future::{Either, LocalBoxFuture, join_all, select};
 
-use crate::world::{Client, End, World, config};
+use crate::world::{Client, End, World, config, until};
 
 /// A cluster manager with whom each epoch is settled at once.
 struct Office {
     end: End,
     state: RefCell<Members>,
     entries: RefCell<Vec<Entry>>,
+    /// So many transactions are done, but their answers are lost.
+    loses_answers: Cell<u32>,
 }
 
 impl Office {
     fn new(end: End) -> Rc<Office> {
         let state = RefCell::new(Members { epoch: 1, revision: 1, members: Vec::new() });
-        Rc::new(Office { end, state, entries: RefCell::default() })
+        Rc::new(Office { end, state, entries: RefCell::default(), loses_answers: Cell::new(0) })
     }
 
     /// Marks members as failed.
@@ -89,21 +91,45 @@ impl Coordinator for Office {
         Ok(self.state.borrow().clone())
     }
 
-    async fn set(&self, path: &str, value: &[u8], condition: Condition) -> Result<Revision, CoordError> {
-        assert_eq!(condition, Condition::Absent);
+    async fn get(&self, path: &str) -> Result<Option<Entry>, CoordError> {
+        Ok(self.entries.borrow().iter().find(|entry| entry.path == path).cloned())
+    }
+
+    async fn transact(&self, transaction: &Transaction) -> Result<Revision, CoordError> {
         let mut entries = self.entries.borrow_mut();
-        if let Some(entry) = entries.iter().find(|entry| entry.path == path) {
-            return Err(CoordError::Exists { path: path.to_owned(), version: entry.version });
+        for compare in &transaction.compares {
+            let Compare::Entry { path, condition } = compare else { unreachable!("{compare:?}") };
+            let version = entries.iter().find(|entry| entry.path == *path).map(|entry| entry.version);
+            match (*condition, version) {
+                (Condition::Absent, Some(version)) => return Err(CoordError::Exists { path: path.clone(), version }),
+                (Condition::Version { version: expected }, Some(version)) if version != expected => {
+                    return Err(CoordError::Changed { path: path.clone(), version });
+                }
+                (Condition::Version { .. }, None) => return Err(CoordError::NotFound { what: path.clone() }),
+                _ => {}
+            }
         }
-        let version = entries.len() as Revision + 1;
-        entries.push(Entry { path: path.to_owned(), version, value: value.to_vec() });
-        Ok(version)
+        let version = entries.iter().map(|entry| entry.version).max().unwrap_or(0) + 1;
+        for write in &transaction.writes {
+            let Write::Set { path, value } = write else { unreachable!("{write:?}") };
+            entries.retain(|entry| entry.path != *path);
+            entries.push(Entry { path: path.clone(), version, value: value.clone() });
+        }
+        match self.loses_answers.get() {
+            0 => Ok(version),
+            lost => {
+                self.loses_answers.set(lost - 1);
+                Err(CoordError::TimedOut { may_have_run: true })
+            }
+        }
     }
 
     /// In pages of one entry.
     async fn list(&self, root: &str, after: Option<&str>) -> Result<Listing, CoordError> {
         let mut entries = self.entries.borrow().clone();
-        entries.retain(|entry| entry.path.starts_with(root) && after.is_none_or(|after| entry.path.as_str() > after));
+        entries.retain(|entry| {
+            entry.path.starts_with(&format!("{root}/")) && after.is_none_or(|after| entry.path.as_str() > after)
+        });
         entries.sort_by(|one, other| one.path.cmp(&other.path));
         entries.truncate(1);
         let more_after = entries.first().map(|entry| entry.path.clone());
@@ -119,8 +145,6 @@ impl Coordinator for Office {
         release(&Lease) -> ();
         holder(&str) -> Option<Holder>;
         leases(Option<&str>) -> Leases;
-        get(&str) -> Option<Entry>;
-        transact(&Transaction) -> Revision;
         view(&str) -> View;
         changes(&Scope, Revision) -> Changes;
     }
@@ -171,10 +195,10 @@ impl Managed {
                 server: &name,
                 incarnation: self.world.incarnation(server),
                 member,
+                is_new,
                 fence: &self.fences[server as usize],
             };
-            let founded = if is_new { Some(attendance.found().await.unwrap()) } else { None };
-            attendance.serve(founded, |event| events.borrow_mut().push(event)).await
+            attendance.serve(|event| events.borrow_mut().push(event)).await
         }
         .boxed_local()
     }
@@ -185,6 +209,14 @@ impl Managed {
         match self.world.run(select(join_all(agents), work)) {
             Either::Left((ended, _)) => panic!("{ended:?}"),
             Either::Right((done, _)) => done,
+        }
+    }
+
+    /// The same within what runs already.
+    async fn run_besides(&self, agent: LocalBoxFuture<'_, AttendError>, work: impl Future<Output = ()>) {
+        match select(agent, std::pin::pin!(work)).await {
+            Either::Left((ended, _)) => panic!("{ended}"),
+            Either::Right(_) => {}
         }
     }
 
@@ -237,10 +269,7 @@ fn a_server_that_is_started_for_the_first_time_gets_what_others_hold() {
             }
             read_all(&managed.client, b"v").await;
         };
-        match select(last, std::pin::pin!(work)).await {
-            Either::Left((ended, _)) => panic!("{ended}"),
-            Either::Right(_) => {}
-        }
+        managed.run_besides(last, work).await;
     };
     managed.run(first, later);
 }
@@ -309,9 +338,10 @@ fn one_process_at_a_time_is_a_server() {
         server: "s1",
         incarnation: managed.world.incarnation(1) + 1,
         member: 101,
+        is_new: false,
         fence: &managed.fences[1],
     };
-    let serving = attendance.serve(None, |event| events.borrow_mut().push(event));
+    let serving = attendance.serve(|event| events.borrow_mut().push(event));
     managed.world.run(select(std::pin::pin!(serving), std::pin::pin!(managed.sleep(Duration::from_secs(3)))));
     let events: &Vec<MemberEvent> = &events.borrow();
     let is_other = |event: &MemberEvent| matches!(event, MemberEvent::Waits(ClusterError::Server(missed)) if matches!(missed.error, ServerError::OtherProcess));
@@ -374,4 +404,81 @@ fn an_operator_has_a_member_filled() {
         assert!(events[0].borrow()[before..].iter().all(filled), "{events:?}");
         read_all(&managed.client, b"v").await;
     });
+}
+
+fn no_source(events: &RefCell<Vec<MemberEvent>>) -> bool {
+    matches!(events.borrow().last(), Some(MemberEvent::Waits(ClusterError::NoSource { .. })))
+}
+
+fn has_joined(events: &RefCell<Vec<MemberEvent>>) -> bool {
+    matches!(events.borrow().last(), Some(MemberEvent::Joined { .. }))
+}
+
+/// The first start of two servers is interrupted: one has been recorded, and ends before it opens.
+#[test]
+fn a_server_that_never_opened_is_new_again_and_nobody_waits_for_it() {
+    let mut managed = Managed::new(2, 2);
+    let events: Vec<RefCell<Vec<MemberEvent>>> = (0..4).map(|_| RefCell::default()).collect();
+    managed.run(vec![managed.attends(0, 100, true, &events[0])], until(|| has_joined(&events[0])));
+    managed.world.start(0, ReplicaState::Closed);
+    managed.office.fail(|_| true);
+    managed.run(vec![managed.attends(1, 101, true, &events[1])], async {
+        managed.until_open(&["s1"]).await;
+        write_all(&managed.client, b"v").await;
+        managed
+            .run_besides(managed.attends(0, 100, true, &events[2]), async {
+                managed.until_open(&["s0"]).await;
+                assert!((0..KEYS).all(|key| managed.world.holders(&[key]) == [0, 1]));
+                read_all(&managed.client, b"v").await;
+            })
+            .await;
+    });
+    // It has opened, and does not go by the item that it lost.
+    managed.world.start(0, ReplicaState::Closed);
+    managed.office.fail(|_| true);
+    let again = managed.world.run(managed.attends(0, 100, true, &events[3]));
+    assert!(matches!(&again, AttendError::StartedBefore { server } if server == "s0"), "{again}");
+}
+
+/// It restarts while another new server is live, which may have taken writes meanwhile: that one is first now.
+#[test]
+fn a_new_server_that_restarts_waits_for_those_that_began_before() {
+    let mut managed = Managed::new(2, 2);
+    let events: Vec<RefCell<Vec<MemberEvent>>> = (0..3).map(|_| RefCell::default()).collect();
+    let both = vec![managed.attends(0, 100, true, &events[0]), managed.attends(1, 101, true, &events[1])];
+    managed.run(both, until(|| has_joined(&events[0]) && has_joined(&events[1])));
+    managed.world.start(0, ReplicaState::Closed);
+    managed.office.fail(|id| id == 100);
+    managed.run(vec![managed.attends(0, 100, true, &events[2])], async {
+        managed.sleep(Duration::from_secs(5)).await;
+        assert!(no_source(&events[2]) && !managed.client.is_open("s0").await.unwrap());
+    });
+}
+
+#[test]
+fn a_first_start_survives_lost_answers_of_the_cluster_manager() {
+    for lost in 1..4 {
+        let managed = Managed::new(2, 2);
+        managed.office.loses_answers.set(lost);
+        let events: Vec<RefCell<Vec<MemberEvent>>> = (0..2).map(|_| RefCell::default()).collect();
+        let both = vec![managed.attends(0, 100, true, &events[0]), managed.attends(1, 101, true, &events[1])];
+        managed.run(both, managed.until_open(&["s0", "s1"]));
+        assert_eq!(managed.office.loses_answers.get(), 0);
+    }
+}
+
+/// Whose servers hold nothing of the cluster before.
+#[test]
+fn a_new_description_at_the_same_entry_begins_anew() {
+    let mut managed = Managed::new(2, 2);
+    let events: Vec<RefCell<Vec<MemberEvent>>> = (0..3).map(|_| RefCell::default()).collect();
+    managed.run(vec![managed.attends(0, 100, true, &events[0])], managed.until_open(&["s0"]));
+    managed.office.fail(|_| true);
+    let world = &mut managed.world;
+    let servers = world.cluster.servers().to_vec();
+    world.cluster = Description::new(world.cluster.name(), 2, servers, 2, 32).unwrap();
+    (0..2).for_each(|server| world.start(server, ReplicaState::Closed));
+    managed.client = client(&managed.world, &managed.office, managed.world.client.clone());
+    let both = vec![managed.attends(0, 100, true, &events[1]), managed.attends(1, 101, true, &events[2])];
+    managed.run(both, managed.until_open(&["s0", "s1"]));
 }

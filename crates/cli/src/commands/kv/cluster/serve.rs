@@ -7,7 +7,6 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use dunlin_coord::CoordError;
 use dunlin_kv::cluster::{Attendance, ClusterConfig, Description, MemberEvent, MemberFence};
 use dunlin_kv::server::{ReplicaConfig, Server, ServerConfig, exposed_addresses};
 use dunlin_kv::service::Fence;
@@ -250,19 +249,18 @@ fn attend(
     let cluster = connected.client(config)?;
     let Process { name, incarnation, member, is_new } = process;
     let (incarnation, member, is_new) = (*incarnation, *member, *is_new);
-    let attendance =
-        Attendance { coordinator: &**manager, cluster: &cluster, path, server: name, incarnation, member, fence };
+    let attendance = Attendance {
+        coordinator: &**manager,
+        cluster: &cluster,
+        path,
+        server: name,
+        incarnation,
+        member,
+        is_new,
+        fence,
+    };
     connected.endpoint.block_on(async {
-        let founded = match is_new {
-            true => match attendance.found().await {
-                Err(CoordError::Exists { .. }) => {
-                    bail!("{name} was started before: without --new, it is filled from other replicas")
-                }
-                founded => Some(founded?),
-            },
-            false => None,
-        };
-        let serving = std::pin::pin!(attendance.serve(founded, |event| tell(name, &event)));
+        let serving = std::pin::pin!(attendance.serve(|event| tell(name, &event)));
         match futures::future::select(serving, stopped).await {
             futures::future::Either::Left((error, _)) => Err(error.into()),
             futures::future::Either::Right(_) => {
