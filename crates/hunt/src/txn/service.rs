@@ -441,6 +441,27 @@ pub fn harmed_service(seed: u64) -> Story {
     simulated.close().0
 }
 
+/// A node stands still, or is cut off, for about as long as it takes until it is left out, and comes back: as the member
+/// that it was, or as a new one. Returns the acknowledged transfers.
+///
+/// # Panics
+/// If a promise is broken.
+pub fn nodes_come_back(seed: u64) -> usize {
+    let mut random = Random::new(seed ^ 0x9a05);
+    let mut simulated = Simulated::start(seed, 2, GRACE);
+    for _ in 0..2 {
+        simulated.go_on(random.between(20, 100) as usize);
+        let host = random.between(1, NODES.into()) as u32;
+        let fault = if random.chance(50) { Fault::Pause { host } } else { Fault::Partition { hosts: vec![host] } };
+        let fault = simulated.datacenter.inject(fault).unwrap();
+        simulated.run_for(random.between(150, 600) * MILLISECOND);
+        simulated.datacenter.lift(fault);
+        simulated.go_on(random.between(20, 100) as usize);
+        simulated.until_whole(NODES as usize);
+    }
+    simulated.close().1
+}
+
 /// What happens to one or two hosts for a while.
 fn harm(random: &mut Random, alive: &[u32]) -> Fault {
     let (host, other) = (*random.pick(alive).unwrap(), *random.pick(alive).unwrap());

@@ -12,7 +12,7 @@ const SEEDS: u64 = 100;
 /// Whether a seed finds the planted bug.
 fn finds(mutation: Mutation, seed: u64) -> bool {
     if mutation == Mutation::ListedAgain {
-        return catch_unwind(|| service::harmed_service(seed)).is_err();
+        return catch_unwind(|| service::nodes_come_back(seed)).is_err();
     }
     catch_unwind(|| scenarios::harmed_packets(seed)).is_err()
         || catch_unwind(|| scenarios::crashed_nodes(seed)).is_err()

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use dunlin_coord::{Condition, Coordinator};
 use dunlin_hunt::txn::service::{
-    BANK, GRACE, MANAGER, MILLISECOND, NODES, Simulated, endpoint, manager_of, start_manager, start_node, turn,
+    BANK, GRACE, MANAGER, MILLISECOND, NODES, Simulated, endpoint, manager_of, nodes_come_back, start_manager,
+    start_node, turn,
 };
 use dunlin_sim::{CostModel, Datacenter, Fault, Topology};
 use dunlin_trial::Random;
@@ -90,19 +91,7 @@ fn a_node_that_is_stopped_leaves_first() {
 #[test]
 fn a_bank_loses_nothing_when_nodes_come_back() {
     for seed in seeds(6) {
-        let mut random = Random::new(seed ^ 0x9a05);
-        let mut simulated = Simulated::start(seed, 2, GRACE);
-        for _ in 0..2 {
-            simulated.go_on(random.between(20, 100) as usize);
-            let host = random.between(1, NODES.into()) as u32;
-            let fault = if random.chance(50) { Fault::Pause { host } } else { Fault::Partition { hosts: vec![host] } };
-            let fault = simulated.datacenter.inject(fault).unwrap();
-            simulated.run_for(random.between(150, 600) * MILLISECOND);
-            simulated.datacenter.lift(fault);
-            simulated.go_on(random.between(20, 100) as usize);
-            simulated.until_whole(NODES as usize);
-        }
-        assert!(simulated.close().1 > 100);
+        assert!(nodes_come_back(seed) > 100);
     }
 }
 
