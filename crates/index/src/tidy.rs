@@ -132,7 +132,8 @@ impl Index {
         let (left_control, right_control) = (left.stable()?, right.stable()?);
         above.node.check(above.control)?;
         let merged = left_control.count() + right_control.count();
-        if left_control.is_leaf() != right_control.is_leaf() || merged > merged_max {
+        // Bursts rely on levels: a leaf has level 0, and a child is below its parent.
+        if left_control.level() != right_control.level() || merged > merged_max {
             return Ok(None);
         }
         let mut holder = above.node.lock(above.control)?;

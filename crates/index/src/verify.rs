@@ -2,7 +2,7 @@
 
 use crate::guard::Guard;
 use crate::index::Index;
-use crate::node::{Entry, LeafCopy, Shape};
+use crate::node::{Entry, LeafCopy, Link, Shape};
 use crate::slice::Slice;
 use crate::walk::Stop;
 
@@ -65,6 +65,13 @@ fn check_interior(stop: &Stop<'_>) -> Result<(), String> {
     let children = node.children(control).map_err(|_| "changed during the check")?;
     if children.is_empty() {
         return Err("an interior node without children".into());
+    }
+    for at in 0..children.len() {
+        let child = Link { holder: node, control, at }.child().and_then(|child| child.stable());
+        let below = child.map_err(|_| "changed during the check")?.level();
+        if below >= control.level() {
+            return Err(format!("child {at} has level {below}, its parent {}", control.level()));
+        }
     }
     let keys: Vec<u64> = children.iter().map(|child| child.least).collect();
     if !keys[1..].windows(2).all(|pair| pair[0] < pair[1]) {
