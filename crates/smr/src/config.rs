@@ -110,12 +110,14 @@ pub struct NodeConfig {
     /// Largest snapshot that is accepted, in bytes. Default 4 GiB.
     pub snapshot_bytes_max: u64,
     /// Memory of all snapshots together: the log's, one that is taken or written, one that comes, and older ones that
-    /// are sent. At the limit, the replica refuses a leader's snapshot while it receives another, gives up one that has
-    /// come in part when it takes its own, and delays its own while older ones are sent. One that has come in part from
-    /// no member's address is also given up when a member sends one. If the log has no more room, the replica stops
-    /// sending older ones. So two of the own state are always allowed: the log's, and the next; and so is one that
-    /// comes. No less than twice `snapshot_bytes_max`; default 12 GiB. The state that is restored from a leader's
-    /// snapshot is not counted: it and the present one are both in memory until it is installed.
+    /// are sent. At the limit, the replica refuses a leader's snapshot while it receives another (one from no member's
+    /// address, as for a replica that joins, while any is under way), gives up one that has come in part when it takes
+    /// its own, and delays its own while older ones are sent. One that has come in part from no member's address is
+    /// also given up when a member sends one. If the log has no more room, the replica stops sending older ones. So two
+    /// of the own state are always allowed: the log's, and the next. One that comes may be given up again and again
+    /// while other groups take their own. No less than twice `snapshot_bytes_max`; default 12 GiB. The state that is
+    /// restored from a leader's snapshot is not counted: it and the present one are both in memory until it is
+    /// installed.
     pub snapshot_memory_max: u64,
     /// Bytes of one piece of a snapshot that is sent. At most 4 MiB; default 256 KiB.
     pub chunk_bytes: usize,

@@ -58,7 +58,7 @@ pub struct ReplicaInfo {
     pub server: String,
 }
 
-/// Of all messages of replicas: whoever is of another version is refused.
+/// The version of all messages of replicas. Others are refused.
 const INFO_VERSION: u8 = 2;
 
 impl ReplicaInfo {

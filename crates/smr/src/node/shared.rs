@@ -246,8 +246,8 @@ impl Shared {
 
     /// If a group lacks the memory for a snapshot, has all groups give up those that they keep for copies. If it is one
     /// that a member sends, they also give up those that have come in part of anybody else; and if it is one of its own
-    /// state, those of members, too. Says whether there were any. Whoever copies or sends begins again, but nobody else
-    /// makes room in the log.
+    /// state, those of members, too. Returns whether there were any. Copies and transfers can begin again, but only
+    /// an own snapshot makes room in the log.
     fn make_memory(&self) -> bool {
         let (starved, crowded) = (self.common.starved.take(), self.common.crowded.take());
         let Some(claim) = starved.map(|_| Claim::Own).or(crowded) else { return false };

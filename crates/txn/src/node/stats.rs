@@ -1,4 +1,4 @@
-//! The counters of a node, as it tells them to whoever watches it: numbers with names, so that versions may differ.
+//! The counters of a node as a watcher gets them: numbers with names, so that nodes and watchers may differ in version.
 //!
 //! | Name | |
 //! |---|---|
