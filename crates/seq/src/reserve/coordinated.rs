@@ -30,6 +30,10 @@ use super::{Reserve, ReserveError, Reserved};
 use crate::counter::NUMBERS_END;
 use crate::mutation::{Mutation, is_planted};
 
+/// The last epoch: a datagram has 32 bits for it.
+const EPOCH_MAX: u64 = u32::MAX as u64;
+/// Bytes of a wrong entry that an error shows.
+const SHOWN_BYTES: usize = 40;
 /// A sequencer that waits for the office asks so often within the time of a lease.
 const ASKED_OF_LEASE: u32 = 8;
 
@@ -59,7 +63,7 @@ impl CoordinatedConfig {
 /// The entry in the tree: `EPOCH RESERVED`, two decimal numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Office {
-    /// The epoch of the current or last holder; 0 before the first.
+    /// The epoch of the current or last holder, below 2^32; 0 before the first.
     pub epoch: u64,
     /// All numbers below are reserved.
     pub reserved: u64,
@@ -75,7 +79,8 @@ impl Office {
     pub fn parse(bytes: &[u8]) -> Option<Office> {
         let (epoch, reserved) = std::str::from_utf8(bytes).ok()?.split_once(' ')?;
         let office = Office { epoch: epoch.parse().ok()?, reserved: reserved.parse().ok()? };
-        (office.encode().as_bytes() == bytes && office.reserved <= NUMBERS_END).then_some(office)
+        let is_valid = office.epoch <= EPOCH_MAX && office.reserved <= NUMBERS_END;
+        (is_valid && office.encode().as_bytes() == bytes).then_some(office)
     }
 }
 
@@ -106,6 +111,14 @@ pub struct Coordinated<C> {
 
 fn failed(why: impl std::fmt::Display) -> ReserveError {
     ReserveError::Failed(why.to_string())
+}
+
+fn no_office(path: &str, value: &[u8]) -> ReserveError {
+    let shown = String::from_utf8_lossy(&value[..value.len().min(SHOWN_BYTES)]);
+    ReserveError::Wrong(format!(
+        "the entry {path} is {shown:?}, which is no office of a sequencer; set it to \"EPOCH END\", the last epoch (up \
+         to {EPOCH_MAX}) and a number above all that were handed out, or choose another --office"
+    ))
 }
 
 /// What an error says about the office: it is lost, or the operation may succeed later.
@@ -179,9 +192,10 @@ impl<C: Coordinator> Shared<C> {
     async fn read(&self) -> Result<Option<(Office, Revision)>, ReserveError> {
         let path = &self.config.name;
         let Some(entry) = self.coordinator.get(path).await.map_err(judge)? else { return Ok(None) };
-        let office =
-            Office::parse(&entry.value).ok_or_else(|| failed(format!("{path} has no office of a sequencer")))?;
-        Ok(Some((office, entry.version)))
+        match Office::parse(&entry.value) {
+            Some(office) => Ok(Some((office, entry.version))),
+            None => Err(no_office(path, &entry.value)),
+        }
     }
 
     /// Sets the entry under the lease.
@@ -235,6 +249,30 @@ impl<C: Coordinator> Coordinated<C> {
             }
         }
     }
+
+    /// Begins a term under a lease.
+    async fn begin(&mut self, lease: &Lease, count: u64) -> Result<Reserved, ReserveError> {
+        let known = self.shared.read().await?;
+        let condition = known.map_or(Condition::Absent, |(_, version)| Condition::Version { version });
+        let Office { epoch, mut reserved } = self.shared.note(known.map(|(office, _)| office).unwrap_or_default());
+        if is_planted(Mutation::BeginsBelowEntry) {
+            reserved = reserved.saturating_sub(count);
+        }
+        let epoch = epoch.checked_add(1).filter(|epoch| *epoch <= EPOCH_MAX).ok_or_else(|| {
+            let path = &self.shared.config.name;
+            ReserveError::Wrong(format!(
+                "the epochs of {path} are used up: choose another --office, and a --start above {reserved}, for all \
+                 sequencers, and start their clients again"
+            ))
+        })?;
+        let reserved = reserved.max(self.shared.config.start);
+        let (from, office) = next(Office { epoch, reserved }, count);
+        let version = Some(self.shared.write(lease, condition, office).await.map_err(judge)?);
+        self.shared.note(office);
+        let until = self.shared.until(lease);
+        self.held = Some(Held { lease: lease.clone(), office, version });
+        Ok(Reserved { range: from..office.reserved, until, epoch })
+    }
 }
 
 /// The next numbers, with the office after it.
@@ -246,19 +284,12 @@ impl<C: Coordinator + 'static> Reserve for Coordinated<C> {
     async fn take(&mut self, count: u64) -> Result<Reserved, ReserveError> {
         self.held = None;
         let lease = self.acquire().await?;
-        let known = self.shared.read().await?;
-        let condition = known.map_or(Condition::Absent, |(_, version)| Condition::Version { version });
-        let Office { epoch, mut reserved } = self.shared.note(known.map(|(office, _)| office).unwrap_or_default());
-        if is_planted(Mutation::BeginsBelowEntry) {
-            reserved = reserved.saturating_sub(count);
+        let begun = self.begin(&lease, count).await;
+        if let Err(ReserveError::Wrong(_)) = begun {
+            // If this fails, the lease ends by itself.
+            let _ = self.shared.coordinator.release(&lease).await;
         }
-        let reserved = reserved.max(self.shared.config.start);
-        let (from, office) = next(Office { epoch: epoch + 1, reserved }, count);
-        let version = Some(self.shared.write(&lease, condition, office).await.map_err(judge)?);
-        self.shared.note(office);
-        let until = self.shared.until(&lease);
-        self.held = Some(Held { lease, office, version });
-        Ok(Reserved { range: from..office.reserved, until, epoch: office.epoch })
+        begun
     }
 
     async fn extend(&mut self, count: u64) -> Result<Reserved, ReserveError> {
@@ -335,8 +366,23 @@ mod tests {
         assert_eq!(office.encode(), "3 2000000");
         assert_eq!(Office::parse(b"3 2000000"), Some(office));
         assert_eq!(Office::parse(Office { epoch: 1, reserved: NUMBERS_END }.encode().as_bytes()).unwrap().epoch, 1);
-        let others =
-            ["", " ", "3", "3 ", " 3", "3 4 5", "+3 4", "03 4", "3 4\n", "3  4", "-1 4", "3 18446744073709551615"];
+        let others = [
+            "",
+            " ",
+            "3",
+            "3 ",
+            " 3",
+            "3 4 5",
+            "+3 4",
+            "03 4",
+            "3 4\n",
+            "3  4",
+            "-1 4",
+            "3 18446744073709551615",
+            "4294967296 4",
+            "18446744073709551615 4",
+        ];
+        assert_eq!(Office::parse(b"4294967295 4").unwrap().epoch, EPOCH_MAX);
         for other in others.map(str::as_bytes).iter().chain(&[&b"\xff 1"[..]]) {
             assert_eq!(Office::parse(other), None, "{other:?}");
         }

@@ -18,6 +18,9 @@ use crate::mutation::{Mutation, is_planted};
 /// The term is renewed early if a request names a later epoch, up to so many times in an interval.
 const EARLY_RENEWALS: u32 = 10;
 
+/// Pause after a failure that an operator must mend.
+const WRONG_PAUSE: Duration = Duration::from_secs(1);
+
 /// Settings of a keeper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeeperConfig {
@@ -88,8 +91,8 @@ impl Keeper {
         assert!(lengths.contains(&config.range), "a range has {lengths:?} numbers, not {}", config.range);
         let (stats, wakers) = (Cell::default(), RefCell::default());
         let shared = Rc::new(Shared { stats, is_stopping: Cell::new(false), has_stopped: Cell::new(false), wakers });
-        let work =
-            Work { counter: counter.clone(), reserve, config, timers: endpoint.timers(), shared: shared.clone() };
+        let (counter, timers) = (counter.clone(), endpoint.timers());
+        let work = Work { counter, reserve, config, timers, shared: shared.clone(), told: None };
         endpoint.spawn(work.reserve.attend());
         endpoint.spawn(work.run());
         Keeper(shared)
@@ -156,6 +159,16 @@ struct Work<R> {
     config: KeeperConfig,
     timers: Timers,
     shared: Rc<Shared>,
+    /// The last failure that an operator must mend and has been told.
+    told: Option<String>,
+}
+
+/// However it ends, by a panic too: nobody waits for more.
+impl<R> Drop for Work<R> {
+    fn drop(&mut self) {
+        self.shared.has_stopped.set(true);
+        self.shared.wake();
+    }
 }
 
 impl<R: Reserve> Work<R> {
@@ -169,6 +182,7 @@ impl<R: Reserve> Work<R> {
             };
             match taken {
                 Ok(first) => {
+                    self.told = None;
                     let end = self.hold(first).await;
                     self.counter.stop();
                     if let End::Stopped = end {
@@ -176,15 +190,28 @@ impl<R: Reserve> Work<R> {
                         let _ = self.reserve.release().await;
                     }
                 }
-                Err(why) => {
-                    tracing::debug!(%why, "a sequencer did not take office");
-                    self.shared.count(|stats| stats.failures += 1);
-                    self.timers.sleep(self.config.pause).await;
-                }
+                Err(why) => self.pause_after(&why).await,
             }
         }
-        self.shared.has_stopped.set(true);
-        self.shared.wake();
+    }
+
+    /// Counts a failure, and pauses, unless the keeper is to stop. What no retry mends is told once.
+    async fn pause_after(&mut self, why: &ReserveError) {
+        self.shared.count(|stats| stats.failures += 1);
+        let pause = match why {
+            ReserveError::Wrong(wrong) => {
+                if self.told.as_ref() != Some(wrong) {
+                    tracing::warn!("this sequencer hands out no numbers: {wrong}");
+                    self.told = Some(wrong.clone());
+                }
+                WRONG_PAUSE
+            }
+            _ => {
+                tracing::debug!(%why, "a sequencer reserved nothing");
+                self.config.pause
+            }
+        };
+        until_stopping(&self.shared, self.timers.sleep(pause)).await;
     }
 
     /// Holds office from its first range on.
@@ -223,15 +250,16 @@ impl<R: Reserve> Work<R> {
                     self.shared.count(|stats| stats.fenced += 1);
                     return End::Lost;
                 }
-                Err(ReserveError::Failed(why)) => {
-                    tracing::debug!(%why, "a sequencer could not reserve numbers");
-                    self.shared.count(|stats| stats.failures += 1);
+                Err(why) => {
                     if self.timers.boot_now() >= until {
                         tracing::warn!(%why, "the term of this sequencer has ended");
-                        self.shared.count(|stats| stats.expired += 1);
+                        self.shared.count(|stats| {
+                            stats.failures += 1;
+                            stats.expired += 1;
+                        });
                         return End::Lost;
                     }
-                    self.timers.sleep(self.config.pause).await;
+                    self.pause_after(&why).await;
                 }
             }
         }
@@ -256,5 +284,42 @@ impl<R: Reserve> Work<R> {
             sleep.as_mut().poll(context).map(|()| false)
         })
         .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
+    use dunlin_rpc::EndpointConfig;
+
+    use super::*;
+
+    struct Faulty;
+
+    impl Reserve for Faulty {
+        async fn take(&mut self, _: u64) -> Result<Reserved, ReserveError> {
+            panic!("a fault")
+        }
+
+        async fn extend(&mut self, _: u64) -> Result<Reserved, ReserveError> {
+            unreachable!("it never takes office")
+        }
+
+        async fn release(&mut self) -> Result<(), ReserveError> {
+            unreachable!("it never takes office")
+        }
+    }
+
+    #[test]
+    fn a_keeper_that_panicked_has_stopped() {
+        let network = LoopbackNetwork::new(LoopbackConfig::default());
+        let endpoint = Endpoint::new(network.endpoint(1).unwrap(), EndpointConfig::default()).unwrap();
+        let keeper = Keeper::start(&endpoint, &Arc::new(Counter::idle()), Faulty, KeeperConfig::default());
+        let mut stop = pin!(keeper.stop());
+        let ended = (0..100).any(|_| {
+            network.advance(Duration::from_micros(1));
+            endpoint.poll_once(stop.as_mut()).is_some()
+        });
+        assert_eq!((ended, endpoint.stats().counters.panics_caught), (true, 1));
     }
 }

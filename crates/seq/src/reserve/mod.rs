@@ -50,6 +50,9 @@ pub enum ReserveError {
     /// Whether numbers were reserved is unknown. If they were, they are lost.
     #[error("nothing could be reserved: {0}")]
     Failed(String),
+    /// Nothing was reserved, and will not be until an operator changes what this says.
+    #[error("nothing can be reserved: {0}")]
+    Wrong(String),
 }
 
 /// A store of reservations.
@@ -57,7 +60,7 @@ pub trait Reserve {
     /// Takes office, once the previous term is over, and reserves numbers.
     ///
     /// # Errors
-    /// [`ReserveError::Failed`].
+    /// [`ReserveError::Failed`]; [`ReserveError::Wrong`], and then this sequencer keeps no other one from office.
     fn take(&mut self, count: u64) -> impl Future<Output = Result<Reserved, ReserveError>>;
 
     /// Reserves the next numbers; with a count of 0, only renews the term.

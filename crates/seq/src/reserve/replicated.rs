@@ -61,6 +61,10 @@ fn failed(why: impl std::fmt::Display) -> ReserveError {
     ReserveError::Failed(why.to_string())
 }
 
+fn no_reservations() -> ReserveError {
+    ReserveError::Wrong("the replicas keep no reservations: give those of `dunlin seq replica`".to_owned())
+}
+
 fn client_failed(why: ClientError) -> ReserveError {
     failed(why)
 }
@@ -96,16 +100,18 @@ impl<T: Transport> Replicated<T> {
     /// [`ReserveError::Failed`].
     pub async fn office(&self) -> Result<Office, ReserveError> {
         let reply = self.client.query(&[]).await.map_err(client_failed)?;
-        Reply::parse(&reply).map(|reply| reply.office).ok_or_else(|| failed("the replicas keep no reservations"))
+        Reply::parse(&reply).map(|reply| reply.office).ok_or_else(no_reservations)
     }
 
     /// Executes a command, and returns when the term that it begins will end.
     async fn execute(&mut self, command: Command) -> Result<(Reply, u64), ReserveError> {
         let asked = self.timers.boot_now();
         let reply = self.client.execute(&command.encode()).await.map_err(client_failed)?;
-        let reply = Reply::parse(&reply).ok_or_else(|| failed("the replicas keep no reservations"))?;
+        let reply = Reply::parse(&reply).ok_or_else(no_reservations)?;
         if reply.status == Status::Malformed {
-            return Err(failed("the replicas do not know this command: are they of another version?"));
+            return Err(ReserveError::Wrong(
+                "the replicas do not know this command: run the same version everywhere".to_owned(),
+            ));
         }
         let begun = if is_planted(Mutation::TermFromAnswer) { self.timers.boot_now() } else { asked };
         let term = nanos(self.term()).min(u64::MAX / 2);

@@ -1,6 +1,8 @@
-//! The office under a cluster manager whose entry goes back: somebody deletes it, or restores an older copy.
+//! The office under a cluster manager whose entry somebody changes: deletes it, restores an older copy, or sets it to
+//! what is no office.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use dunlin_coord::embedded::{Embedded, Watchman};
@@ -8,7 +10,10 @@ use dunlin_coord::model::{Hearing, Machine};
 use dunlin_coord::{Coordinator, Limits, Transaction, WatchmanConfig};
 use dunlin_net::Addr;
 use dunlin_net::loopback::LoopbackTransport;
-use dunlin_seq::reserve::{Coordinated, CoordinatedConfig, CoordinatedOffice, Reserve, ReserveError, Reserved};
+use dunlin_seq::reserve::{
+    Coordinated, CoordinatedConfig, CoordinatedOffice, Keeper, KeeperConfig, Reserve, ReserveError, Reserved,
+};
+use dunlin_seq::{Batching, ClientConfig, Counter, RUN_MAX, SeqService};
 use dunlin_smr::{Beginning, Client as SmrClient, ClientConfig as SmrConfig, MemoryLog, Node, NodeConfig};
 use futures::future::join;
 
@@ -58,7 +63,7 @@ async fn more(reserve: &mut Coordinated<Manager>) -> Reserved {
         match reserve.extend(RANGE).await {
             Ok(reserved) => return reserved,
             Err(ReserveError::Fenced) => return reserve.take(RANGE).await.unwrap(),
-            Err(ReserveError::Failed(_)) => {}
+            Err(ReserveError::Failed(_) | ReserveError::Wrong(_)) => {}
         }
     }
     panic!("nothing is reserved");
@@ -111,6 +116,41 @@ fn a_standby_begins_above_the_holder_when_the_entry_goes_back() {
             let (taken, ()) = join(standby.take(RANGE), ending).await;
             let taken = taken.unwrap();
             assert!(taken.range.start >= 2 * RANGE && taken.epoch == 2, "{setback:?}: {taken:?}");
+        });
+    }
+}
+
+/// It leaves the lease to others and the cluster manager in peace, and takes office as soon as the entry is set right.
+#[test]
+fn an_entry_that_is_no_office_is_waited_out() {
+    for wrong in ["", "12N", "4294967295 5", "4294967296 5", "18446744073709551615 5"] {
+        let mut net = Net::new();
+        let _manager = start_manager(&mut net);
+        let (endpoint, counter) = (net.start(1), Arc::new(Counter::idle()));
+        let service = SeqService::register(&endpoint, counter.clone(), Batching::Bursts).unwrap();
+        let operator = Embedded::new(connect(&endpoint));
+        net.client(&[1], ClientConfig::default());
+        net.run(async { operator.transact(&Transaction::new().set(PATH, wrong)).await.unwrap() });
+        let config = CoordinatedConfig { lease: LEASE, ..CoordinatedConfig::new(1) };
+        let reserve = Coordinated::new(Embedded::new(connect(&endpoint)), config).unwrap();
+        let config = KeeperConfig { range: 2 * u64::from(RUN_MAX), renew: LEASE / 6, ..KeeperConfig::default() };
+        let keeper = Keeper::start(&endpoint, &counter, reserve, config);
+        net.run(async {
+            endpoint.timers().sleep(Duration::from_millis(2500)).await;
+            let failures = keeper.stats().failures;
+            assert!((2..=4).contains(&failures), "{wrong:?}: {failures} attempts");
+            assert_eq!((service.counter().epoch(), keeper.stats().taken), (0, 0), "{wrong:?}");
+            let other = operator.join(2, b"").await.unwrap();
+            let lease = operator.acquire(&other, PATH, LEASE).await.unwrap();
+            operator.release(&lease).await.unwrap();
+            if wrong == "4294967295 5" {
+                // Every later epoch would be below what it has seen.
+                return keeper.stop().await;
+            }
+            operator.transact(&Transaction::new().set(PATH, "7 5")).await.unwrap();
+            endpoint.timers().sleep(Duration::from_millis(1100)).await;
+            assert_eq!((service.counter().epoch(), keeper.stats().taken), (8, 1), "{wrong:?}");
+            keeper.stop().await;
         });
     }
 }
