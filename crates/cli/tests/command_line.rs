@@ -2,7 +2,8 @@
 
 mod program;
 
-use std::fs::File;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
 fn dunlin(arguments: &[&str]) -> Output {
@@ -113,4 +114,51 @@ fn lists_the_experiments() {
     for experiment in dunlin_bench::experiments::all() {
         assert!(list.contains(experiment.name));
     }
+}
+
+/// Files that start threads: those of `serve`, through which all others do, and threads of a library below it.
+const START_THREADS: [&str; 5] = [
+    "rpc/src/endpoint/worker.rs",
+    "serve/src/companion.rs",
+    "serve/src/server.rs",
+    "serve/src/side.rs",
+    "smr/src/wal/commit.rs",
+];
+/// They measure or test, and serve nobody.
+const TOOLS: [&str; 4] = ["bench", "fuzz", "hunt", "lab"];
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        if entry.is_dir() {
+            sources(&entry, found);
+        } else if entry.extension().is_some_and(|end| end == "rs") {
+            found.push(entry);
+        }
+    }
+}
+
+/// Whether a file starts a thread that outlives the call, outside of its tests and examples.
+fn starts_threads(file: &Path) -> bool {
+    let text = fs::read_to_string(file).unwrap();
+    let program = text.split("#[cfg(test)]").next().unwrap();
+    let code = program.lines().filter(|line| !line.trim_start().starts_with("//"));
+    code.into_iter().any(|line| line.contains("thread::spawn(") || line.contains("thread::Builder"))
+}
+
+/// A thread whose panic nobody sees leaves a server that serves half of what it should.
+#[test]
+fn threads_are_started_where_their_failure_is_noticed() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut files = Vec::new();
+    for member in fs::read_dir(crates).unwrap().map(|entry| entry.unwrap().path()) {
+        let is_tool = TOOLS.iter().any(|tool| member.ends_with(tool));
+        let source = member.join("src");
+        if !is_tool && source.is_dir() {
+            sources(&source, &mut files);
+        }
+    }
+    let of_crates = |file: &PathBuf| file.strip_prefix(crates).unwrap().to_str().unwrap().to_owned();
+    let mut found: Vec<String> = files.iter().filter(|file| starts_threads(file)).map(of_crates).collect();
+    found.sort();
+    assert_eq!(found, START_THREADS, "start other threads by dunlin_serve::Companion or dunlin_serve::side");
 }

@@ -44,6 +44,33 @@ fn udp_calls_are_answered() {
     calls_are_answered("udp://[::1]:0");
 }
 
+/// Runs a server with these limits of open files; returns its soft limit, and what it says.
+fn limited(limits: &str) -> (u64, String) {
+    let name = format!("shm:test-files-{}", std::process::id());
+    let echo = format!("ulimit {limits}; exec {} echo serve --at {name}", env!("CARGO_BIN_EXE_dunlin"));
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", &echo]);
+    let mut server = Server::start(shell);
+    let text = std::fs::read_to_string(format!("/proc/{}/limits", server.process.id())).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+    let soft = line.split_whitespace().next().unwrap().parse().unwrap();
+    server.kill();
+    let mut said = String::new();
+    server.process.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    (soft, said)
+}
+
+/// Each peer in shared memory takes a file: a soft limit of 1,024 would end before the places for peers do.
+#[test]
+fn a_server_may_open_as_many_files_as_it_needs_or_says_what_to_change() {
+    let (soft, said) = limited("-S -n 300");
+    assert_eq!(soft, 1536, "{said}");
+    assert!(!said.contains("LimitNOFILE"), "{said}");
+    let (soft, said) = limited("-n 300");
+    assert_eq!(soft, 300, "{said}");
+    assert!(said.contains("1536 may be needed and 300 are allowed") && said.contains("LimitNOFILE=1536"), "{said}");
+}
+
 #[test]
 fn shm_calls_are_answered() {
     calls_are_answered(&format!("shm:test-echo-{}", std::process::id()));

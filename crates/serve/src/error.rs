@@ -87,6 +87,14 @@ pub enum ServeError {
         /// What was saved ([`crate::Service::rescue`]).
         saved: Option<String>,
     },
+    /// A thread beside the cores failed ([`crate::Companion`]).
+    #[error("the thread {name} has failed: {why}; start the server again")]
+    CompanionFailed {
+        /// The name of the thread.
+        name: String,
+        /// Why.
+        why: String,
+    },
     /// A thread ended that should not have.
     #[error("a thread of the server has ended")]
     Ended,

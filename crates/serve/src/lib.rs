@@ -11,6 +11,7 @@
 //!   for its cores no longer than [`ServeConfig::stop_max`].
 //! - **A core that fails, or hangs, ends the server with its reason.** The core executes nothing more;
 //!   [`Service::rescue`] saves what can be saved first.
+//! - **The same for a thread beside the cores**: a [`Companion`] that fails ends the server.
 //! - **Back-pressure.** A full mailbox makes its senders wait; nothing grows with load.
 //! - **No thread in the simulator.** [`Inline`] runs the same core on an endpoint of any transport, turned by a test.
 //!
@@ -19,6 +20,7 @@
 //! | [`service`] | the traits: what a program writes |
 //! | [`server`] | the owner of the cores: start, run, stop |
 //! | `core` | a core, from its first letter to its last; `thread`, [`inline`] and [`drive`] run it |
+//! | [`companion`] | a thread beside the cores |
 //! | [`mailbox`] | letters between cores |
 //! | [`failure`] | what happens when a core fails; `watch` finds those that hang |
 //! | [`addresses`] | where each core listens |
@@ -35,6 +37,7 @@
 pub mod addresses;
 mod blocking;
 pub mod channel;
+pub mod companion;
 mod config;
 mod core;
 pub mod drive;
@@ -62,6 +65,7 @@ mod waiting;
 mod watch;
 
 pub use channel::{CallPolicy, Channel, ChannelConfig, ChannelError};
+pub use companion::{Companion, Stopped};
 pub use config::{EventLoop, ServeConfig};
 pub use error::{ServeError, StartError};
 pub use failure::{Failed, Failure, Health};

@@ -5,6 +5,7 @@ use std::fs;
 use dunlin_net::Addr;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::config::{EventLoop, ServeConfig};
 use crate::error::ServeError;
 
 /// Sessions in use for which a UDP endpoint should have at least one place each. With fewer places, the operator is
@@ -12,6 +13,23 @@ use crate::error::ServeError;
 const SESSIONS_WANTED: usize = 2_000;
 /// The receive buffer that a UDP endpoint requests.
 const RECEIVE_BUFFER_BYTES: u64 = 64 << 20;
+
+/// Descriptors of a server for everything but its peers.
+const BESIDE_PEERS: u64 = 512;
+/// Peers in shared memory that one core has at a time, by the default settings of a transport. Each takes a descriptor,
+/// and another one where the core sleeps in tokio.
+const SHM_PEERS_MAX: u64 = 1024;
+
+/// Descriptors that the cores of a server may need.
+pub(crate) fn of_cores(config: &ServeConfig) -> u64 {
+    let listens_near = config.listen.iter().chain(&config.peer).any(|addr| matches!(addr, Addr::Shm(_)));
+    let of_peer = match config.event_loop {
+        EventLoop::Endpoint => 1,
+        EventLoop::Tokio => 2,
+    };
+    let of_core = if listens_near { of_peer * SHM_PEERS_MAX } else { 0 };
+    BESIDE_PEERS + u64::from(config.cores) * of_core
+}
 
 /// Makes sure that this process may open `needed` descriptors: raises its soft limit as far as allowed.
 ///
@@ -86,6 +104,20 @@ mod tests {
         allow_descriptors(1).unwrap();
         let told = allow_descriptors(u64::MAX - 1).map_err(|error| error.to_string());
         assert!(told.is_ok() || told.is_err_and(|told| told.contains("LimitNOFILE")));
+    }
+
+    #[test]
+    fn peers_in_shared_memory_take_descriptors() {
+        let config = |listen: &str, cores, event_loop| {
+            let listen = vec![listen.parse().unwrap()];
+            ServeConfig { listen, cores, event_loop, ..ServeConfig::named("test") }
+        };
+        assert_eq!(of_cores(&config("udp://127.0.0.1:7700", 8, EventLoop::Endpoint)), BESIDE_PEERS);
+        assert_eq!(of_cores(&config("shm:kv", 3, EventLoop::Endpoint)), BESIDE_PEERS + 3 * SHM_PEERS_MAX);
+        assert_eq!(of_cores(&config("shm:kv", 3, EventLoop::Tokio)), BESIDE_PEERS + 6 * SHM_PEERS_MAX);
+        let peer = Some("shm:kv".parse().unwrap());
+        let proxy = ServeConfig { listen: Vec::new(), peer, ..config("shm:kv", 1, EventLoop::Endpoint) };
+        assert_eq!(of_cores(&proxy), BESIDE_PEERS + SHM_PEERS_MAX);
     }
 
     #[test]

@@ -17,11 +17,9 @@ use crate::mailbox::{Control, Mailboxes, mailboxes};
 use crate::notify;
 use crate::service::Service;
 use crate::thread::{ErrorOf, Letter, Plan, Report, Setup};
-use crate::waiting::deadline_in;
+use crate::waiting::{deadline_in, ends_within};
 use crate::watch::{HangWatch, Patience};
 
-/// How often the end of a thread is checked.
-const END_LOOK: Duration = Duration::from_millis(1);
 /// How often a quiet server is checked: every event rings the interrupt anyway.
 const IDLE_LOOK: Duration = Duration::from_secs(1);
 
@@ -57,6 +55,7 @@ impl<S: Service<AnyTransport>> Server<S> {
     /// error. All cores have ended by then.
     pub fn start(service: Arc<S>, config: ServeConfig) -> Result<Server<S>, StartError<ErrorOf<S>>> {
         check(&config)?;
+        let too_few = limits::allow_descriptors(limits::of_cores(&config)).err();
         let (mailboxes, receivers) = mailboxes(config.cores, config.letters_max.max(1));
         let failure = Failure::ringing(config.interrupt.clone());
         let config = Arc::new(config);
@@ -105,7 +104,8 @@ impl<S: Service<AnyTransport>> Server<S> {
         let watch = HangWatch::start(&service, &mailboxes, &failure, Patience::of(&config), long_works);
         let watch = Some(watch.inspect_err(|_| mailboxes.command_exit())?);
         let threads = std::mem::take(&mut starting.threads);
-        let advice = limits::of_receive_queue(&addresses[0], places).into_iter().collect();
+        let too_few = too_few.map(|why| why.to_string());
+        let advice = too_few.into_iter().chain(limits::of_receive_queue(&addresses[0], places)).collect();
         let places: Vec<String> = addresses[0].iter().map(Addr::to_string).collect();
         tracing::info!(name = config.name, cores = config.cores, ?places, "a server serves");
         Ok(Server { service, mailboxes, threads, watch, failure, config, plan, addresses, advice })
@@ -241,10 +241,7 @@ fn join_within<E: From<ServeError>>(
     let deadline = deadline_in(time);
     let mut ended = Ok(());
     for (core, thread) in (0..).zip(threads) {
-        while !thread.is_finished() && Instant::now() < deadline {
-            thread::sleep(END_LOOK);
-        }
-        let result = match thread.is_finished() {
+        let result = match ends_within(deadline.saturating_duration_since(Instant::now()), &thread) {
             true => thread.join().unwrap_or_else(|_| Err(ServeError::Ended.into())),
             false => Err(did_not_end(core, time, saved).into()),
         };

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake};
-use std::thread::{self, Thread};
+use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use dunlin_net::clock::nanos;
@@ -12,6 +12,18 @@ use dunlin_rpc::Timers;
 
 /// A deadline further away than this never comes: 30 years.
 const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
+
+/// How often the end of a thread is checked.
+const END_LOOK: Duration = Duration::from_millis(1);
+
+/// Waits for the end of a thread, and returns whether it has ended in time.
+pub(crate) fn ends_within<R>(time: Duration, thread: &JoinHandle<R>) -> bool {
+    let deadline = deadline_in(time);
+    while !thread.is_finished() && Instant::now() < deadline {
+        thread::sleep(END_LOOK);
+    }
+    thread.is_finished()
+}
 
 /// The deadline after `time`. If the clock cannot represent it, a deadline far away.
 pub(crate) fn deadline_in(time: Duration) -> Instant {

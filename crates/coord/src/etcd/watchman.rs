@@ -42,6 +42,11 @@ impl Watchman {
         Ok(Watchman { counters, task, _etcd: etcd.clone() })
     }
 
+    /// Whether it watches no more: it panicked, which is a bug. Start another process then.
+    pub fn has_ended(&self) -> bool {
+        self.task.is_finished()
+    }
+
     /// Its counters.
     pub fn counters(&self) -> WatchmanCounters {
         *self.counters.lock().unwrap_or_else(PoisonError::into_inner)
@@ -232,4 +237,22 @@ async fn pulse(work: Work) -> Result<(Pulse, Option<(u64, i64)>), CoordError> {
         leases.push(Tenure { name, member, token, renewals, ttl_ms: held.ttl_ms });
     }
     Ok((Pulse { members, leases }, settled))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::etcd::EtcdConfig;
+
+    #[test]
+    fn its_end_is_noticed() {
+        let nobody = ["http://127.0.0.1:1".to_owned()];
+        let etcd = Etcd::new(&nobody, EtcdConfig::default()).unwrap();
+        let watchman = Watchman::start(&etcd, WatchmanConfig::default()).unwrap();
+        assert!(!watchman.has_ended());
+        watchman.task.abort();
+        while !watchman.has_ended() {
+            std::thread::yield_now();
+        }
+    }
 }

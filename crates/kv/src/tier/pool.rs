@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use dunlin_serve::side;
 use dunlin_store::tier::{BlockWrite, Ticket};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -109,5 +110,5 @@ fn next<J>(jobs: &Mutex<Receiver<J>>) -> Option<J> {
 }
 
 fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> Result<(), TierError> {
-    thread::Builder::new().name(name).spawn(run).map(drop).map_err(TierError::Thread)
+    side::start(&name, run).map(drop).map_err(|why| TierError::Thread(io::Error::other(why)))
 }

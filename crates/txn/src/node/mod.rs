@@ -27,7 +27,7 @@ mod stats;
 
 use dunlin_coord::Coordinator;
 use dunlin_serve::Mailboxes;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 pub use self::core::{CoreConfig, Counts, Letter, TxnCore, TxnService};
 pub use agent::{Agent, AgentConfig, BadAgent};
@@ -61,9 +61,4 @@ impl AgentSeed {
     ) -> Result<Agent<C>, BadAgent> {
         Agent::new(coordinator, mailboxes, config, self.asked)
     }
-}
-
-/// Ready when a message comes, or its sender is dropped: for [`Agent::run`].
-pub async fn told(stop: oneshot::Receiver<()>) {
-    let _ = stop.await;
 }

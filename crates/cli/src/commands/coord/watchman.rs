@@ -33,7 +33,7 @@ pub struct Arguments {
 /// Runs the command.
 #[cfg(feature = "etcd")]
 pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
-    use anyhow::Context;
+    use anyhow::{Context, ensure};
     use dunlin_coord::Coordinator;
     use dunlin_coord::etcd::{Etcd, EtcdConfig, Watchman};
     use dunlin_serve::notify;
@@ -52,10 +52,11 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     let watchman = Watchman::start(&etcd, config)?;
     output::line(format_args!("serving as a watchman at {}; ctrl-C ends it", urls.join(",")))?;
     notify::ready();
-    while !interrupt.is_set() {
+    while !interrupt.is_set() && !watchman.has_ended() {
         interrupt.wait(LOOK);
     }
     notify::stopping();
+    ensure!(!watchman.has_ended(), "the watchman has failed, which is a bug: start it again");
     drop(watchman);
     output::line("ended")?;
     Ok(ExitCode::SUCCESS)

@@ -229,6 +229,12 @@ pub trait Machinery: Send + Sync + 'static {
         Vec::new()
     }
 
+    /// Ends the companion.
+    fn dismiss(&self, companion: Self::Companion) -> Result<()> {
+        drop(companion);
+        Ok(())
+    }
+
     /// What the companion does when the replica shuts down, before it hands over its leadership.
     fn part(&self, _: &Self::Companion, _: Timers) -> Draining {
         Box::pin(std::future::ready(()))
@@ -437,8 +443,9 @@ impl<S: Machinery, L: LogStore + 'static> Core for ReplicaCore<S, L> {
 
     fn end(self) -> Result<()> {
         // It may hold the endpoint, so it is dropped first.
-        drop(self.companion);
-        self.host.close().with_context(|| format!("replica {} did not end in order", self.id))
+        let dismissed = self.machinery.dismiss(self.companion);
+        self.host.close().with_context(|| format!("replica {} did not end in order", self.id))?;
+        dismissed
     }
 }
 

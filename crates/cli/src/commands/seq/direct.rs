@@ -1,9 +1,7 @@
 //! Numbers by datagrams, Spec-S0: a server beside the one of RPC, and a client.
 
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -14,7 +12,7 @@ use dunlin_seq::direct::{DirectClient, DirectConfig, DirectServer, DirectServerC
 use dunlin_serve::limits::allow_descriptors;
 use dunlin_serve::metrics::{Family, Kind};
 use dunlin_serve::signals::EXIT_INTERRUPTED;
-use dunlin_serve::{Interrupt, addresses};
+use dunlin_serve::{Companion, Interrupt, Stopped, addresses};
 
 use super::client::Target;
 use crate::commands::warn_of_exposure;
@@ -28,8 +26,7 @@ const DESCRIPTORS_BESIDE: u64 = 512;
 /// The server, on a thread of its own, until it is stopped or dropped.
 pub struct Direct {
     addresses: Vec<Addr>,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    companion: Companion<anyhow::Error>,
     stats: Stats,
 }
 
@@ -89,29 +86,25 @@ impl Direct {
         if at.is_empty() {
             return Ok(None);
         }
-        let (stop, stats): (Arc<AtomicBool>, Stats) = Default::default();
-        let (started, has_started) = mpsc::channel();
-        let (at, counter) = (at.to_vec(), counter.clone());
-        let (stopped, published, failing) = (stop.clone(), stats.clone(), Failing(interrupt.clone()));
-        let work = move || {
-            let _failing = failing;
-            let mut server = match open(&at, counter) {
-                Ok(server) => server,
-                // The other end waits.
-                Err(error) => return drop(started.send(Err(error))),
+        let (at, counter, stats) = (at.to_vec(), counter.clone(), Stats::default());
+        let published = stats.clone();
+        let begin = move |stopped: Stopped| {
+            let mut server = open(&at, counter)?;
+            let addresses = server.local_addrs();
+            let work = move || {
+                while !stopped.is_set() {
+                    let publish_at = Instant::now() + PUBLISH_EVERY;
+                    server.run_until(|| stopped.is_set() || Instant::now() >= publish_at);
+                    published.set(server.stats());
+                }
+                Ok(())
             };
-            let _ = started.send(Ok(server.local_addrs()));
-            while !stopped.load(Ordering::Relaxed) {
-                let publish_at = Instant::now() + PUBLISH_EVERY;
-                server.run_until(|| stopped.load(Ordering::Relaxed) || Instant::now() >= publish_at);
-                published.set(server.stats());
-            }
+            Ok((addresses, work))
         };
-        let thread = thread::Builder::new().name("datagrams".into()).spawn(work).context("cannot start a thread")?;
-        let addresses = has_started.recv().context("the thread of the datagrams has failed")??;
+        let (addresses, companion) = Companion::start("datagrams", interrupt, begin)?;
         let exposed = addresses.iter().filter(|address| addresses::is_exposed(address));
         exposed.for_each(|address| warn_of_exposure(&address.to_string()));
-        Ok(Some(Direct { addresses, stop, thread: Some(thread), stats }))
+        Ok(Some(Direct { addresses, companion, stats }))
     }
 
     /// Where it serves.
@@ -128,30 +121,9 @@ impl Direct {
     ///
     /// # Errors
     /// If the thread has failed.
-    pub fn stop(mut self) -> Result<u64> {
-        self.stop.store(true, Ordering::Relaxed);
-        let ended = self.thread.take().is_none_or(|thread| thread.join().is_ok());
-        anyhow::ensure!(ended, "the thread of the datagrams has failed: this is a bug; start the sequencer again");
+    pub fn stop(self) -> Result<u64> {
+        self.companion.stop()?;
         Ok(self.stats.get().numbers)
-    }
-}
-
-impl Drop for Direct {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        // `stop` tells that it has failed.
-        let _ = self.thread.take().map(JoinHandle::join);
-    }
-}
-
-/// Interrupts the process if the thread that owns it panics.
-struct Failing(Interrupt);
-
-impl Drop for Failing {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            self.0.set();
-        }
     }
 }
 

@@ -2,19 +2,18 @@
 
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::builder::RangedU64ValueParser;
 use dunlin_coord::embedded::Embedded;
 use dunlin_net::AnyTransport;
 use dunlin_rpc::Endpoint;
 use dunlin_seq::reserve::{Coordinated, CoordinatedConfig, Keeper, KeeperConfig, KeeperStats, RANGE_MAX};
 use dunlin_seq::{Counter, RUN_MAX};
+use dunlin_serve::{Companion, Interrupt, Stopped};
 use futures::future::{Either, select};
-use tokio::sync::oneshot;
 
 use super::direct::PUBLISH_EVERY;
 use crate::arguments::at::Place;
@@ -57,7 +56,7 @@ impl OfficeArguments {
         self.coord.is_some()
     }
 
-    /// Starts to compete for the office, on a thread of its own.
+    /// Starts to compete for the office, on a thread of its own, which gives it up when it is stopped.
     ///
     /// # Errors
     /// If an argument is wrong, or the cluster manager cannot be reached at all.
@@ -67,33 +66,28 @@ impl OfficeArguments {
         start: u64,
         counter: Arc<Counter>,
         stats: OfficeStats,
-    ) -> Result<Option<Candidacy>> {
+        interrupt: &Interrupt,
+    ) -> Result<Option<Companion<anyhow::Error>>> {
         let (Some(place), Some(member)) = (self.coord.clone(), self.member) else { return Ok(None) };
         let config = CoordinatedConfig { member, about, name: self.office.clone(), lease: self.ttl, start };
         let (range, prefix) = (self.range, self.prefix.clone());
-        let ((started, has_started), (stop, stopped)) = (mpsc::channel(), oneshot::channel());
-        let work = move || {
-            let begun = begin(&place, prefix, config, range, &counter);
-            let (endpoint, keeper) = match begun {
-                Ok(begun) => begun,
-                Err(error) => return drop(started.send(Err(error))),
-            };
-            // The other end may be gone.
-            let _ = started.send(Ok(()));
-            let timers = endpoint.timers();
-            endpoint.block_on(async {
-                // An error means that the owner is gone: it stops as well.
-                let mut stopped = pin!(stopped);
-                while let Either::Right(_) = select(stopped.as_mut(), pin!(timers.sleep(PUBLISH_EVERY))).await {
+        let begin = move |mut stopped: Stopped| {
+            let (endpoint, keeper) = begin(&place, prefix, config, range, &counter)?;
+            let work = move || {
+                let timers = endpoint.timers();
+                endpoint.block_on(async {
+                    while let Either::Right(_) = select(&mut stopped, pin!(timers.sleep(PUBLISH_EVERY))).await {
+                        stats.set(keeper.stats());
+                    }
+                    keeper.stop().await;
                     stats.set(keeper.stats());
-                }
-                keeper.stop().await;
-                stats.set(keeper.stats());
-            });
+                });
+                Ok(())
+            };
+            Ok(((), work))
         };
-        let thread = thread::Builder::new().name("office".into()).spawn(work).context("cannot start a thread")?;
-        has_started.recv().context("the thread of the office has failed")??;
-        Ok(Some(Candidacy { stop: Some(stop), thread: Some(thread) }))
+        let ((), candidacy) = Companion::start("office", interrupt, begin)?;
+        Ok(Some(candidacy))
     }
 }
 
@@ -109,21 +103,6 @@ impl OfficeStats {
 
     fn set(&self, stats: KeeperStats) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = stats;
-    }
-}
-
-/// A sequencer that holds the office or competes for it, until it is dropped: then it gives the office up.
-pub struct Candidacy {
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Drop for Candidacy {
-    fn drop(&mut self) {
-        self.stop.take().map(|stop| stop.send(()));
-        if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
-            eprintln!("dunlin: the thread of the office has failed: the office is free when the lease is over");
-        }
     }
 }
 
@@ -145,8 +124,15 @@ fn begin(
     Ok((endpoint, keeper))
 }
 
-/// The cluster manager, and the endpoint that its operations run on.
+/// The cluster manager, and the endpoint that its operations run on. A panic of one of its tasks is one of the thread
+/// that turns it.
 pub fn connect(place: &Place, prefix: String, timeout: Duration) -> Result<(End, Manager)> {
+    let (endpoint, manager) = open(place, prefix, timeout)?;
+    endpoint.propagate_panics();
+    Ok((endpoint, manager))
+}
+
+fn open(place: &Place, prefix: String, timeout: Duration) -> Result<(End, Manager)> {
     match place {
         Place::Replicas(replicas, cluster) => {
             let target = Target { replicas: replicas.clone(), cluster: *cluster, timeout };

@@ -136,6 +136,11 @@ impl Machinery for Sequencers {
         families
     }
 
+    fn dismiss(&self, sequencer: Sequencer) -> Result<()> {
+        let Sequencer { direct, .. } = sequencer;
+        direct.map_or(Ok(()), |direct| direct.stop().map(drop))
+    }
+
     /// Gives up the office while this replica still leads, if it does.
     fn part(&self, sequencer: &Sequencer, timers: Timers) -> Draining {
         let keeper = sequencer.keeper.clone();

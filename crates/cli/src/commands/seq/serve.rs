@@ -10,7 +10,9 @@ use dunlin_rpc::EndpointStats;
 use dunlin_seq::{Batching, Counter, NUMBERS_END, SeqService};
 use dunlin_serve::metrics::{exposition, of_cores, of_endpoint};
 use dunlin_serve::port::{Pages, Port};
-use dunlin_serve::{Core, Interrupt, Mailboxes, Pace, ServeConfig, ServeError, Server, Service, Site, addresses};
+use dunlin_serve::{
+    Companion, Core, Interrupt, Mailboxes, Pace, ServeConfig, ServeError, Server, Service, Site, addresses,
+};
 use tokio::sync::oneshot;
 
 use super::direct::{Direct, Stats};
@@ -57,10 +59,17 @@ pub struct Arguments {
     /// Serve metrics for Prometheus at http://HOST:PORT/metrics, and health at /healthz
     #[arg(long, value_name = "HOST:PORT")]
     metrics: Option<SocketAddr>,
+    /// Says where the command is that one looks for here
+    #[arg(long, hide = true, num_args = 0.., allow_hyphen_values = true, default_missing_value = "", value_parser = is_replica)]
+    replicated: Option<String>,
     #[command(flatten)]
     office: OfficeArguments,
     #[command(flatten)]
     _source: Source,
+}
+
+fn is_replica(_: &str) -> Result<String, &'static str> {
+    Err("sequencers that replicate their reservations are a command of its own: dunlin seq replica --help")
 }
 
 /// The counters of a core.
@@ -140,19 +149,18 @@ pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
     let by_datagrams = direct.iter().flat_map(Direct::addresses).map(|address| format!("datagrams at {address}"));
     let by_datagrams: Vec<String> = by_datagrams.collect();
     let about: Vec<String> = server.addresses_of_cores().iter().flatten().map(Addr::to_string).collect();
-    let candidacy = arguments.office.compete(about.join(","), arguments.start, counter.clone(), office)?;
+    let candidacy = arguments.office.compete(about.join(","), arguments.start, counter.clone(), office, &interrupt)?;
     let places = server.addresses().iter().map(Addr::to_string);
     let metrics = port.as_ref().map(|port| format!("metrics at http://{}/metrics", port.address()));
     let places: Vec<String> = places.chain(by_datagrams).chain(metrics).collect();
     let (places, start) = (places.join(", "), arguments.start);
     output::line(format_args!("serving numbers at {places}; from {start} on; ctrl-C ends it"))?;
-    let mut numbers = server.run()?;
-    if let Some(direct) = direct {
-        numbers += direct.stop()?;
-    }
-    // No core draws any more, so the next holder may begin.
-    if candidacy.is_some() {
-        drop(candidacy);
+    let ended = server.run();
+    let by_datagrams = direct.map(Direct::stop).transpose();
+    // Nobody draws any more, so the next holder may begin.
+    let given_up = candidacy.map(Companion::stop).transpose();
+    let numbers = ended? + by_datagrams?.unwrap_or(0);
+    if given_up?.is_some() {
         output::line(format_args!("{numbers} numbers handed out"))?;
         return Ok(ExitCode::SUCCESS);
     }

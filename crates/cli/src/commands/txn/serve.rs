@@ -2,19 +2,17 @@
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::sync::{Arc, mpsc};
-use std::thread::{self, JoinHandle};
+use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::builder::RangedU64ValueParser;
 use dunlin_net::Addr;
 use dunlin_serve::metrics::{Family, Kind, exposition, of_cores, of_endpoint};
 use dunlin_serve::port::{Pages, Port};
-use dunlin_serve::{Interrupt, Mailboxes, ServeConfig, ServeError, Server, addresses};
-use dunlin_txn::node::{AgentConfig, AgentSeed, CoreConfig, Counts, Letter, TxnService, node, told};
+use dunlin_serve::{Companion, Interrupt, Mailboxes, ServeConfig, ServeError, Server, Stopped, addresses};
+use dunlin_txn::node::{AgentConfig, AgentSeed, CoreConfig, Counts, Letter, TxnService, node};
 use dunlin_txn::{Limits, Role};
-use tokio::sync::oneshot;
 
 use crate::arguments::at::Place;
 use crate::arguments::size::bytes;
@@ -28,8 +26,6 @@ use crate::settings::Source;
 const METRICS_PREFIX: &str = "dunlin_txn";
 /// Operations of the cluster manager time out after this part of the placer's lease.
 const OPERATIONS_OF_LEASE: u32 = 2;
-/// Stack of the agent's thread, in bytes. Without optimization the futures of an etcd's client overflow the usual 2 MiB.
-const AGENT_STACK_BYTES: usize = 8 << 20;
 
 /// Be a node of a transaction service, until ctrl-C
 ///
@@ -101,7 +97,7 @@ pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
         listen: arguments.at.clone(),
         cores: arguments.cores,
         pin: arguments.pin.clone(),
-        interrupt,
+        interrupt: interrupt.clone(),
         ..ServeConfig::named("txn")
     };
     let server = Server::start(Arc::new(service), config)?;
@@ -116,7 +112,7 @@ pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
         grace: arguments.grace,
         ..AgentConfig::new(arguments.member as u32, cores)
     };
-    let running = start_agent(&arguments, seed, server.mailboxes().clone(), agent)?;
+    let agent = start_agent(&arguments, seed, server.mailboxes().clone(), agent, &interrupt)?;
     let places = server.addresses().iter().map(Addr::to_string);
     let metrics = port.as_ref().map(|port| format!("metrics at http://{}/metrics", port.address()));
     let places: Vec<String> = places.chain(metrics).collect();
@@ -124,58 +120,37 @@ pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
     output::line(format_args!("serving transactions at {places}; member {member} of {path}; ctrl-C ends it"))?;
     let ended = server.run();
     // Nothing is served any more, so others may take over at once.
-    drop(running);
+    let left = agent.stop();
     ended?;
+    left?;
     output::line("ended; its copies are gone")?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The agent's thread. Dropped, the agent leaves.
-struct Running {
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.stop.take().map(|stop| stop.send(()));
-        if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
-            eprintln!("dunlin: the thread of the agent has failed: the node is taken for failed in a moment");
-        }
-    }
-}
-
+/// Starts the agent's thread. Stopped, the agent leaves.
 fn start_agent(
     arguments: &Arguments,
     seed: AgentSeed,
     mailboxes: Mailboxes<Letter>,
     config: AgentConfig,
-) -> Result<Running> {
+    interrupt: &Interrupt,
+) -> Result<Companion<anyhow::Error>> {
     let (place, prefix, timeout) =
         (arguments.coord.clone(), arguments.prefix.clone(), arguments.ttl / OPERATIONS_OF_LEASE);
-    let ((started, has_started), (stop, stopped)) = (mpsc::channel(), oneshot::channel());
-    let work = move || {
-        let begun = connect(&place, prefix, timeout)
-            .and_then(|(endpoint, manager)| Ok((endpoint, seed.agent(manager, mailboxes, config)?)));
-        let (endpoint, agent) = match begun {
-            Ok(begun) => begun,
-            Err(error) => return drop(started.send(Err(error))),
+    let begin = move |stopped: Stopped| {
+        let (endpoint, manager) = connect(&place, prefix, timeout)?;
+        let agent = seed.agent(manager, mailboxes, config)?;
+        let work = move || {
+            endpoint.block_on(async {
+                agent.run(stopped).await;
+                agent.coordinator().warn_of_strangers();
+                agent.coordinator().close().await;
+            });
+            Ok(())
         };
-        // The other end may be gone.
-        let _ = started.send(Ok(()));
-        endpoint.block_on(async {
-            agent.run(told(stopped)).await;
-            agent.coordinator().warn_of_strangers();
-            agent.coordinator().close().await;
-        });
+        Ok(((), work))
     };
-    let thread = thread::Builder::new()
-        .name("txn-agent".into())
-        .stack_size(AGENT_STACK_BYTES)
-        .spawn(work)
-        .context("cannot start a thread")?;
-    has_started.recv().context("the thread of the agent has failed")??;
-    Ok(Running { stop: Some(stop), thread: Some(thread) })
+    Companion::start("txn-agent", interrupt, begin).map(|((), agent)| agent)
 }
 
 /// Serves the metrics of all cores as long as the port lives.

@@ -2,10 +2,9 @@
 
 use std::io::{BufRead as _, IsTerminal as _, Write as _, stdin, stdout};
 use std::process::ExitCode;
-use std::thread;
 
 use anyhow::{Context as _, Result};
-use dunlin_serve::Interrupt;
+use dunlin_serve::{Interrupt, side};
 use dunlin_txn::{Outcome as Fate, Range, TxnError};
 use tokio::sync::mpsc;
 
@@ -93,7 +92,7 @@ fn read_lines() -> Result<mpsc::Receiver<std::io::Result<String>>> {
             }
         }
     };
-    thread::Builder::new().name("lines".into()).spawn(read).context("cannot start a thread")?;
+    side::start("lines", read)?;
     Ok(lines)
 }
 

@@ -2,8 +2,7 @@
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::sync::{Arc, mpsc};
-use std::thread::{self, JoinHandle};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -12,8 +11,9 @@ use dunlin_kv::server::{ReplicaConfig, Server, ServerConfig, exposed_addresses};
 use dunlin_kv::service::Fence;
 use dunlin_kv::wire::ReplicaState;
 use dunlin_net::Addr;
-use dunlin_serve::{Interrupt, notify};
+use dunlin_serve::{Companion, Interrupt, Stopped, notify};
 use dunlin_store::Mode;
+use futures::future::{Either, select};
 use tokio::sync::oneshot;
 
 use super::place::{ClusterPlace, Connected, EntryArguments, connect};
@@ -87,7 +87,7 @@ pub fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
         (true, None) => bail!("give --member ID: the servers of this cluster are members of its cluster manager"),
         (false, Some(_)) => bail!("--member is for a cluster manager: a cluster in a file has none"),
         (true, Some(member)) => {
-            let begun = Agent::start(&arguments, member, fence.clone(), interrupt.clone())?;
+            let begun = Agent::start(&arguments, member, fence.clone(), interrupt)?;
             let cluster = begun.cluster.clone();
             agent = Some(begun);
             cluster
@@ -110,7 +110,7 @@ pub fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
         agent.go(server.incarnation());
     }
     notify::ready();
-    while !interrupt.is_set() && server.is_running() && agent.as_ref().is_none_or(Agent::is_running) {
+    while !interrupt.is_set() && server.is_running() {
         interrupt.wait(LOOK);
     }
     notify::stopping();
@@ -174,56 +174,43 @@ fn ready_line(server: &Server, arguments: &Arguments, cluster: &Description, met
 /// The thread on which the server is a member, and is filled.
 struct Agent {
     cluster: Description,
-    go: Option<mpsc::Sender<u64>>,
-    stop: Option<oneshot::Sender<()>>,
-    thread: JoinHandle<Result<()>>,
+    companion: Companion<anyhow::Error>,
+    go: Option<oneshot::Sender<u64>>,
 }
 
 impl Agent {
     /// Reads the description, and waits until the server listens.
-    fn start(arguments: &Arguments, member: u64, fence: MemberFence, interrupt: Interrupt) -> Result<Agent> {
+    fn start(arguments: &Arguments, member: u64, fence: MemberFence, interrupt: &Interrupt) -> Result<Agent> {
         let (place, entry) = (arguments.servers.clone(), arguments.entry.clone());
         let (name, is_new) = (arguments.name.clone(), arguments.new);
-        let ((described, description), (go, went)) = (mpsc::channel(), mpsc::channel());
-        let (stop, stopped) = oneshot::channel();
-        let work = move || -> Result<()> {
-            let connected = match connect(&place, &entry, PATIENCE) {
-                Ok(connected) => connected,
-                Err(error) => {
-                    // Who waits for it reports it.
-                    let _ = described.send(Err(error));
-                    return Ok(());
+        let (go, went) = oneshot::channel();
+        let begin = move |mut stopped: Stopped| {
+            let connected = connect(&place, &entry, PATIENCE)?;
+            connected.endpoint.propagate_panics();
+            let cluster = connected.cluster.clone();
+            let work = move || match connected.endpoint.block_on(select(went, &mut stopped)) {
+                Either::Left((Ok(incarnation), _)) => {
+                    let process = Process { name, incarnation, member, is_new };
+                    attend(&connected, &entry.entry, &process, &fence, stopped)
                 }
+                // The server did not start.
+                _ => Ok(()),
             };
-            // The other end may be gone.
-            let _ = described.send(Ok(connected.cluster.clone()));
-            let Ok(incarnation) = went.recv() else { return Ok(()) };
-            let process = Process { name, incarnation, member, is_new };
-            let attended = attend(&connected, &entry.entry, &process, &fence, stopped);
-            // Its server ends with it.
-            interrupt.set();
-            attended
+            Ok((cluster, work))
         };
-        let thread = thread::Builder::new().name("member".into()).spawn(work).context("cannot start a thread")?;
-        let cluster = description.recv().context("the thread of the member has failed")??;
-        Ok(Agent { cluster, go: Some(go), stop: Some(stop), thread })
+        let (cluster, companion) = Companion::start("member", interrupt, begin)?;
+        Ok(Agent { cluster, companion, go: Some(go) })
     }
 
     /// The server with this incarnation listens.
     fn go(&mut self, incarnation: u64) {
         // If the thread is gone, stopping says why.
-        self.go.take().map(|go| go.send(incarnation));
-    }
-
-    fn is_running(&self) -> bool {
-        !self.thread.is_finished()
+        drop(self.go.take().map(|go| go.send(incarnation)));
     }
 
     /// Leaves.
-    fn stop(mut self) -> Result<()> {
-        self.stop.take().map(|stop| stop.send(()));
-        self.go.take();
-        self.thread.join().unwrap_or_else(|_| bail!("the thread of the member has failed"))
+    fn stop(self) -> Result<()> {
+        self.companion.stop()
     }
 }
 
@@ -236,13 +223,7 @@ struct Process {
 }
 
 /// Is a member until it is stopped, then leaves.
-fn attend(
-    connected: &Connected,
-    path: &str,
-    process: &Process,
-    fence: &MemberFence,
-    stopped: oneshot::Receiver<()>,
-) -> Result<()> {
+fn attend(connected: &Connected, path: &str, process: &Process, fence: &MemberFence, stopped: Stopped) -> Result<()> {
     let Some(manager) = &connected.manager else { return Ok(()) };
     let mut config = ClusterConfig::default();
     config.deadline = PATIENCE;
@@ -261,9 +242,9 @@ fn attend(
     };
     connected.endpoint.block_on(async {
         let serving = std::pin::pin!(attendance.serve(|event| tell(name, &event)));
-        match futures::future::select(serving, stopped).await {
-            futures::future::Either::Left((error, _)) => Err(error.into()),
-            futures::future::Either::Right(_) => {
+        match select(serving, stopped).await {
+            Either::Left((error, _)) => Err(error.into()),
+            Either::Right(_) => {
                 attendance.leave().await;
                 Ok(())
             }
