@@ -42,7 +42,7 @@ pub fn check(bytes: &[u8]) {
         }
         4 => {
             if let Some(counted) = Counted::parse(bytes) {
-                assert!(counted.items > 0 || !counted.has_more);
+                assert!(counted.items > 0 || counted.has_more || counted.last.is_empty());
                 assert_eq!(counted.encode(), bytes);
             }
         }

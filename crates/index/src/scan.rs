@@ -165,7 +165,11 @@ impl Index {
     /// Removes up to `limit` items of a range, the smallest first, and returns how many it removed. If the range may
     /// have more, it also returns the last key that it looked at: the rest of the range is after it. Then it has
     /// removed `limit` items.
+    ///
+    /// # Panics
+    /// If `limit` is 0: there would be no last key.
     pub fn remove_part(&self, range: Range<'_>, limit: usize) -> (usize, Option<Vec<u8>>) {
+        assert!(limit > 0, "a part of a range has at least one item");
         let (mut removed, mut low) = (0, range.low);
         let mut last;
         loop {

@@ -470,12 +470,11 @@ impl<'a> Counted<'a> {
     pub fn parse(answer: &'a [u8]) -> Option<Counted<'a>> {
         let (header, last) = answer.split_at_checked(PAGE_HEADER_BYTES)?;
         let (items, has_more) = (number(&header[8..]), header[12] == 1);
-        // An empty part that has more would keep a client asking for ever.
         let is_sound = header[..8] != [0; 8]
             && header[12] <= 1
             && header[13..] == [0; 3]
             && last.len() <= KEY_BYTES_MAX
-            && (items > 0 || (last.is_empty() && !has_more));
+            && (items > 0 || has_more || last.is_empty());
         let incarnation = u64::from(number(header)) | u64::from(number(&header[4..])) << 32;
         is_sound.then_some(Counted { incarnation, items, has_more, last })
     }
@@ -696,11 +695,14 @@ mod tests {
         let answer = counted.encode();
         assert_eq!(Counted::parse(&answer), Some(counted));
         let none = Counted { incarnation: 1, items: 0, has_more: false, last: b"" };
-        assert_eq!(Counted::parse(&none.encode()), Some(none));
+        // Others have removed the items that it looked at.
+        let other = Counted { items: 0, ..counted };
+        for part in [none, other] {
+            assert_eq!(Counted::parse(&part.encode()), Some(part));
+        }
         for wrong in [
             Counted { incarnation: 0, ..counted },
-            Counted { items: 0, ..counted },
-            Counted { has_more: true, ..none },
+            Counted { items: 0, has_more: false, ..counted },
             Counted { last: &[0; KEY_BYTES_MAX + 1], ..counted },
         ] {
             assert_eq!(Counted::parse(&wrong.encode()), None, "{wrong:?}");

@@ -163,8 +163,8 @@ impl SharedIndex {
                 part => part?,
             };
             (items, bytes, last) = (items + part.items, bytes + part.bytes, part.last);
-            // A part without items would not be progress, if others removed them meanwhile.
-            if last.is_none() || items == items_max || (bytes >= bytes_max && items > 0) {
+            // Keys count that others removed meanwhile: without items, too, the last key is progress.
+            if last.is_none() || items == items_max || bytes >= bytes_max {
                 break;
             }
         }
@@ -608,6 +608,21 @@ mod tests {
     use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
 
     use super::*;
+
+    /// Another removal of the same range is a page ahead, again and again.
+    #[test]
+    fn a_part_whose_items_others_remove_ends_too() {
+        let shared = SharedIndex::with_incarnation(Index::new(1 << 20).unwrap(), 1);
+        let scan = ScanRequest { range: Range::ALL, order: Order::Ascending, limits: DELETE_PAGE, after: None };
+        let pages = std::cell::Cell::new(0u32);
+        let removed_before = |_: Range<'_>, _: usize| {
+            pages.set(pages.get() + 1);
+            Ok(Part { items: 0, bytes: 400, last: (pages.get() < 100).then(|| pages.get().to_be_bytes().to_vec()) })
+        };
+        let (answer, items) = shared.part_by_part(&scan, 1000, removed_before).unwrap();
+        let part = Counted::parse(&answer).unwrap();
+        assert_eq!((pages.get(), items, part.has_more, part.last), (3, 0, true, &3u32.to_be_bytes()[..]));
+    }
 
     /// What a worker left half changed is neither served nor saved in place of a snapshot.
     #[test]

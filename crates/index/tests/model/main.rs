@@ -87,6 +87,32 @@ fn all_kinds_of_keys() {
     run(Keys::Mixed, &[(GROWING, 15_000), (MIXED, 10_000), (SHRINKING, 15_000)]);
 }
 
+/// Removing from one end leaves subtrees with a single child at each level beside higher ones.
+#[test]
+fn merged_nodes_stay_below_their_parents() {
+    const ITEMS: u64 = 60_000;
+    let index = Index::new(1 << 30).expect("room");
+    for number in 0..ITEMS {
+        index.insert(&number.to_be_bytes(), b"", &pin()).expect("room");
+    }
+    assert!(index.statistics(&pin()).depth_max >= 4, "{:?}", index.statistics(&pin()));
+    for number in 0..ITEMS {
+        index.remove(&number.to_be_bytes(), &pin()).expect("it is there");
+        if number % 500 == 0 {
+            assert_eq!(index.verify(&pin()), Ok((ITEMS - 1 - number) as usize));
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "at least one item")]
+fn a_part_of_no_items_is_refused() {
+    let index = Index::new(1 << 20).expect("room");
+    index.insert(b"a", b"", &pin()).expect("room");
+    // Its last key would be below the range.
+    index.remove_part(Range::from(b"m"), 0);
+}
+
 /// A million keys, in a pseudo-random order.
 #[test]
 fn a_million_keys() {

@@ -6,12 +6,12 @@ use dunlin_index::wire::{
     After, COUNT, COUNT_PAGE, Code, DELETE_PAGE, DELETE_RANGE, LONG_PAGE, LONG_SCAN, OPERATE, Operation, Page,
     PageLimits, SCAN, SHORT_PAGE, STATS, ScanRequest,
 };
-use dunlin_index::{Gap, KEY_BYTES_MAX, Order, Range, VALUE_BYTES_MAX, pin};
+use dunlin_index::{Client, ClientConfig, Gap, IndexService, KEY_BYTES_MAX, Order, Range, VALUE_BYTES_MAX, pin};
 use dunlin_net::Addr;
-use dunlin_rpc::{CallError, Session};
+use dunlin_rpc::{CallError, EndpointConfig, Session, WorkerPool};
 use dunlin_trial::Random;
 
-use crate::net::{Net, numbered};
+use crate::net::{Net, PEER_TIMEOUT, numbered, shared};
 
 const ITEMS: u64 = 500;
 const INCARNATION: u64 = 77;
@@ -207,4 +207,56 @@ fn a_cursor_goes_on_at_another_core_and_not_at_another_server() {
         assert_eq!(code_of(&sessions[2], DELETE_RANGE, request).await, Some(Code::OtherServer));
     });
     assert_eq!(cores.map(|core| core.stats().short_pages), [1, 1]);
+}
+
+/// A client asks for many long pages, and stands still before it has read them. The server holds some of them for as
+/// long as it takes the client for alive, and serves others. Then the client goes on, and its scan with it.
+#[test]
+fn a_client_that_stops_reading_holds_bounded_memory_and_its_scan_goes_on() {
+    const SESSIONS: usize = 8;
+    const PAGES: u64 = 24;
+    const HELD_MAX: u64 = 5 << 20;
+    let net = Net::with_pool(WorkerPool::by_hand(8 * SESSIONS));
+    let shared = shared(INCARNATION);
+    let items = PAGES * u64::from(LONG_PAGE.bytes) / 1024;
+    for number in 0..items {
+        shared.index().insert(&number.to_be_bytes(), &[7; 1000], &pin()).unwrap();
+    }
+    let config = EndpointConfig { message_bytes_max: 1 << 20, held_bytes_max: HELD_MAX, ..EndpointConfig::default() };
+    let server = net.start_with(1, config);
+    let _service = IndexService::register(&server, shared, &net.pool).unwrap();
+    let endpoint = net.endpoint();
+    let reader = 101;
+    let scanner = Client::new(&endpoint, Addr::Node(1), ClientConfig::default());
+    let other = net.client(1, ClientConfig::default());
+    net.run(async {
+        let mut pages = scanner.scan_with(Range::ALL, Order::Ascending, LONG_PAGE).unwrap();
+        let mut found = pages.next().await.unwrap().unwrap().len() as u64;
+        let request = ScanRequest { limits: LONG_PAGE, ..page_of(Range::ALL, None) }.encode();
+        let mut sessions = Vec::new();
+        for _ in 0..SESSIONS {
+            sessions.push(endpoint.connect(&Addr::Node(1)).await.unwrap());
+        }
+        let calls = sessions.iter().flat_map(|session| [(); 8].map(|()| session.call(LONG_SCAN, request.clone())));
+        let mut calls = futures::future::join_all(calls);
+        assert!(futures::poll!(&mut calls).is_pending());
+        // The requests are on their way.
+        net.timers().sleep(std::time::Duration::from_micros(20)).await;
+        net.stopped.set(Some(reader));
+        let mut most = 0;
+        for number in 0..200u64 {
+            assert!(other.get(&number.to_be_bytes()).await.unwrap().is_some());
+            most = most.max(server.stats().held_bytes);
+        }
+        assert!((2 * u64::from(LONG_PAGE.bytes)..=HELD_MAX).contains(&most), "{most} bytes are held");
+        net.timers().sleep(3 * PEER_TIMEOUT).await;
+        assert_eq!(server.stats().held_bytes, 0, "nothing is kept for a client that is silent");
+        net.stopped.set(None);
+        drop(calls);
+        while let Some(page) = pages.next().await.unwrap() {
+            assert_eq!(page.items().next().map(|(key, _)| key), Some(&found.to_be_bytes()[..]));
+            found += page.len() as u64;
+        }
+        assert_eq!(found, items);
+    });
 }

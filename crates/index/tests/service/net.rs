@@ -16,6 +16,8 @@ pub type TestClient = Client<LoopbackTransport>;
 
 /// Virtual time limit: work that has not ended by then hangs.
 const END: u64 = 60_000_000_000;
+/// How long a peer may be silent.
+pub const PEER_TIMEOUT: Duration = Duration::from_millis(100);
 /// Requests that may wait for a worker: as many as a session carries.
 pub const QUEUE: usize = 8;
 
@@ -26,6 +28,8 @@ pub struct Net {
     /// The workers of all servers; they run between the turns of the endpoints.
     pub pool: WorkerPool,
     pub workers_run: Cell<bool>,
+    /// This node stands still: it receives nothing, and sends nothing.
+    pub stopped: Cell<Option<u32>>,
 }
 
 impl Net {
@@ -36,7 +40,8 @@ impl Net {
     pub fn with_pool(pool: WorkerPool) -> Net {
         let config = LoopbackConfig { delay: Duration::from_micros(2), ..LoopbackConfig::default() };
         let (endpoints, clients) = (RefCell::default(), Cell::new(100));
-        Net { network: LoopbackNetwork::new(config), endpoints, clients, pool, workers_run: Cell::new(true) }
+        let (network, workers_run) = (LoopbackNetwork::new(config), Cell::new(true));
+        Net { network, endpoints, clients, pool, workers_run, stopped: Cell::new(None) }
     }
 
     pub fn now(&self) -> u64 {
@@ -44,8 +49,11 @@ impl Net {
     }
 
     pub fn start(&self, node: u32) -> TestEndpoint {
-        let peer_timeout = Duration::from_millis(100);
-        let config = EndpointConfig { seed: Some(node.into()), peer_timeout, ..EndpointConfig::default() };
+        self.start_with(node, EndpointConfig::default())
+    }
+
+    pub fn start_with(&self, node: u32, config: EndpointConfig) -> TestEndpoint {
+        let config = EndpointConfig { seed: Some(node.into()), peer_timeout: PEER_TIMEOUT, ..config };
         let endpoint = Endpoint::new(self.network.endpoint(node).unwrap(), config).unwrap();
         endpoint.propagate_panics();
         let endpoint = Rc::new(endpoint);
@@ -90,7 +98,8 @@ impl Net {
                 return result;
             }
             let endpoints = self.endpoints.borrow().clone();
-            endpoints.iter().for_each(|(_, endpoint)| while endpoint.run_once() > 0 {});
+            let running = endpoints.iter().filter(|(node, _)| self.stopped.get() != Some(*node));
+            running.for_each(|(_, endpoint)| while endpoint.run_once() > 0 {});
             if self.workers_run.get() {
                 self.pool.run_queued();
             }
