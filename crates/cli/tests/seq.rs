@@ -6,9 +6,16 @@ use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Stdio;
-use std::thread;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use dunlin_net::poll::sleep_time;
+use dunlin_net::{Addr, AnyTransport, Transport as _};
+use dunlin_rpc::{Endpoint, EndpointConfig};
+use dunlin_seq::direct::{DirectClient, DirectConfig};
+use dunlin_seq::{Client, ClientConfig};
 use program::raft::{Directory, free_replica};
 use program::{Server, dunlin};
 
@@ -171,12 +178,93 @@ fn wrong_use_and_silence_are_said() {
     }
     refused(&["serve", "--at", "shm:x", "--coord", "1=shm:one"], "--member");
     refused(&["serve", "--at", "shm:x", "--ttl", "2s"], "--coord");
+    refused(&["serve", "--replicated"], "a command of its own: dunlin seq replica");
+    refused(&["serve", "--replicated", "--id", "1", "--peers", "1=shm:one"], "dunlin seq replica");
     refused(&["serve", "--at", "shm:x", "--coord", "shm:one", "--member", "7"], "give the nodes of a cluster manager");
     let short = ["serve", "--at", "shm:x", "--coord", "1=shm:one", "--member", "7", "--ttl"];
     refused(&[&short[..], &["5ms"]].concat(), "10ms");
 }
 
-/// Each kill hits the next replica, whether or not it hands out numbers. They are drawn by requests and by datagrams.
+/// How long a number may take to come while replicas are killed.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Threads that draw numbers one after the other, so that a call is in progress whenever a replica is killed.
+struct Askers {
+    stop: Arc<AtomicBool>,
+    drawn: Vec<Arc<AtomicU64>>,
+    threads: Vec<JoinHandle<Vec<u64>>>,
+}
+
+impl Askers {
+    /// Two that ask by requests, and one by datagrams.
+    fn start(by_requests: &str, by_datagrams: &str) -> Askers {
+        type Draw = fn(Vec<Addr>, &mut dyn FnMut(u64) -> bool);
+        let mut askers = Askers { stop: Arc::default(), drawn: Vec::new(), threads: Vec::new() };
+        let kinds: [(&str, Draw); 3] =
+            [(by_requests, draw_by_requests), (by_requests, draw_by_requests), (by_datagrams, draw_by_datagrams)];
+        for (places, draw) in kinds {
+            let places = places.split(',').map(|place| place.split_once('=').unwrap().1.parse().unwrap()).collect();
+            let (stop, drawn) = (askers.stop.clone(), Arc::<AtomicU64>::default());
+            askers.drawn.push(drawn.clone());
+            askers.threads.push(thread::spawn(move || {
+                let mut numbers = Vec::new();
+                draw(places, &mut |number| {
+                    numbers.push(number);
+                    drawn.fetch_add(1, Ordering::Relaxed);
+                    !stop.load(Ordering::Relaxed)
+                });
+                numbers
+            }));
+        }
+        askers
+    }
+
+    /// Waits until each of them has drawn more.
+    fn draw_more(&self) {
+        let begun = Instant::now();
+        for drawn in &self.drawn {
+            let before = drawn.load(Ordering::Relaxed);
+            while drawn.load(Ordering::Relaxed) < before + 20 {
+                assert!(begun.elapsed() < PATIENCE, "an asker gets no numbers");
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    /// What each has drawn, in order.
+    fn stop(self) -> Vec<Vec<u64>> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    }
+}
+
+fn draw_by_requests(servers: Vec<Addr>, take: &mut dyn FnMut(u64) -> bool) {
+    let transport = AnyTransport::bind(&"udp://127.0.0.1:0".parse().unwrap()).unwrap();
+    let endpoint = Endpoint::new(transport, EndpointConfig::default()).unwrap();
+    let client = Client::new(&endpoint, servers, ClientConfig { timeout: PATIENCE, ..ClientConfig::default() });
+    endpoint.block_on(async { while take(client.next().await.unwrap()) {} });
+}
+
+fn draw_by_datagrams(servers: Vec<Addr>, take: &mut dyn FnMut(u64) -> bool) {
+    let transport = AnyTransport::bind(&"udp://127.0.0.1:0".parse().unwrap()).unwrap();
+    let config = DirectConfig { timeout: PATIENCE, calls_max: 1, ..DirectConfig::default() };
+    let (mut client, mut number) = (DirectClient::new(transport, servers, config).unwrap(), None);
+    loop {
+        if client.in_progress() == 0 {
+            client.ask(0).unwrap();
+        }
+        if client.poll(|_, drawn| number = Some(drawn.unwrap())) == 0 && number.is_none() {
+            let (now, due) = (client.transport().now(), client.next_due());
+            client.transport().wait(sleep_time(now, due));
+        }
+        if number.take().is_some_and(|number| !take(number)) {
+            return;
+        }
+    }
+}
+
+/// Each kill hits the next replica, whether or not it hands out numbers, while numbers are drawn by requests and by
+/// datagrams. None comes twice.
 #[test]
 fn numbers_rise_through_kills_of_replicas() {
     let kills = std::env::var("DUNLIN_KILLS").map_or(KILLS, |kills| kills.parse().unwrap());
@@ -191,16 +279,19 @@ fn numbers_rise_through_kills_of_replicas() {
     };
     let by_datagrams = by_datagrams.join(",");
     let mut replicas: Vec<Server> = (1..=3).map(|id| start(id, &["--new"])).collect();
-    let mut last = 999;
+    let (mut last, mut taken) = (999, Vec::new());
     let mut rise = |numbers: Vec<u64>| {
         for number in numbers {
             assert!(number > last, "{number} after {last}");
             last = number;
+            taken.push(number);
         }
     };
     rise(next(&all, "50"));
+    let askers = Askers::start(&all, &by_datagrams);
     for kill in 0..kills {
         let victim = (kill % 3) as usize;
+        askers.draw_more();
         replicas[victim].kill();
         rise(next(&all, "50"));
         rise(next_by_datagrams(&by_datagrams, "50"));
@@ -208,6 +299,15 @@ fn numbers_rise_through_kills_of_replicas() {
         rise(next_by_datagrams(&by_datagrams, "50"));
         rise(next(&all, "50"));
     }
+    askers.draw_more();
+    let mut drawn = askers.stop();
+    drawn
+        .iter()
+        .for_each(|drawn| assert!(drawn.is_sorted_by(|a, b| a < b), "each number is higher than the one before"));
+    drawn.push(taken);
+    let mut drawn = drawn.concat();
+    drawn.sort_unstable();
+    assert_eq!(drawn.windows(2).find(|two| two[0] == two[1]), None, "a number came twice");
     // A directory of reservations is nothing else.
     let (data, id) = (directory.of(1), ["--id", "1", "--peers", &all, "--data"]);
     replicas.remove(0).kill();

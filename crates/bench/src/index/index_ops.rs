@@ -106,7 +106,7 @@ fn cases(system: System, items: u64, shape: Shape) -> Vec<OpsCase> {
     if !system.is_ours() {
         let two = |work| OpsCase { work, burst: 1, beside: Beside::Same };
         let one = [Work::Gets, Work::Half, Work::Sums].map(|work| case(work, 1));
-        let cases = one.into_iter().chain([Work::Gets, Work::Half].map(two));
+        let cases = one.into_iter().chain([Work::Gets, Work::Half, Work::Sums].map(two));
         return cases.filter(|case| system.does(*case, shape)).collect();
     }
     if system != System::Index {
@@ -119,8 +119,10 @@ fn cases(system: System, items: u64, shape: Shape) -> Vec<OpsCase> {
     cases.push(case(Work::FewGets, BURST));
     cases.extend(OTHER_BURSTS.map(|burst| case(Work::Gets, burst)));
     let two = |work, beside| OpsCase { work, burst: BURST, beside };
-    cases.extend([Work::Gets, Work::Half].map(|work| OpsCase { work, burst: 1, beside: Beside::Same }));
-    cases.extend([two(Work::Gets, Beside::Same), two(Work::Half, Beside::Same), two(Work::Gets, Beside::Writer)]);
+    for work in [Work::Gets, Work::Half, Work::Sums] {
+        cases.extend([1, BURST].map(|burst| OpsCase { work, burst, beside: Beside::Same }));
+    }
+    cases.push(two(Work::Gets, Beside::Writer));
     if items <= ITEMS_THRICE_MAX {
         cases.extend([
             two(Work::Gets, Beside::Partition),

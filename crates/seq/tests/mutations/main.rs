@@ -52,18 +52,26 @@ fn planted_bugs_are_found() {
     std::panic::set_hook(Box::new(|_| {}));
     assert_eq!(threads_share_a_counter(), Ok(()), "without a bug");
     let only = std::env::var("DUNLIN_MUTATION").ok();
-    let mut missed = Vec::new();
+    let (mut missed, mut fail_anyway) = (Vec::new(), Vec::new());
     for mutation in Mutation::ALL {
         if only.as_ref().is_some_and(|only| *only != format!("{mutation:?}")) {
             continue;
         }
         plant(Some(*mutation));
         match (0..SEEDS).find(|seed| finds(*mutation, *seed)) {
-            Some(seed) => eprintln!("{mutation:?}: found by seed {seed}"),
+            Some(seed) => {
+                eprintln!("{mutation:?}: found by seed {seed}");
+                plant(None);
+                // The seed must fail only because of the bug.
+                if finds(*mutation, seed) {
+                    fail_anyway.push((*mutation, seed));
+                }
+            }
             None => missed.push(*mutation),
         }
     }
     plant(None);
     let _ = std::panic::take_hook();
+    assert!(fail_anyway.is_empty(), "these seeds fail without a planted bug: {fail_anyway:?}");
     assert!(missed.is_empty(), "not found within {SEEDS} seeds: {missed:?}");
 }
