@@ -9,6 +9,7 @@ mod compare;
 mod control;
 mod interior;
 mod leaf;
+mod version;
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -101,14 +102,14 @@ impl<'g> Node<'g> {
     /// The control word as it is now.
     #[inline(always)]
     pub(crate) fn control(self) -> Control {
-        Control(self.word(0).load(Ordering::Acquire))
+        version::load(self.word(0))
     }
 
     #[cold]
     fn wait(self) -> Result<Control, Conflict> {
         let backoff = Backoff::new();
         loop {
-            let control = Control(self.word(0).load(Ordering::Acquire));
+            let control = self.control();
             if !control.is_locked() {
                 return if control.is_obsolete() { Err(Conflict) } else { Ok(control) };
             }
@@ -119,22 +120,12 @@ impl<'g> Node<'g> {
     /// Whether everything that was read since `control` was loaded belongs together.
     #[inline(always)]
     pub(crate) fn check(self, control: Control) -> Result<(), Conflict> {
-        // A word that a writer stored is read only after its lock is seen here: pairs with the fence of `lock`.
-        fence(Ordering::Acquire);
-        if self.read(0) == control.0 { Ok(()) } else { Err(Conflict) }
+        version::check(self.word(0), control)
     }
 
     /// Locks the node if it has not changed since `control` was loaded.
     pub(crate) fn lock(self, control: Control) -> Result<Locked<'g>, Conflict> {
-        let (free, locked) = (control.0, control.locked().0);
-        match self.word(0).compare_exchange(free, locked, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => {
-                // The lock is visible before any word that is stored under it: pairs with the fence of `check`.
-                fence(Ordering::Release);
-                Ok(Locked { node: self, control })
-            }
-            Err(_) => Err(Conflict),
-        }
+        version::lock(self.word(0), control).map(|()| Locked { node: self, control })
     }
 
     /// Prefetches the header's line.
@@ -239,7 +230,7 @@ impl<'g> Locked<'g> {
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
         // If nothing was changed, this is the earlier word, and no reader needs to notice.
-        self.node.word(0).store(self.control.0, Ordering::Release);
+        version::unlock(self.node.word(0), self.control);
     }
 }
 
@@ -309,7 +300,7 @@ impl Anchor {
     #[inline(always)]
     pub(crate) fn link<'g>(&'g self, _pinned: &'g Guard) -> Link<'g> {
         let holder = Node { slot: self.slot, guard: PhantomData };
-        let control = Control(holder.word(0).load(Ordering::Acquire));
+        let control = holder.control();
         // It is never obsolete, and a locked one differs from every word that `check` may find later.
         Link { holder, control: control.unlocked(), at: 0 }
     }
