@@ -17,7 +17,7 @@ use crate::error::Refused;
 use crate::guard::Guard;
 use crate::index::{Index, Reached, reach_with, retry};
 use crate::node::{Conflict, Control, Entry, Link, Node, Search, Target, Task, search};
-use crate::scan::{Scan, prefetch_from};
+use crate::scan::Scan;
 use crate::slice::{LONG, Slice};
 use crate::value::Value;
 
@@ -41,8 +41,8 @@ impl Index {
         }
     }
 
-    /// Looks up a burst of keys as [`Index::get_burst`] does, then runs a burst of short scans, one after the other,
-    /// whose first leaves were prefetched together. `visit` gets the index of the scan, the key and the value.
+    /// Looks up a burst of keys as [`Index::get_burst`] does, then runs a burst of short scans. All of them descend
+    /// together, and are then visited one after the other. `visit` gets the index of the scan, the key and the value.
     ///
     /// # Panics
     /// If there are fewer values than keys.
@@ -56,9 +56,9 @@ impl Index {
     ) {
         self.get_burst(keys, guard, values);
         for (part, scans) in scans.chunks(PROBES_MAX).enumerate() {
-            self.fetch_scans(scans.iter().copied(), guard);
-            for (at, &Scan { range, order, limit }) in scans.iter().enumerate() {
-                self.scan(range, order, limit, guard, |key, value| visit(PROBES_MAX * part + at, key, value));
+            let mut cursors = self.cursors_for(scans, usize::MAX, guard);
+            for (at, (scan, cursor)) in scans.iter().zip(&mut cursors).enumerate() {
+                cursor.visit(scan.limit, |key, value| visit(PROBES_MAX * part + at, key, value));
             }
         }
     }
@@ -119,13 +119,6 @@ impl Index {
             }
         }
         search(Burst { index: self, keys: &keys, guard, purpose: LookUpsAndWrites { values, written } });
-    }
-
-    /// Brings the first leaves of a burst of up to [`PROBES_MAX`] short scans into the cache, together.
-    pub(crate) fn fetch_scans<'k>(&self, scans: impl Iterator<Item = Scan<'k>>, guard: &Guard) {
-        let scans: ArrayVec<Scan<'_>, PROBES_MAX> = scans.collect();
-        let keys: ArrayVec<&[u8], PROBES_MAX> = scans.iter().map(Scan::start).collect();
-        search(Burst { index: self, keys: &keys, guard, purpose: Scans(&scans) });
     }
 
     /// Where all keys of a burst begin: the root of the layer of what they have in common, and how many bytes that is.
@@ -215,21 +208,6 @@ impl<'a> Purpose<'a> for LookUpsAndWrites<'_, 'a> {
     fn ended(&mut self, at: usize, value: Option<Value<'a>>) {
         self.values[at] = value;
     }
-}
-
-/// The first leaves are wanted.
-struct Scans<'s>(&'s [Scan<'s>]);
-
-impl<'a> Purpose<'a> for Scans<'_> {
-    #[inline(always)]
-    fn approaches(&mut self, at: usize, link: Link<'a>) {
-        if !link.control.is_leaf() {
-            prefetch_from(link, self.0[at].order);
-        }
-    }
-
-    #[inline(always)]
-    fn ended(&mut self, _: usize, _: Option<Value<'a>>) {}
 }
 
 impl<'a, P: Purpose<'a>> Task for Burst<'a, '_, P> {

@@ -11,7 +11,7 @@ use dunlin_serve::{CallPolicy, Channel, ChannelConfig, ChannelError};
 use futures::stream::{self, StreamExt, TryStreamExt};
 
 use crate::error::{IndexError, check_lengths};
-use crate::range::{Gap, Order, Range};
+use crate::range::{Gap, GapKind, Order, Range};
 use crate::service::ServerStats;
 use crate::snapshot::Saved;
 use crate::wire::{
@@ -294,12 +294,12 @@ fn is_too_deep(why: &ChannelError) -> bool {
 #[derive(Debug)]
 struct OwnedGap {
     key: Vec<u8>,
-    kind: fn(&[u8]) -> Gap<'_>,
+    kind: GapKind,
 }
 
 impl OwnedGap {
     fn new(gap: Gap<'_>) -> OwnedGap {
-        OwnedGap { key: gap.key().to_vec(), kind: crate::scan::kind(gap) }
+        OwnedGap { key: gap.key().to_vec(), kind: gap.kind() }
     }
 
     fn gap(&self) -> Gap<'_> {

@@ -120,7 +120,7 @@ mod tests {
     use dunlin_judge::map::{self, Answer, Direction, End, Entry, Operation};
 
     use super::*;
-    use crate::{Index, Order, Range, Value, pin};
+    use crate::{Index, Order, Range, Scan, Value, pin};
 
     const THREADS: usize = 3;
     const STEPS: u64 = 8;
@@ -186,8 +186,18 @@ mod tests {
                         _ => (Order::Descending, Direction::Backward),
                     };
                     let mut items = Vec::new();
-                    let add = |key: &[u8], value: &[u8]| items.push((key.to_vec(), value.to_vec()));
-                    self.index.scan(Range::from(&key), order, 10, &guard, add);
+                    let mut add = |key: &[u8], value: &[u8]| items.push((key.to_vec(), value.to_vec()));
+                    if random.below(2) == 0 {
+                        self.index.scan(Range::from(&key), order, 10, &guard, add);
+                    } else {
+                        // The other one is of all keys.
+                        let scans = [Range::from(&key), Range::ALL].map(|range| Scan { range, order, limit: 10 });
+                        self.index.scan_burst(&scans, &guard, |at, key, value| {
+                            if at == 0 {
+                                add(key, value)
+                            }
+                        });
+                    }
                     let scan =
                         map::Scan { from: Bound::Included(key), to: Bound::Unbounded, direction, limit: Some(10) };
                     (Operation::Scan(scan), Answer::Items(items))

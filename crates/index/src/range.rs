@@ -13,6 +13,9 @@ pub enum Gap<'k> {
     AfterPrefix(&'k [u8]),
 }
 
+/// A [`Gap`] without its key.
+pub(crate) type GapKind = fn(&[u8]) -> Gap<'_>;
+
 impl<'k> Gap<'k> {
     /// Whether a key comes before this gap.
     pub fn is_behind(self, key: &[u8]) -> bool {
@@ -50,6 +53,14 @@ impl<'k> Gap<'k> {
     pub(crate) fn key(self) -> &'k [u8] {
         match self {
             Gap::Before(key) | Gap::After(key) | Gap::AfterPrefix(key) => key,
+        }
+    }
+
+    pub(crate) fn kind(self) -> GapKind {
+        match self {
+            Gap::Before(_) => |key| Gap::Before(key),
+            Gap::After(_) => |key| Gap::After(key),
+            Gap::AfterPrefix(_) => |key| Gap::AfterPrefix(key),
         }
     }
 

@@ -21,6 +21,7 @@ use dunlin_rpc::MsgBuf;
 
 use crate::error::{KEY_BYTES_MAX, Refused, VALUE_BYTES_MAX};
 use crate::range::{Gap, Order, Range};
+use crate::scan::Scan;
 
 /// Request type: an operation on one key. All operations have one type, because an endpoint hands over consecutive
 /// requests of a type together: so they make bursts however they are mixed. 0x70 to 0x72 are not used again: they were
@@ -383,6 +384,11 @@ impl<'a> ScanRequest<'a> {
             (Some(After { key, .. }), Order::Ascending) => Range { low: Gap::After(key), ..self.range },
             (Some(After { key, .. }), Order::Descending) => Range { high: Gap::Before(key), ..self.range },
         }
+    }
+
+    /// The scan for its page.
+    pub(crate) fn scan(&self) -> Scan<'a> {
+        Scan { range: self.rest(), order: self.order, limit: self.limits.items as usize }
     }
 }
 

@@ -11,7 +11,7 @@ use dunlin_lab::measure::{Spread, available_bytes};
 use dunlin_lab::report::{Metric, RowBuilder, Target};
 use dunlin_lab::{LabError, spread};
 
-use super::roles::{Beside, FEW, IndexOps, Limit, MapFigures, OpsCase, Shape, System, Work};
+use super::roles::{Beside, FEW, IndexOps, Limit, MapFigures, OpsCase, SUMMED, SUMMED_FEW, Shape, System, Work};
 use crate::{BenchError, Lab};
 
 /// Items and their keys, in the order in which they are measured.
@@ -41,6 +41,8 @@ const ITEM_BYTES_MAX: f64 = 40.0;
 const BESIDE_A_WRITER: f64 = 0.8;
 const TWO_THREADS: f64 = 1.8;
 
+/// Loads of scans only.
+const SCANS: [Work; 2] = [Work::SumsOf(SUMMED_FEW), Work::SumsOf(SUMMED)];
 const GETS: OpsCase = OpsCase { work: Work::Gets, burst: BURST, beside: Beside::Nothing };
 
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
@@ -106,14 +108,15 @@ fn cases(system: System, items: u64, shape: Shape) -> Vec<OpsCase> {
     if !system.is_ours() {
         let two = |work| OpsCase { work, burst: 1, beside: Beside::Same };
         let one = [Work::Gets, Work::Half, Work::Sums].map(|work| case(work, 1));
-        let cases = one.into_iter().chain([Work::Gets, Work::Half, Work::Sums].map(two));
+        let scans = SCANS.iter().filter(|_| system == System::BTreeMap).map(|work| case(*work, 1));
+        let cases = one.into_iter().chain(scans).chain([Work::Gets, Work::Half, Work::Sums].map(two));
         return cases.filter(|case| system.does(*case, shape)).collect();
     }
     if system != System::Index {
         return vec![case(Work::Gets, 1), GETS, case(Work::Sums, BURST)];
     }
     let mut cases = Vec::new();
-    for work in [Work::Gets, Work::Half, Work::Sums] {
+    for work in [Work::Gets, Work::Half, Work::Sums].into_iter().chain(SCANS) {
         cases.extend([case(work, 1), case(work, BURST)]);
     }
     cases.push(case(Work::FewGets, BURST));
@@ -234,12 +237,13 @@ fn size_name(system: System, items: u64, shape: Shape) -> String {
 
 fn case_name(system: System, items: u64, shape: Shape, case: &OpsCase) -> String {
     let work = match case.work {
-        Work::Gets => "GET",
+        Work::Gets => "GET".to_owned(),
         Work::FewGets => {
             return format!("{}, GET of {FEW} items, bursts of {}", size_name(system, items, shape), case.burst);
         }
-        Work::Half => "50 % GET, 50 % PUT",
-        Work::Sums => "99 % GET, 1 % sum of 128",
+        Work::Half => "50 % GET, 50 % PUT".to_owned(),
+        Work::Sums => format!("99 % GET, 1 % sum of {SUMMED}"),
+        Work::SumsOf(items) => format!("sums of {items}"),
     };
     let bursts = if case.burst == 1 { "one at a time".to_owned() } else { format!("bursts of {}", case.burst) };
     let beside = match case.beside {

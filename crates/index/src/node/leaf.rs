@@ -178,13 +178,13 @@ impl<'g> Node<'g> {
 
     /// A private copy of the leaf, if it still matches `control`.
     pub(crate) fn copy(self, control: Control) -> Result<LeafCopy<'g>, Conflict> {
-        let mut copy = LeafCopy { node: self, control, tags: [0; 8 * TAG_WORDS], pairs: [[0; 2]; CAPACITY] };
+        let mut copy = LeafCopy::empty(self, control);
         copy.replace(self, control).map(|()| copy)
     }
 }
 
 /// A copy of a leaf as of one moment, for scans.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct LeafCopy<'g> {
     pub(crate) node: Node<'g>,
     pub(crate) control: Control,
@@ -193,6 +193,12 @@ pub(crate) struct LeafCopy<'g> {
 }
 
 impl<'g> LeafCopy<'g> {
+    /// A copy without entries.
+    #[inline(always)]
+    pub(crate) fn empty(node: Node<'g>, control: Control) -> LeafCopy<'g> {
+        LeafCopy { node, control: control.with_count(0), tags: [0; 8 * TAG_WORDS], pairs: [[0; 2]; CAPACITY] }
+    }
+
     /// Copies another leaf into this one, if that still matches `control`. Otherwise the copy is empty.
     pub(crate) fn replace(&mut self, node: Node<'g>, control: Control) -> Result<(), Conflict> {
         (self.node, self.control) = (node, control.with_count(0));

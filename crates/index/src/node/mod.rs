@@ -263,6 +263,12 @@ impl<'g> Link<'g> {
         Ok(unsafe { Node::from_word(word) })
     }
 
+    /// Prefetches the header of the node that it refers to.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self) {
+        prefetch(std::ptr::without_provenance(self.holder.read(self.holder_word()) as usize));
+    }
+
     #[inline(always)]
     fn holder_word(&self) -> usize {
         if self.control.is_leaf() { leaf::value_word(self.at) } else { interior::child_word(self.at) }

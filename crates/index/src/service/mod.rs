@@ -30,8 +30,9 @@ use dunlin_rpc::{ApplicationError, Endpoint, RegisterError, RequestBurst, Worker
 use serde::{Deserialize, Serialize};
 
 use crate::burst::PROBES_MAX;
+use crate::cursor::Cursor;
 use crate::error::Refused;
-use crate::guard::{Guard, pin};
+use crate::guard::pin;
 use crate::index::Index;
 use crate::range::{Order, Range};
 use crate::scan::{Part, Scan};
@@ -106,14 +107,14 @@ impl SharedIndex {
 
     /// Makes a page on a worker. Returns its number of items.
     fn make_long_page(&self, request: &[u8], page: &mut Vec<u8>) -> Result<u32, Code> {
-        let scan = self.parse(request, LONG_PAGE)?;
-        self.make_page(&scan, usize::MAX, &pin(), page)
+        let (request, guard) = (self.parse(request, LONG_PAGE)?, pin());
+        let mut cursor = self.index.cursor_for(request.scan(), usize::MAX, &guard);
+        self.make_page(request.limits, &mut cursor, page)
     }
 
-    /// Makes a page that enters at most this many layers. Returns its number of items.
-    fn make_page(&self, scan: &ScanRequest<'_>, layers: usize, guard: &Guard, page: &mut Vec<u8>) -> Result<u32, Code> {
-        let mut writer = PageWriter::new(page, scan.limits, self.incarnation);
-        let mut cursor = self.index.cursor_within(scan.rest(), scan.order, guard, layers);
+    /// Makes a page of what comes after a cursor. Returns its number of items.
+    fn make_page(&self, limits: PageLimits, cursor: &mut Cursor<'_>, page: &mut Vec<u8>) -> Result<u32, Code> {
+        let mut writer = PageWriter::new(page, limits, self.incarnation);
         while let Some((key, value)) = cursor.advance() {
             if !writer.push(key, &value) {
                 return Ok(writer.end(true));
@@ -549,20 +550,18 @@ impl IndexService {
         }
     }
 
-    /// Makes short pages. The first leaves of all of them are fetched together.
+    /// Makes short pages. The descents of all of them run together first.
     fn scan(&self, burst: &mut RequestBurst<'_>, page: &mut Vec<u8>) {
-        let (places, scans) = self.sort(burst, |request| self.shared.parse(request, SHORT_PAGE));
+        let (places, requests) = self.sort(burst, |request| self.shared.parse(request, SHORT_PAGE));
         let guard = pin();
-        for (places, scans) in places.chunks(PROBES_MAX).zip(scans.chunks(PROBES_MAX)) {
-            if scans.len() > 1 {
-                let starts = scans.iter().map(|scan| Scan { range: scan.rest(), order: scan.order, limit: 1 });
-                self.shared.index.fetch_scans(starts, &guard);
-            }
-            for (&i, scan) in places.iter().zip(scans) {
-                match self.shared.make_page(scan, SHORT_LAYERS_MAX, &guard, page) {
+        for (places, requests) in places.chunks(PROBES_MAX).zip(requests.chunks(PROBES_MAX)) {
+            let scans: ArrayVec<Scan<'_>, PROBES_MAX> = requests.iter().map(ScanRequest::scan).collect();
+            let mut cursors = self.shared.index.cursors_for(&scans, SHORT_LAYERS_MAX, &guard);
+            for ((&i, request), cursor) in places.iter().zip(requests).zip(&mut cursors) {
+                match self.shared.make_page(request.limits, cursor, page) {
                     Ok(items) => {
                         self.count(|stats| {
-                            stats.scans += u64::from(scan.after.is_none());
+                            stats.scans += u64::from(request.after.is_none());
                             stats.short_pages += 1;
                             stats.items += u64::from(items);
                         });
@@ -577,7 +576,7 @@ impl IndexService {
                 }
             }
         }
-        self.count(|stats| stats.scan_bursts += u64::from(!scans.is_empty()));
+        self.count(|stats| stats.scan_bursts += u64::from(!requests.is_empty()));
     }
 }
 

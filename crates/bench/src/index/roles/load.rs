@@ -274,7 +274,7 @@ impl State {
     fn scan(&mut self, place: usize, from: u64, after: Option<After<'_>>) {
         let (req_type, items) = match self.scanning {
             Scanning::Dispatch => (SCAN, SHORT_PAGE.items),
-            _ => (LONG_SCAN, SUMMED as u32),
+            _ => (LONG_SCAN, SUMMED),
         };
         let key = item_key(from);
         let limits = PageLimits { items, bytes: SHORT_PAGE.bytes };
@@ -340,7 +340,7 @@ impl State {
             || page.items().next().is_some_and(|(key, value)| key == item_key(from) && value == from.to_le_bytes());
         self.wrong += u64::from(!is_right);
         let seen = seen + page.len();
-        if let (true, true, Some(key)) = (seen < SUMMED, page.has_more(), page.last_key()) {
+        if let (true, true, Some(key)) = (seen < SUMMED as usize, page.has_more(), page.last_key()) {
             self.places[place].operation = Operation::Scan { from, seen };
             return self.scan(place, from, Some(After { key, incarnation: page.incarnation() }));
         }

@@ -6,5 +6,5 @@ mod server;
 
 pub(super) use load::{IndexFigures, IndexLoad, Scanning};
 pub(super) use ops::keys::{Shape, item_key};
-pub(super) use ops::{Beside, FEW, IndexOps, Limit, MapFigures, OpsCase, System, Work};
+pub(super) use ops::{Beside, FEW, IndexOps, Limit, MapFigures, OpsCase, SUMMED, SUMMED_FEW, System, Work};
 pub(super) use server::IndexServer;

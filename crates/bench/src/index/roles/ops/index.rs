@@ -10,7 +10,7 @@ use dunlin_lab::LabError;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::keys::Keys;
-use super::{BURST_MAX, Op, Outcome, SUMMED, Table};
+use super::{BURST_MAX, Op, Outcome, Table};
 
 /// An index with keys of `KEY` bytes.
 pub(super) struct Ours<'a, K, const KEY: usize> {
@@ -42,11 +42,11 @@ impl<K: Keys<KEY>, const KEY: usize> Ours<'_, K, KEY> {
                 outcome.refused += u64::from(put.is_err());
             }
             Op::Delete(number) => _ = black_box(self.index.remove(&self.keys.key(number), &guard)),
-            Op::Sum(number) => {
+            Op::Sum(number, items) => {
                 let (key, mut sum) = (self.keys.key(number), 0u64);
                 let add = |_: &[u8], value: &[u8]| sum = sum.wrapping_add(as_number(value).unwrap_or_default());
-                let count = self.index.scan(Range::from(&key), Order::Ascending, SUMMED, &guard, add);
-                outcome.summed(sum, count);
+                let count = self.index.scan(Range::from(&key), Order::Ascending, items as usize, &guard, add);
+                outcome.summed(sum, count, items as usize);
             }
         }
     }
@@ -63,7 +63,9 @@ impl<K: Keys<KEY>, const KEY: usize> Ours<'_, K, KEY> {
                 Op::Get(_) => gets.push(key),
                 Op::Put(number) => puts.push((key, number.to_le_bytes())),
                 Op::Delete(_) => deletes.push(key),
-                Op::Sum(_) => scans.push(Scan { range: Range::from(key), order: Order::Ascending, limit: SUMMED }),
+                Op::Sum(_, items) => {
+                    scans.push(Scan { range: Range::from(key), order: Order::Ascending, limit: *items as usize });
+                }
             }
         }
         let guard = pin();
@@ -80,8 +82,8 @@ impl<K: Keys<KEY>, const KEY: usize> Ours<'_, K, KEY> {
                 outcome.read(*number, value.as_deref().and_then(as_number));
             }
         }
-        if !scans.is_empty() {
-            outcome.summed(sum, count / scans.len());
+        if let [scan, ..] = &scans[..] {
+            outcome.summed(sum, count / scans.len(), scan.limit);
         }
         if !puts.is_empty() {
             let puts: ArrayVec<(&[u8], &[u8]), BURST_MAX> =

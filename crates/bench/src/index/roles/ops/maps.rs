@@ -2,20 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use super::SUMMED;
-
 /// Operations of a map on one item.
 pub(super) trait Map<const KEY: usize> {
     fn get(&self, key: &[u8; KEY]) -> Option<u64>;
     fn put(&mut self, key: [u8; KEY], value: u64);
-    /// The sum of the values of up to [`SUMMED`] keys, from `from` on, and how many there were.
-    fn sum(&self, from: &[u8; KEY]) -> (u64, usize);
+    /// The sum of the values of up to `items` keys, from `from` on, and how many there were.
+    fn sum(&self, from: &[u8; KEY], items: usize) -> (u64, usize);
 }
 
-/// Adds up the values of an iterator.
+/// Adds up the first values of an iterator.
 #[inline(always)]
-fn sum(values: impl Iterator<Item = u64>) -> (u64, usize) {
-    values.take(SUMMED).fold((0, 0), |(sum, count), value| (sum.wrapping_add(value), count + 1))
+fn sum(values: impl Iterator<Item = u64>, items: usize) -> (u64, usize) {
+    values.take(items).fold((0, 0), |(sum, count), value| (sum.wrapping_add(value), count + 1))
 }
 
 impl<const KEY: usize> Map<KEY> for BTreeMap<[u8; KEY], u64> {
@@ -30,8 +28,8 @@ impl<const KEY: usize> Map<KEY> for BTreeMap<[u8; KEY], u64> {
     }
 
     #[inline(always)]
-    fn sum(&self, from: &[u8; KEY]) -> (u64, usize) {
-        sum(self.range(*from..).map(|(_, value)| *value))
+    fn sum(&self, from: &[u8; KEY], items: usize) -> (u64, usize) {
+        sum(self.range(*from..).map(|(_, value)| *value), items)
     }
 }
 
@@ -50,9 +48,9 @@ impl<const KEY: usize> Map<KEY> for &Scc<KEY> {
     }
 
     #[inline(always)]
-    fn sum(&self, from: &[u8; KEY]) -> (u64, usize) {
+    fn sum(&self, from: &[u8; KEY], items: usize) -> (u64, usize) {
         let guard = scc::Guard::new();
-        sum(self.0.range(*from.., &guard).map(|(_, value)| *value))
+        sum(self.0.range(*from.., &guard).map(|(_, value)| *value), items)
     }
 }
 
@@ -61,6 +59,7 @@ pub(super) use rivals::{Congee, Masstree, SkipMap};
 
 #[cfg(feature = "rivals")]
 mod rivals {
+    use super::super::SUMMED;
     use super::super::keys::NUMBER_BYTES;
     use super::*;
 
@@ -79,8 +78,8 @@ mod rivals {
         }
 
         #[inline(always)]
-        fn sum(&self, from: &[u8; KEY]) -> (u64, usize) {
-            sum(self.0.range(*from..).map(|entry| *entry.value()))
+        fn sum(&self, from: &[u8; KEY], items: usize) -> (u64, usize) {
+            sum(self.0.range(*from..).map(|entry| *entry.value()), items)
         }
     }
 
@@ -99,12 +98,12 @@ mod rivals {
         }
 
         #[inline(always)]
-        fn sum(&self, from: &[u8; KEY]) -> (u64, usize) {
+        fn sum(&self, from: &[u8; KEY], items: usize) -> (u64, usize) {
             let (mut sum, mut count) = (0u64, 0);
             let (low, high) = (masstree::RangeBound::Included(from), masstree::RangeBound::Unbounded);
             let add = |value: u64| {
                 (sum, count) = (sum.wrapping_add(value), count + 1);
-                count < SUMMED
+                count < items
             };
             self.0.scan_values(low, high, add, &self.0.guard());
             (sum, count)
@@ -128,10 +127,11 @@ mod rivals {
         }
 
         #[inline(always)]
-        fn sum(&self, from: &[u8; NUMBER_BYTES]) -> (u64, usize) {
-            let mut found = [([0; NUMBER_BYTES], 0); SUMMED];
-            let count = self.0.range(u64::from_be_bytes(*from), u64::MAX, &mut found, &congee::epoch::pin());
-            sum(found[..count].iter().map(|(_, value)| *value as u64))
+        fn sum(&self, from: &[u8; NUMBER_BYTES], items: usize) -> (u64, usize) {
+            let mut found = [([0; NUMBER_BYTES], 0); SUMMED as usize];
+            let found = &mut found[..items];
+            let count = self.0.range(u64::from_be_bytes(*from), u64::MAX, found, &congee::epoch::pin());
+            sum(found[..count].iter().map(|(_, value)| *value as u64), items)
         }
     }
 }

@@ -29,7 +29,9 @@ const BURST_MAX: usize = 32;
 /// Items whose cache lines fit the second-level cache.
 pub(in crate::index) const FEW: u64 = 512;
 /// Items that a scan adds up, as in the paper.
-pub(super) const SUMMED: usize = 128;
+pub(in crate::index) const SUMMED: u32 = 128;
+/// Items that a short scan adds up.
+pub(in crate::index) const SUMMED_FEW: u32 = 16;
 /// Bursts between two readings of the clock.
 const BURSTS_PER_LOOK: u32 = 64;
 /// Items stored between two checks whether to continue.
@@ -107,7 +109,7 @@ impl System {
     pub fn does(self, case: OpsCase, shape: Shape) -> bool {
         let is_alone = matches!(case.beside, Beside::Nothing);
         match self {
-            System::Masstree => case.work != Work::Sums || shape == Shape::Number,
+            System::Masstree => !matches!(case.work, Work::Sums | Work::SumsOf(_)) || shape == Shape::Number,
             System::SkipMap => is_alone || case.work == Work::Gets,
             _ => is_alone || self.is_concurrent(),
         }
@@ -140,6 +142,8 @@ pub enum Work {
     Half,
     /// 99 % look-ups; the rest add up the values of 128 items in order.
     Sums,
+    /// Each adds up the values of so many items in order.
+    SumsOf(u32),
 }
 
 /// What a second thread does at the same time.
@@ -224,13 +228,14 @@ enum Op {
     Get(u64),
     Put(u64),
     Delete(u64),
-    Sum(u64),
+    /// Of so many items from this one on.
+    Sum(u64, u32),
 }
 
 impl Op {
     #[inline(always)]
     fn number(self) -> u64 {
-        let (Op::Get(number) | Op::Put(number) | Op::Delete(number) | Op::Sum(number)) = self;
+        let (Op::Get(number) | Op::Put(number) | Op::Delete(number) | Op::Sum(number, _)) = self;
         number
     }
 
@@ -240,7 +245,7 @@ impl Op {
             Op::Get(_) => Op::Get(number),
             Op::Put(_) => Op::Put(number),
             Op::Delete(_) => Op::Delete(number),
-            Op::Sum(_) => Op::Sum(number),
+            Op::Sum(_, items) => Op::Sum(number, items),
         }
     }
 }
@@ -266,9 +271,9 @@ impl<M: Map<KEY>, K: Keys<KEY>, const KEY: usize> Table for Other<'_, M, K, KEY>
                 Op::Put(number) => self.map.put(key, number),
                 // Only writers on another thread delete.
                 Op::Delete(_) => outcome.refused += 1,
-                Op::Sum(_) => {
-                    let (sum, count) = self.map.sum(&key);
-                    outcome.summed(sum, count);
+                Op::Sum(_, items) => {
+                    let (sum, count) = self.map.sum(&key, items as usize);
+                    outcome.summed(sum, count, items as usize);
                 }
             }
         }
@@ -296,9 +301,9 @@ impl Outcome {
 
     /// Each scan begins at an item, so it finds one at least.
     #[inline(always)]
-    fn summed(&mut self, sum: u64, count: usize) {
+    fn summed(&mut self, sum: u64, count: usize, limit: usize) {
         black_box(sum);
-        self.wrong += u64::from(count == 0 || count > SUMMED);
+        self.wrong += u64::from(count == 0 || count > limit);
     }
 
     fn check(&self) -> Result<(), BenchError> {
@@ -330,7 +335,8 @@ impl Draws {
             *op = match self.work {
                 Work::Gets | Work::FewGets => Op::Get(number),
                 Work::Half if share < 0x8000 => Op::Put(number),
-                Work::Sums if share < 0x10000 / 100 => Op::Sum(number),
+                Work::Sums if share < 0x10000 / 100 => Op::Sum(number, SUMMED),
+                Work::SumsOf(items) => Op::Sum(number, items),
                 Work::Half | Work::Sums => Op::Get(number),
             };
         }
@@ -685,7 +691,10 @@ mod tests {
         finds(keys, map);
         for number in 0..ITEMS {
             let key = keys.key(number);
-            assert_eq!(map.sum(&key), Map::sum(&model, &key), "{number}");
+            for items in [1, SUMMED_FEW, SUMMED] {
+                let expected = Map::sum(&model, &key, items as usize);
+                assert_eq!(map.sum(&key, items as usize), expected, "{items} from {number}");
+            }
         }
     }
 
@@ -698,7 +707,7 @@ mod tests {
             assert_eq!(map.get(&keys.key(number)), Some(number));
         }
         assert_eq!(map.get(&keys.key(ITEMS)), None);
-        Other { map, keys }.burst(&[Op::Get(1), Op::Sum(2), Op::Get(ITEMS)], &mut outcome);
+        Other { map, keys }.burst(&[Op::Get(1), Op::Sum(2, SUMMED), Op::Get(ITEMS)], &mut outcome);
         assert_eq!((outcome.found, outcome.missing, outcome.wrong, outcome.refused), (1, 1, 0, 0));
         assert!(outcome.check().is_err());
     }
@@ -710,9 +719,10 @@ mod tests {
         ops.chunks(BURST_MAX).for_each(|ops| ours.burst(ops, &mut outcome));
         ours.burst(&[Op::Put(ITEMS)], &mut outcome);
         assert_eq!(index.len() as u64, ITEMS + 1);
-        ours.burst(&[Op::Get(3), Op::Sum(4), Op::Delete(ITEMS), Op::Get(5), Op::Put(6)], &mut outcome);
+        ours.burst(&[Op::Get(3), Op::Sum(4, SUMMED), Op::Delete(ITEMS), Op::Get(5), Op::Put(6)], &mut outcome);
         ours.burst(&[Op::Get(7)], &mut outcome);
-        ours.burst(&[Op::Sum(8)], &mut outcome);
+        ours.burst(&[Op::Sum(8, SUMMED)], &mut outcome);
+        ours.burst(&[Op::Sum(9, SUMMED_FEW), Op::Sum(10, SUMMED_FEW)], &mut outcome);
         outcome.check().unwrap();
         assert_eq!((outcome.found, index.len() as u64), (3, ITEMS));
         ours.burst(&[Op::Get(ITEMS)], &mut outcome);
@@ -752,8 +762,9 @@ mod tests {
             counted.sum::<usize>() as f64 / 320_000.0
         };
         assert_eq!(count(Work::Gets, |op| matches!(op, Op::Get(_))), 1.0);
+        assert_eq!(count(Work::SumsOf(SUMMED_FEW), |op| matches!(op, Op::Sum(_, SUMMED_FEW))), 1.0);
         assert!((count(Work::Half, |op| matches!(op, Op::Put(_))) - 0.5).abs() < 0.01);
-        assert!((count(Work::Sums, |op| matches!(op, Op::Sum(_))) - 0.01).abs() < 0.002);
+        assert!((count(Work::Sums, |op| matches!(op, Op::Sum(_, SUMMED))) - 0.01).abs() < 0.002);
         assert!((count(Work::Sums, |op| matches!(op, Op::Get(_))) - 0.99).abs() < 0.002);
     }
 }
