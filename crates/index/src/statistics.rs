@@ -158,6 +158,26 @@ mod tests {
         assert_eq!(index.outline(&crate::pin()).layers, 1);
     }
 
+    /// Keys in order leave 27 of 28 places of a leaf used, and a root with 65 leaves is split. A layer adds its own nodes.
+    #[test]
+    fn the_depth_is_that_of_the_deepest_leaf() {
+        let (index, guard) = (Index::new(16 << 20).expect("room"), crate::pin());
+        let mut items = 0u64;
+        for (more, depth) in [(0, 1), (28, 1), (29, 2), (1700, 2), (1800, 3), (3000, 3)] {
+            for number in items..more {
+                index.insert(&number.to_be_bytes(), b"value", &guard).expect("room");
+            }
+            items = more;
+            let depths = (index.statistics(&guard).depth_max, index.outline(&guard).levels);
+            assert_eq!(depths, (depth, depth), "{items} items");
+        }
+        // Two keys that share four slices: four layers of a leaf each.
+        for last in [b"a", b"b"] {
+            index.insert(&[&5u64.to_be_bytes()[..], &[b'k'; 24], last].concat(), b"value", &guard).expect("room");
+        }
+        assert_eq!((index.statistics(&guard).depth_max, index.outline(&guard).levels), (3 + 4, 3));
+    }
+
     impl Index {
         /// Nodes on the way down the first layer.
         fn levels_by_walk(&self, guard: &Guard) -> usize {

@@ -311,7 +311,7 @@ impl<'a> Cursor<'a> {
         match self.kept.take().filter(|kept| kept.node == node && kept.control == control) {
             Some(kept) => *leaf = kept,
             None if leaf.replace(node, control).is_ok() => {}
-            None => return self.seek_behind_layer(place.path + 8),
+            None => self.seek_behind_layer(place.path + 8),
         }
     }
 

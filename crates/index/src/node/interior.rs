@@ -98,7 +98,7 @@ impl<'g> Node<'g> {
     /// The smallest slice that may be below child `at`, and that below the next child, if they are in this node.
     pub(crate) fn fences(self, control: Control, at: usize) -> (Option<u64>, Option<u64>) {
         // The first key of a group is a pilot, whose line is near.
-        let word = |at: usize| if at % 8 == 0 { at / 8 } else { KEYS + at };
+        let word = |at: usize| if at.is_multiple_of(8) { at / 8 } else { KEYS + at };
         let key = |at: usize| (0 < at && at < control.count()).then(|| key_of(self.read(word(at))));
         (key(at), key(at + 1))
     }
