@@ -28,6 +28,9 @@ const TIMES_RPC: f64 = 2.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
+    /// Packets of the size of Spec-S0's, sent back by the transport: what Spec-S0 would be with a protocol, a counter and
+    /// a client that cost nothing.
+    Packets,
     Echo,
     /// One addition for each request, and one transmit burst for each answer.
     AnswerEach,
@@ -43,7 +46,8 @@ enum Step {
 }
 
 impl Step {
-    const ALL: [Step; 8] = [
+    const ALL: [Step; 9] = [
+        Step::Packets,
         Step::Echo,
         Step::AnswerEach,
         Step::AdditionEach,
@@ -55,7 +59,8 @@ impl Step {
     ];
 
     /// In the order in which they are measured.
-    const IN_TURN: [Step; 8] = [
+    const IN_TURN: [Step; 9] = [
+        Step::Packets,
         Step::Direct,
         Step::Echo,
         Step::Bursts,
@@ -68,6 +73,7 @@ impl Step {
 
     fn name(self) -> &'static str {
         match self {
+            Step::Packets => "packets of 20 B, sent back by the transport",
             Step::Echo => "RPC echoes of 8 B",
             Step::AnswerEach => "RPC, an addition and a burst for each answer",
             Step::AdditionEach => "RPC, an addition for each answer",
@@ -80,13 +86,13 @@ impl Step {
     }
 
     fn metric(self) -> Metric {
-        if self == Step::Echo { Metric::Rate } else { Metric::Operations }
+        if matches!(self, Step::Packets | Step::Echo) { Metric::Rate } else { Metric::Operations }
     }
 
     fn serving(self) -> SeqServing {
         match self {
             Step::AnswerEach | Step::AdditionEach => SeqServing::Rpc(Answers::Single),
-            Step::Echo | Step::Bursts | Step::Shared => SeqServing::Rpc(Answers::Bursts),
+            Step::Packets | Step::Echo | Step::Bursts | Step::Shared => SeqServing::Rpc(Answers::Bursts),
             Step::DirectEach => SeqServing::Direct { answers: Answers::Single, queues: 1 },
             Step::Direct => SeqServing::Direct { answers: Answers::Bursts, queues: 1 },
             Step::DirectInTurn => SeqServing::Direct { answers: Answers::Bursts, queues: 2 },
@@ -102,6 +108,7 @@ impl Step {
             Ok(lab.client(client, run)?.result()?.rate)
         };
         match self {
+            Step::Packets => seq_runs::packets(lab, &setup, IN_FLIGHT),
             Step::Echo => {
                 runs::with_server(lab, &setup, |server| by_calls(server, Load::uniform(1, IN_FLIGHT, ECHO_BYTES, run)))
             }
@@ -194,5 +201,6 @@ fn ladder(lab: &mut Lab, carrier: Carrier) -> Result<(), BenchError> {
     lab.push(row("RPC, bursts over an answer each", by_rpc));
     lab.push(row("Spec-S0, bursts over an answer each", by_datagrams));
     lab.push(row("Spec-S0 over RPC", over_rpc).target(Target::Absolute(TIMES_RPC)));
+    lab.push(row("Spec-S0 over packets sent back by the transport", gain(Step::Direct, Step::Packets)?.ours));
     Ok(())
 }

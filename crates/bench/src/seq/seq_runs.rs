@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::rpc::roles::Setup;
-use crate::seq::roles::{NumberFigures, SeqDirectClients, SeqServer, SeqServing};
+use crate::seq::roles::{NumberFigures, PacketClient, PacketServer, SeqDirectClients, SeqServer, SeqServing};
 use crate::{BenchError, Lab};
 
 /// Additional time limit of a server, for starting and ending its clients.
@@ -49,4 +49,14 @@ pub(super) fn direct(
         let clients = SeqDirectClients { setup: setup.clone(), server, clients, in_flight, timed, beyond, run };
         lab.client(clients, run)?.result()
     })
+}
+
+/// Packets that the transport sends back.
+pub(super) fn packets(lab: &Lab, setup: &Setup, in_flight: usize) -> Result<f64, BenchError> {
+    let run = lab.run_length();
+    let mut server = lab.server(PacketServer { setup: setup.clone() }, run + CLIENT_SLACK)?;
+    let client = PacketClient { setup: setup.clone(), server: server.ready()?, in_flight, run };
+    let rate = lab.client(client, run)?.result()?;
+    server.stop()?;
+    Ok(rate)
 }
