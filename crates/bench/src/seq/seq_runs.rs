@@ -9,19 +9,19 @@ use crate::{BenchError, Lab};
 /// Additional time limit of a server, for starting and ending its clients.
 const CLIENT_SLACK: Duration = Duration::from_secs(20);
 
-/// Runs `client` with a sequencer that starts at `start`, whose address it gets.
+/// Runs `client` with a sequencer that starts at `start`, whose address it gets. Returns also the answers of all eight
+/// bytes that the sequencer sent because a guess was wrong.
 pub(super) fn with_sequencer<T>(
     lab: &Lab,
     setup: &Setup,
     serving: SeqServing,
     start: u64,
     client: impl FnOnce(String) -> Result<T, BenchError>,
-) -> Result<T, BenchError> {
+) -> Result<(T, u64), BenchError> {
     let server = SeqServer { setup: setup.clone(), serving, start };
     let mut server = lab.server(server, lab.run_length() + CLIENT_SLACK)?;
     let outcome = client(server.ready()?)?;
-    server.stop()?;
-    Ok(outcome)
+    Ok((outcome, server.stop()?))
 }
 
 /// The load of clients of Spec-S0.
@@ -37,13 +37,13 @@ pub(super) struct DirectLoad {
     pub run: Duration,
 }
 
-/// Numbers by Spec-S0.
+/// Numbers by Spec-S0, and the answers of all eight bytes.
 pub(super) fn direct(
     lab: &Lab,
     setup: &Setup,
     serving: SeqServing,
     load: &DirectLoad,
-) -> Result<NumberFigures, BenchError> {
+) -> Result<(NumberFigures, u64), BenchError> {
     let DirectLoad { clients, in_flight, timed, start, beyond, run } = *load;
     with_sequencer(lab, setup, serving, start, |server| {
         let clients = SeqDirectClients { setup: setup.clone(), server, clients, in_flight, timed, beyond, run };

@@ -28,7 +28,4 @@ pub struct NumberFigures {
     pub rate: f64,
     /// From the call to its number, if latencies were requested.
     pub latency: Option<Percentiles>,
-    /// Numbers of the whole run, with its warm-up, that came with all eight bytes because the client's guess was wrong.
-    /// 0 by RPC, where nobody guesses.
-    pub wrong_guesses: u64,
 }

@@ -17,8 +17,10 @@ use crate::rpc::roles::setup::{OnTransport, Setup, Side};
 const BYTES: usize = 20;
 /// Turns between two looks at the clock.
 const TURNS_PER_LOOK: u32 = 64;
-/// If nothing comes for so long, the packets in flight count as lost.
-const LOST_AFTER: Duration = Duration::from_millis(20);
+/// Packets that the client gathers before it sends as many: as many as one poll of shared memory gives.
+const GATHERED: usize = 32;
+/// A run in which nothing comes for so long fails: packets were lost, and fewer are in flight than it says.
+const SILENCE_MAX: Duration = Duration::from_secs(2);
 
 type Packet = [u8; BYTES];
 
@@ -57,12 +59,14 @@ impl OnTransport for SendBack<'_> {
             let mut came = ArrayVec::<(Route, Packet), RX_BURST>::new();
             for at in 0..transport.rx_burst().min(RX_BURST) {
                 let packet = transport.rx_packet(at);
-                if let (Some(route), Ok(bytes)) = (packet.route(), packet.head().try_into()) {
-                    came.push((route, bytes));
-                } else if let Some(addr) = transport.rx_source(at) {
-                    // The client's first packets. From now on its packets have a route.
-                    transport.resolve(&addr)?;
-                }
+                let Ok(bytes) = packet.head().try_into() else { continue };
+                let route = match (packet.route(), transport.rx_source(at)) {
+                    (Some(route), _) => route,
+                    // The first packet. From now on those of the client have a route.
+                    (None, Some(addr)) => transport.resolve(&addr)?,
+                    (None, None) => continue,
+                };
+                came.push((route, bytes));
             }
             send(&mut transport, &came);
         }
@@ -104,43 +108,63 @@ impl OnTransport for Exchange<'_> {
 
     fn run<T: Transport>(self, mut transport: T) -> Result<f64, BenchError> {
         let route = transport.resolve(&self.client.server.parse()?)?;
-        let (mut window, mut came) = (Window::new(self.client.run), 0u64);
-        let (mut away, mut last_came) = (0, (0, Instant::now()));
+        let packets = |count: usize, from: u64| {
+            let mut packets = ArrayVec::<(Route, Packet), RX_BURST>::new();
+            packets.extend((from..).take(count).map(|number| {
+                let mut packet = [0; BYTES];
+                packet[..8].copy_from_slice(&number.to_le_bytes());
+                (route, packet)
+            }));
+            packets
+        };
+        let (mut window, mut came, mut sent) = (Window::new(self.client.run), 0u64, 1u64);
+        let mut last_came = (0, Instant::now());
+        send(&mut transport, &packets(1, 0));
         loop {
             for _ in 0..TURNS_PER_LOOK {
-                while away < self.client.in_flight {
-                    let mut burst = ArrayVec::<(Route, Packet), RX_BURST>::new();
-                    for number in 0..(self.client.in_flight - away).min(RX_BURST) {
-                        let mut packet = [0; BYTES];
-                        packet[..8].copy_from_slice(&(came + number as u64).to_le_bytes());
-                        burst.push((route, packet));
-                    }
-                    send(&mut transport, &burst);
-                    away += burst.len();
+                came += gather(&mut transport) as u64;
+                // Until the first is back, the server does not know the way to this client.
+                let to_send = if came > 0 { self.client.in_flight - (sent - came) as usize } else { 0 };
+                for begun in (0..to_send).step_by(RX_BURST) {
+                    send(&mut transport, &packets((to_send - begun).min(RX_BURST), sent + begun as u64));
                 }
-                let count = transport.rx_burst();
-                came += count as u64;
-                away = away.saturating_sub(count);
+                sent += to_send as u64;
             }
             if window.look(came, |rate| self.control.live(Metric::Operations, rate)) || self.control.stopping() {
                 return window.rate();
             }
             if last_came.0 != came {
                 last_came = (came, Instant::now());
-            } else if last_came.1.elapsed() > LOST_AFTER {
-                (away, last_came) = (0, (came, Instant::now()));
+            } else if last_came.1.elapsed() > SILENCE_MAX {
+                return Err(BenchError::no_samples("a packet that came back"));
             }
         }
     }
 }
 
+/// Receives until a burst is full or nothing comes, as the client of Spec-S0 does: bursts that are too small cost both ends
+/// more.
+fn gather<T: Transport>(transport: &mut T) -> usize {
+    let mut gathered = 0;
+    while gathered < GATHERED {
+        match transport.rx_burst() {
+            0 => break,
+            count => gathered += count,
+        }
+    }
+    gathered
+}
+
 /// Sends a burst, as Spec-S0 does.
 fn send<T: Transport>(transport: &mut T, packets: &[(Route, Packet)]) {
-    if packets.is_empty() {
-        return;
+    let packets = packets.iter().map(|(route, bytes)| TxPacket { route: *route, header: bytes, payload: &[] });
+    if packets.len() > 1 {
+        // Extended in place: what is collected is copied, with all its empty room.
+        let mut burst = ArrayVec::<TxPacket<'_>, RX_BURST>::new();
+        burst.extend(packets);
+        transport.tx_burst(&burst);
+    } else {
+        packets.for_each(|packet| transport.tx_burst(&[packet]));
     }
-    let burst: ArrayVec<TxPacket<'_>, RX_BURST> =
-        packets.iter().map(|(route, bytes)| TxPacket { route: *route, header: bytes, payload: &[] }).collect();
-    transport.tx_burst(&burst);
     transport.tx_flush();
 }
