@@ -205,7 +205,7 @@ impl Agent {
     /// The server with this incarnation listens.
     fn go(&mut self, incarnation: u64) {
         // If the thread is gone, stopping says why.
-        drop(self.go.take().map(|go| go.send(incarnation)));
+        let _ = self.go.take().map(|go| go.send(incarnation));
     }
 
     /// Leaves.
