@@ -30,7 +30,8 @@ const METRICS_PREFIX: &str = "dunlin_seq";
 ///
 /// All cores share the counter. It prints the number at which the next sequencer must begin when it ends in order. One
 /// that was killed has not told: begin far above what it can have handed out, or use --replicated or --coord. With
-/// --coord any number of sequencers compete for one lease of the cluster manager; its holder hands out numbers.
+/// --coord any number of sequencers compete for one lease of the cluster manager; its holder hands out numbers. With
+/// --replicated, which comes before all other options, these are those of a replica.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, disable_help_subcommand = true)]
 #[command(after_help = "\

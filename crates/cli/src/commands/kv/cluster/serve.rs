@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use dunlin_kv::cluster::{Attendance, ClusterConfig, Description, MemberEvent, MemberFence};
 use dunlin_kv::server::{ReplicaConfig, Server, ServerConfig, exposed_addresses};
 use dunlin_kv::service::Fence;
