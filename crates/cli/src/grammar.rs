@@ -6,13 +6,12 @@ use clap::{Arg, Command, CommandFactory};
 
 use crate::{Arguments, HELP};
 
-/// Calls `visit` with each command without subcommands, and its words.
+/// Calls `visit` with each command that runs without a subcommand, and its words.
 fn each_leaf(command: &Command, words: &str, visit: &mut impl FnMut(&Command, &str)) {
-    let mut subcommands = command.get_subcommands().filter(|command| command.get_name() != "help").peekable();
-    if subcommands.peek().is_none() {
+    if !command.is_subcommand_required_set() {
         visit(command, words);
     }
-    for subcommand in subcommands {
+    for subcommand in command.get_subcommands().filter(|command| command.get_name() != "help") {
         each_leaf(subcommand, &format!("{words} {}", subcommand.get_name()), visit);
     }
 }

@@ -3,17 +3,20 @@
 mod program;
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Stdio;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use dunlin_net::poll::sleep_time;
-use dunlin_net::{Addr, AnyTransport, Transport as _};
+use dunlin_net::{Addr, AnyTransport, Transport as _, TxPacket};
 use dunlin_rpc::{Endpoint, EndpointConfig};
+use dunlin_seq::direct::packet::{Bytes, Kind, Packet};
 use dunlin_seq::direct::{DirectClient, DirectConfig};
 use dunlin_seq::{Client, ClientConfig};
 use program::raft::{Directory, free_replica};
@@ -147,6 +150,60 @@ fn datagrams_and_requests_draw_from_one_counter() {
     assert!(said.contains("numbers handed out; go on with --start") && next > last.get(), "{said}");
 }
 
+/// The addresses of a server by datagrams.
+fn queues(server: &Server) -> Vec<Addr> {
+    let places = server.ready.split("datagrams at ").skip(1);
+    places.map(|place| place.split([',', ';']).next().unwrap().parse().unwrap()).collect()
+}
+
+/// Each queue has an address of its own, at which clients may ask, and answers come from all of them in turn.
+#[test]
+fn answers_by_datagrams_leave_by_several_queues() {
+    let name = format!("sq-queues-{}", std::process::id());
+    let (at, direct) = (format!("shm:{name}"), format!("shm:{name}-s0"));
+    let places = ["--at", &at, "--direct-at", &direct, "--direct-at", "udp://127.0.0.1:0", "--queues", "3"];
+    let server = Server::start(dunlin(&[&["seq", "serve"], &places[..]].concat()));
+    let (near, far): (Vec<Addr>, Vec<Addr>) =
+        queues(&server).into_iter().partition(|queue| matches!(queue, Addr::Shm(_)));
+    let expected = ["", ".1", ".2"].map(|queue| format!("{direct}{queue}").parse().unwrap());
+    assert_eq!((&near[..], far.len()), (&expected[..], 3));
+    let mut last = None;
+    for queue in near.iter().chain(&far) {
+        for number in next_by_datagrams(&queue.to_string(), "100") {
+            assert!(Some(number) > last, "{number} after {last:?}");
+            last = Some(number);
+        }
+    }
+    for (queues, from) in [(near, &*format!("shm:{name}-asks")), (far, "udp://127.0.0.1:0")] {
+        assert_eq!(senders(&queues[1], from), queues.iter().map(Addr::to_string).collect());
+    }
+}
+
+/// Asks a queue until nine numbers have come; returns where from.
+fn senders(queue: &Addr, from: &str) -> BTreeSet<String> {
+    let mut transport = AnyTransport::bind(&from.parse().unwrap()).unwrap();
+    let route = transport.resolve(queue).unwrap();
+    let mut ask = Packet { kind: Kind::Ask, incarnation: 0, tag: 1, data: 0 };
+    let (mut senders, begun) = (BTreeSet::new(), Instant::now());
+    while ask.tag <= 9 {
+        assert!(begun.elapsed() < PATIENCE, "{queue} does not answer");
+        let mut bytes = Bytes::default();
+        let header = ask.write(&mut bytes);
+        transport.tx_burst(&[TxPacket { route, header: &bytes[..header], payload: &[] }]);
+        transport.tx_flush();
+        transport.wait(Duration::from_millis(100));
+        for at in 0..transport.rx_burst() {
+            let Some(answer) = Packet::parse(transport.rx_packet(at).head()) else { continue };
+            ask.incarnation = answer.incarnation;
+            if matches!(answer.kind, Kind::Low | Kind::Full) && answer.tag == ask.tag {
+                senders.insert(transport.rx_source(at).unwrap().to_string());
+                ask.tag += 1;
+            }
+        }
+    }
+    senders
+}
+
 /// A sequencer that has handed out its last number advises no start that it would refuse.
 #[test]
 fn the_end_of_the_numbers_is_said() {
@@ -172,14 +229,17 @@ fn wrong_use_and_silence_are_said() {
     refused(&["serve", "--at", "shm:x", "--start", "18446744073709551615"], "choose a number below");
     refused(&["next", "--at", "shm:nobody", "--direct", "--run", "5"], "--run");
     refused(&["next", "--at", "shm:nobody", "--direct", "--timeout", "200ms"], "no sequencer gave a number in time");
-    let replica = ["replica", "--id", "1", "--peers", "1=shm:one", "--volatile", "--new", "--range"];
+    let replica = ["serve", "--replicated", "--id", "1", "--peers", "1=shm:one", "--volatile", "--new", "--range"];
     for range in ["5", "1099511627777"] {
         refused(&[&replica[..], &[range]].concat(), "--range");
     }
     refused(&["serve", "--at", "shm:x", "--coord", "1=shm:one"], "--member");
     refused(&["serve", "--at", "shm:x", "--ttl", "2s"], "--coord");
-    refused(&["serve", "--replicated"], "a command of its own: dunlin seq replica");
-    refused(&["serve", "--replicated", "--id", "1", "--peers", "1=shm:one"], "dunlin seq replica");
+    refused(&["serve", "--replicated"], "--peers <REPLICAS>");
+    refused(&["serve", "--at", "shm:x", "--replicated", "--id", "1", "--peers", "1=shm:one"], "cannot be used with");
+    refused(&["serve", "--at", "shm:x", "--queues", "2"], "--direct-at");
+    refused(&["serve", "--at", "shm:x", "--direct-at", "shm:y", "--queues", "17"], "17 is not in 1..=16");
+    refused(&["serve", "--at", "shm:x", "--direct-at", "shm:y", "--direct-at", "shm:z"], "--direct-at");
     refused(&["serve", "--at", "shm:x", "--coord", "shm:one", "--member", "7"], "give the nodes of a cluster manager");
     let short = ["serve", "--at", "shm:x", "--coord", "1=shm:one", "--member", "7", "--ttl"];
     refused(&[&short[..], &["5ms"]].concat(), "10ms");
@@ -240,7 +300,7 @@ impl Askers {
 
 fn draw_by_requests(servers: Vec<Addr>, take: &mut dyn FnMut(u64) -> bool) {
     let transport = AnyTransport::bind(&"udp://127.0.0.1:0".parse().unwrap()).unwrap();
-    let endpoint = Endpoint::new(transport, EndpointConfig::default()).unwrap();
+    let endpoint = Rc::new(Endpoint::new(transport, EndpointConfig::default()).unwrap());
     let client = Client::new(&endpoint, servers, ClientConfig { timeout: PATIENCE, ..ClientConfig::default() });
     endpoint.block_on(async { while take(client.next().await.unwrap()) {} });
 }
@@ -274,8 +334,9 @@ fn numbers_rise_through_kills_of_replicas() {
     let start = |id: u64, more: &[&str]| {
         let (id_text, data) = (id.to_string(), directory.of(id));
         let direct = by_datagrams[id as usize - 1].split_once('=').unwrap().1;
-        let arguments = ["seq", "replica", "--id", &id_text, "--data", &data, "--peers", &all, "--start", "1000"];
-        Server::start(dunlin(&[&arguments[..], &["--direct-at", direct], more].concat()))
+        let replica = ["seq", "serve", "--replicated", "--id", &id_text, "--data", &data, "--peers", &all];
+        let numbers = ["--start", "1000", "--direct-at", direct];
+        Server::start(dunlin(&[&replica[..], &numbers, more].concat()))
     };
     let by_datagrams = by_datagrams.join(",");
     let mut replicas: Vec<Server> = (1..=3).map(|id| start(id, &["--new"])).collect();
@@ -322,7 +383,7 @@ fn numbers_go_on_when_replicas_are_stopped_in_order() {
     let all = [1, 2, 3].map(free_replica).join(",");
     let start = |id: u64, more: &[&str]| {
         let (id_text, data) = (id.to_string(), directory.of(id));
-        let arguments = ["seq", "replica", "--id", &id_text, "--data", &data, "--peers", &all];
+        let arguments = ["seq", "serve", "--replicated", "--id", &id_text, "--data", &data, "--peers", &all];
         let arguments = [&arguments[..], &["--metrics", "127.0.0.1:0"]].concat();
         Server::start(dunlin(&[&arguments[..], more].concat()))
     };

@@ -35,15 +35,27 @@ pub fn is_exposed(addr: &Addr) -> bool {
 
 /// Opens the transport of a core.
 pub(crate) fn open(config: &ServeConfig, core: u16) -> Result<AnyTransport, ServeError> {
-    match &config.listen[..] {
-        [] => {
-            let peer = config.peer.as_ref().ok_or(ServeError::NoAddress)?;
+    match &config.peer {
+        Some(peer) if config.listen.is_empty() => {
             AnyTransport::for_peer(peer).map_err(|why| ServeError::Listen { addr: peer.clone(), why })
         }
-        [one] => first(one, core, AnyTransport::bind),
+        _ => bind(&config.listen, core),
+    }
+}
+
+/// Binds a transport beside those of lower numbers: number 0 at the addresses themselves, others at names and ports
+/// that follow.
+///
+/// # Errors
+/// [`ServeError::Listen`]; [`ServeError::NoAddress`] without an address; [`ServeError::AddressKinds`] unless there is
+/// one, or one of each kind.
+pub fn bind(listen: &[Addr], number: u16) -> Result<AnyTransport, ServeError> {
+    match listen {
+        [] => Err(ServeError::NoAddress),
+        [one] => first(one, number, AnyTransport::bind),
         [shm @ Addr::Shm(_), udp @ Addr::Udp(_)] | [udp @ Addr::Udp(_), shm @ Addr::Shm(_)] => {
-            let near = first(shm, core, open_shm)?;
-            let far = first(udp, core, open_udp)?;
+            let near = first(shm, number, open_shm)?;
+            let far = first(udp, number, open_udp)?;
             AnyTransport::joined(near, far).map_err(|why| ServeError::Listen { addr: shm.clone(), why })
         }
         [first, second, ..] => Err(ServeError::AddressKinds { first: first.clone(), second: second.clone() }),

@@ -177,7 +177,13 @@ mod tests {
     #[test]
     fn it_ends_when_it_is_told_to() {
         let interrupt = Interrupt::default();
-        let by_future = |stopped| Ok((7, move || Ok(block_on(stopped))));
+        let by_future = |stopped| {
+            let work = move || {
+                block_on(stopped);
+                Ok(())
+            };
+            Ok((7, work))
+        };
         start(&interrupt, by_future).unwrap().stop().unwrap();
         let by_flag = |stopped: Stopped| {
             let work = move || {

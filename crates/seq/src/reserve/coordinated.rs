@@ -116,15 +116,16 @@ fn failed(why: impl std::fmt::Display) -> ReserveError {
 fn no_office(path: &str, value: &[u8]) -> ReserveError {
     let shown = String::from_utf8_lossy(&value[..value.len().min(SHOWN_BYTES)]);
     ReserveError::Wrong(format!(
-        "the entry {path} is {shown:?}, which is no office of a sequencer; set it to \"EPOCH END\", the last epoch (up \
-         to {EPOCH_MAX}) and a number above all that were handed out, or choose another --office"
+        "the entry {path} is {shown:?}, which is no office of a sequencer; set it to \"EPOCH END\", the last epoch \
+         (below {EPOCH_MAX}) and a number above all that were handed out, or choose another --office"
     ))
 }
 
-/// What an error says about the office: it is lost, or the operation may succeed later.
+/// What an error says about the office: it is lost, an operator must make room, or the operation may succeed later.
 fn judge(error: CoordError) -> ReserveError {
     match error {
         CoordError::LeaseLost { .. } | CoordError::NotLive { .. } => ReserveError::Fenced,
+        CoordError::Full { .. } => ReserveError::Wrong(error.to_string()),
         error => failed(error),
     }
 }
@@ -155,12 +156,14 @@ impl<C: Coordinator> Shared<C> {
     /// Stays a member until it leaves, and joins again when it was marked as failed.
     async fn attend(&self) {
         let CoordinatedConfig { member, about, .. } = &self.config;
+        let mut told = None;
         while !self.is_leaving.get() {
             let every = self.config.lease / ASKED_OF_LEASE;
             match join_after_leases(&self.coordinator, *member, about.as_bytes(), every).await {
                 // It was stopped meanwhile.
                 Ok(membership) if self.is_leaving.get() => drop(self.coordinator.leave(&membership).await),
                 Ok(membership) => {
+                    told = None;
                     let standing = Standing::new(&membership);
                     self.standing.replace(Some(standing.clone()));
                     let why = standing.attend(&self.coordinator, HEARTBEAT_EVERY).await;
@@ -170,7 +173,9 @@ impl<C: Coordinator> Shared<C> {
                     }
                 }
                 Err(why) => {
-                    tracing::debug!(%why, "a sequencer could not join");
+                    if told.replace(why.clone()).as_ref() != Some(&why) {
+                        tracing::warn!(%why, "this sequencer is no member yet, and hands out no numbers");
+                    }
                     self.pause().await;
                 }
             }
@@ -245,7 +250,7 @@ impl<C: Coordinator> Coordinated<C> {
                         self.shared.note(office);
                     }
                 }
-                Err(error) => return Err(failed(error)),
+                Err(error) => return Err(judge(error)),
             }
         }
     }

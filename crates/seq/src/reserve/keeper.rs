@@ -18,7 +18,7 @@ use crate::mutation::{Mutation, is_planted};
 /// The term is renewed early if a request names a later epoch, up to so many times in an interval.
 const EARLY_RENEWALS: u32 = 10;
 
-/// Pause after a failure that an operator must mend.
+/// Pause after a failure to take office that an operator must mend.
 const WRONG_PAUSE: Duration = Duration::from_secs(1);
 
 /// Settings of a keeper.
@@ -190,13 +190,14 @@ impl<R: Reserve> Work<R> {
                         let _ = self.reserve.release().await;
                     }
                 }
-                Err(why) => self.pause_after(&why).await,
+                Err(why) => self.pause_after(&why, WRONG_PAUSE).await,
             }
         }
     }
 
-    /// Counts a failure, and pauses, unless the keeper is to stop. What no retry mends is told once.
-    async fn pause_after(&mut self, why: &ReserveError) {
+    /// Counts a failure, and pauses, unless the keeper is to stop. What no retry mends is told once, and tried again only
+    /// after `wrong_pause`.
+    async fn pause_after(&mut self, why: &ReserveError, wrong_pause: Duration) {
         self.shared.count(|stats| stats.failures += 1);
         let pause = match why {
             ReserveError::Wrong(wrong) => {
@@ -204,7 +205,7 @@ impl<R: Reserve> Work<R> {
                     tracing::warn!("this sequencer hands out no numbers: {wrong}");
                     self.told = Some(wrong.clone());
                 }
-                WRONG_PAUSE
+                wrong_pause
             }
             _ => {
                 tracing::debug!(%why, "a sequencer reserved nothing");
@@ -259,7 +260,7 @@ impl<R: Reserve> Work<R> {
                         });
                         return End::Lost;
                     }
-                    self.pause_after(&why).await;
+                    self.pause_after(&why, self.config.renew).await;
                 }
             }
         }

@@ -62,7 +62,7 @@ fn failed(why: impl std::fmt::Display) -> ReserveError {
 }
 
 fn no_reservations() -> ReserveError {
-    ReserveError::Wrong("the replicas keep no reservations: give those of `dunlin seq replica`".to_owned())
+    ReserveError::Wrong("the replicas keep no reservations: give those of `dunlin seq serve --replicated`".to_owned())
 }
 
 fn client_failed(why: ClientError) -> ReserveError {
@@ -97,7 +97,7 @@ impl<T: Transport> Replicated<T> {
     /// The current state of the office.
     ///
     /// # Errors
-    /// [`ReserveError::Failed`].
+    /// [`ReserveError::Failed`], [`ReserveError::Wrong`].
     pub async fn office(&self) -> Result<Office, ReserveError> {
         let reply = self.client.query(&[]).await.map_err(client_failed)?;
         Reply::parse(&reply).map(|reply| reply.office).ok_or_else(no_reservations)

@@ -1,5 +1,5 @@
-//! The office under a cluster manager whose entry somebody changes: deletes it, restores an older copy, or sets it to
-//! what is no office.
+//! The office under a cluster manager whose entry somebody changes: deletes it, restores an older copy, sets it to what
+//! is no office, or leaves no room for it.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use dunlin_net::loopback::LoopbackTransport;
 use dunlin_seq::reserve::{
     Coordinated, CoordinatedConfig, CoordinatedOffice, Keeper, KeeperConfig, Reserve, ReserveError, Reserved,
 };
-use dunlin_seq::{Batching, ClientConfig, Counter, RUN_MAX, SeqService};
+use dunlin_seq::{Counter, RUN_MAX};
 use dunlin_smr::{Beginning, Client as SmrClient, ClientConfig as SmrConfig, MemoryLog, Node, NodeConfig};
 use futures::future::join;
 
@@ -27,6 +27,10 @@ const PATH: &str = "/seq";
 type Manager = Embedded<LoopbackTransport>;
 
 fn start_manager(net: &mut Net) -> (Node<Machine, MemoryLog>, Watchman) {
+    start_limited(net, Limits::default())
+}
+
+fn start_limited(net: &mut Net, limits: Limits) -> (Node<Machine, MemoryLog>, Watchman) {
     let (clock, endpoint, hearing) = (net.clone(), net.start(REPLICA), Hearing::default());
     let config = NodeConfig {
         tick: Duration::from_millis(1),
@@ -37,7 +41,7 @@ fn start_manager(net: &mut Net) -> (Node<Machine, MemoryLog>, Watchman) {
         ..NodeConfig::new(1)
     };
     let beginning = Beginning::First(vec![(1, Addr::Node(REPLICA))]);
-    let machine = Machine::new(Limits::default(), hearing.clone());
+    let machine = Machine::new(limits, hearing.clone());
     let node = Node::start(&endpoint, config, MemoryLog::new(), machine, beginning).unwrap();
     let config = WatchmanConfig { failure_timeout: 2 * LEASE, look_every: Duration::from_millis(5) };
     let watchman = Watchman::start(&endpoint, &node, connect(&endpoint), hearing, config).unwrap();
@@ -123,34 +127,50 @@ fn a_standby_begins_above_the_holder_when_the_entry_goes_back() {
 /// It leaves the lease to others and the cluster manager in peace, and takes office as soon as the entry is set right.
 #[test]
 fn an_entry_that_is_no_office_is_waited_out() {
-    for wrong in ["", "12N", "4294967295 5", "4294967296 5", "18446744073709551615 5"] {
-        let mut net = Net::new();
-        let _manager = start_manager(&mut net);
-        let (endpoint, counter) = (net.start(1), Arc::new(Counter::idle()));
-        let service = SeqService::register(&endpoint, counter.clone(), Batching::Bursts).unwrap();
-        let operator = Embedded::new(connect(&endpoint));
-        net.client(&[1], ClientConfig::default());
-        net.run(async { operator.transact(&Transaction::new().set(PATH, wrong)).await.unwrap() });
-        let config = CoordinatedConfig { lease: LEASE, ..CoordinatedConfig::new(1) };
-        let reserve = Coordinated::new(Embedded::new(connect(&endpoint)), config).unwrap();
-        let config = KeeperConfig { range: 2 * u64::from(RUN_MAX), renew: LEASE / 6, ..KeeperConfig::default() };
-        let keeper = Keeper::start(&endpoint, &counter, reserve, config);
-        net.run(async {
-            endpoint.timers().sleep(Duration::from_millis(2500)).await;
-            let failures = keeper.stats().failures;
-            assert!((2..=4).contains(&failures), "{wrong:?}: {failures} attempts");
-            assert_eq!((service.counter().epoch(), keeper.stats().taken), (0, 0), "{wrong:?}");
-            let other = operator.join(2, b"").await.unwrap();
-            let lease = operator.acquire(&other, PATH, LEASE).await.unwrap();
-            operator.release(&lease).await.unwrap();
-            if wrong == "4294967295 5" {
-                // Every later epoch would be below what it has seen.
-                return keeper.stop().await;
-            }
-            operator.transact(&Transaction::new().set(PATH, "7 5")).await.unwrap();
-            endpoint.timers().sleep(Duration::from_millis(1100)).await;
-            assert_eq!((service.counter().epoch(), keeper.stats().taken), (8, 1), "{wrong:?}");
-            keeper.stop().await;
-        });
+    for wrong in ["", "12N", "4294967296 5", "18446744073709551615 5"] {
+        let set = |value| Transaction::new().set(PATH, value);
+        assert_eq!(epochs_before_and_after(Limits::default(), &set(wrong), &set("7 5")), [0, 8], "{wrong:?}");
     }
+}
+
+/// Every later epoch would be below what it has seen.
+#[test]
+fn the_last_epoch_is_not_gone_back_from() {
+    let set = |value| Transaction::new().set(PATH, value);
+    assert_eq!(epochs_before_and_after(Limits::default(), &set("4294967295 5"), &set("7 5")), [0, 0]);
+}
+
+#[test]
+fn a_cluster_manager_that_is_full_is_waited_out() {
+    let limits = Limits { entries_max: 2, ..Limits::default() };
+    let (fill, make_room) = (Transaction::new().set("/a", "").set("/b", ""), Transaction::new().delete("/a"));
+    assert_eq!(epochs_before_and_after(limits, &fill, &make_room), [0, 1]);
+}
+
+/// The epochs of a sequencer that starts after one change, some time later, and some time after another change. As long
+/// as it has none, it tries about once a second, and others can have the lease.
+fn epochs_before_and_after(limits: Limits, first: &Transaction, then: &Transaction) -> [u64; 2] {
+    let mut net = Net::new();
+    let _manager = start_limited(&mut net, limits);
+    let (endpoint, counter) = (net.endpoint(), Arc::new(Counter::idle()));
+    let operator = Embedded::new(connect(&endpoint));
+    net.run(async { operator.transact(first).await.unwrap() });
+    let config = CoordinatedConfig { lease: LEASE, ..CoordinatedConfig::new(1) };
+    let reserve = Coordinated::new(Embedded::new(connect(&endpoint)), config).unwrap();
+    let config = KeeperConfig { range: 2 * u64::from(RUN_MAX), renew: LEASE / 6, ..KeeperConfig::default() };
+    let keeper = Keeper::start(&endpoint, &counter, reserve, config);
+    net.run(async {
+        endpoint.timers().sleep(Duration::from_millis(2500)).await;
+        let failures = keeper.stats().failures;
+        assert!((2..=4).contains(&failures), "{failures} attempts");
+        let before = counter.epoch();
+        let other = operator.join(2, b"").await.unwrap();
+        let lease = operator.acquire(&other, PATH, LEASE).await.unwrap();
+        operator.release(&lease).await.unwrap();
+        operator.transact(then).await.unwrap();
+        endpoint.timers().sleep(Duration::from_millis(1100)).await;
+        let after = counter.epoch();
+        keeper.stop().await;
+        [before, after]
+    })
 }

@@ -53,7 +53,7 @@ impl Kind {
             Kind::KeyValue { .. } => "dunlin raft restore",
             Kind::Coordinator => "dunlin coord restore",
             // Nothing restores one: its state is a number.
-            Kind::Sequencer => "dunlin seq replica --start",
+            Kind::Sequencer => "dunlin seq serve --replicated --start",
         }
     }
 }

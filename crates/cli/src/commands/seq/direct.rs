@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use clap::builder::RangedU64ValueParser;
 use dunlin_net::poll::sleep_time;
 use dunlin_net::{Addr, AnyTransport, Transport};
 use dunlin_seq::Counter;
-use dunlin_seq::direct::{DirectClient, DirectConfig, DirectServer, DirectServerConfig, DirectServerStats};
+use dunlin_seq::direct::{DirectClient, DirectConfig, DirectServer, DirectServerConfig, DirectServerStats, QUEUES_MAX};
 use dunlin_serve::limits::allow_descriptors;
 use dunlin_serve::metrics::{Family, Kind};
 use dunlin_serve::signals::EXIT_INTERRUPTED;
@@ -20,8 +21,22 @@ use crate::output;
 
 /// How often a thread publishes its counters.
 pub const PUBLISH_EVERY: Duration = Duration::from_millis(100);
-/// Descriptors for everything but clients that are remembered.
-const DESCRIPTORS_BESIDE: u64 = 512;
+/// Descriptors for everything but clients by datagrams that are remembered: clients by RPC over shared memory take up to
+/// 1,024.
+const DESCRIPTORS_BESIDE: u64 = 512 + 1024;
+
+/// Where datagrams are served, beside requests.
+#[derive(Debug, Clone, clap::Args)]
+pub struct DirectArguments {
+    /// Serve datagrams of four bytes of data each way as well (Spec-S0), on a thread of its own: at shm:NAME,
+    /// udp://HOST:PORT, or one of each
+    #[arg(long, value_name = "ADDRESS")]
+    direct_at: Vec<Addr>,
+    /// Queues by which answers to datagrams leave in turn. Each has an address of its own: port or name follow those of
+    /// the one before. With several, the thread never sleeps
+    #[arg(long, value_name = "QUEUES", default_value = "1", requires = "direct_at", value_parser = RangedU64ValueParser::<u16>::new().range(1..=QUEUES_MAX as u64))]
+    queues: u16,
+}
 
 /// The server, on a thread of its own, until it is stopped or dropped.
 pub struct Direct {
@@ -78,18 +93,18 @@ impl Stats {
 }
 
 impl Direct {
-    /// Serves numbers of `counter` at `at`, if it has an address. If the thread fails, it interrupts the process.
+    /// Serves numbers of `counter`, if there is an address. If the thread fails, it interrupts the process.
     ///
     /// # Errors
     /// If the addresses cannot be bound.
-    pub fn start(at: &[Addr], counter: &Arc<Counter>, interrupt: &Interrupt) -> Result<Option<Direct>> {
-        if at.is_empty() {
+    pub fn start(arguments: &DirectArguments, counter: &Arc<Counter>, interrupt: &Interrupt) -> Result<Option<Direct>> {
+        if arguments.direct_at.is_empty() {
             return Ok(None);
         }
-        let (at, counter, stats) = (at.to_vec(), counter.clone(), Stats::default());
+        let (arguments, counter, stats) = (arguments.clone(), counter.clone(), Stats::default());
         let published = stats.clone();
         let begin = move |stopped: Stopped| {
-            let mut server = open(&at, counter)?;
+            let mut server = open(&arguments, counter)?;
             let addresses = server.local_addrs();
             let work = move || {
                 while !stopped.is_set() {
@@ -127,16 +142,18 @@ impl Direct {
     }
 }
 
-fn open(at: &[Addr], counter: Arc<Counter>) -> Result<DirectServer<AnyTransport>> {
-    let config = DirectServerConfig::default();
-    // Over shared memory each client that is remembered takes one.
+fn open(arguments: &DirectArguments, counter: Arc<Counter>) -> Result<DirectServer<AnyTransport>> {
+    let DirectArguments { direct_at: at, queues } = arguments;
+    let config = DirectServerConfig { rotate: *queues > 1, ..DirectServerConfig::default() };
+    // Over shared memory each client that is remembered takes one for each queue.
+    let of_clients = u64::from(*queues) * config.peers_max as u64;
     if at.iter().any(|addr| matches!(addr, Addr::Shm(_)))
-        && let Err(error) = allow_descriptors(config.peers_max as u64 + DESCRIPTORS_BESIDE)
+        && let Err(error) = allow_descriptors(of_clients + DESCRIPTORS_BESIDE)
     {
         eprintln!("dunlin: {error}");
     }
-    let transport = AnyTransport::bind_all(at).context("--direct-at")?;
-    Ok(DirectServer::new(vec![transport], counter, config)?)
+    let queues: Result<Vec<AnyTransport>, _> = (0..*queues).map(|queue| addresses::bind(at, queue)).collect();
+    Ok(DirectServer::new(queues.context("--direct-at")?, counter, config)?)
 }
 
 /// Draws `count` numbers by datagrams, `at_once` calls at a time, and gives each to `show` as it comes. An error is

@@ -23,9 +23,9 @@ Examples, in two terminals:
   dunlin seq next --at shm:seq --count 3
   dunlin seq watch --at shm:seq
 
-Numbers of `serve` begin anew when it is started again, unless it has --coord. Those of `replica` never come twice, whatever is killed:
+Numbers of `serve` begin anew when it is started again, unless it has --coord. Those of replicas never come twice, whatever is killed:
   export DUNLIN_AT=1=udp://127.0.0.1:7821,2=udp://127.0.0.1:7822,3=udp://127.0.0.1:7823
-  for id in 1 2 3; do dunlin seq replica --id $id --data q$id --peers $DUNLIN_AT --new & done
+  for id in 1 2 3; do dunlin seq serve --replicated --id $id --data q$id --peers $DUNLIN_AT --new & done
   dunlin seq next")]
 pub struct Arguments {
     #[command(subcommand)]
@@ -34,8 +34,7 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Serve(serve::Arguments),
-    Replica(replica::Arguments),
+    Serve(Box<serve::Arguments>),
     Next(next::Arguments),
     Watch(watch::Arguments),
 }
@@ -43,15 +42,14 @@ enum Command {
 impl Arguments {
     /// Whether it is a server.
     pub fn serves(&self) -> bool {
-        matches!(self.command, Command::Serve(_) | Command::Replica(_))
+        matches!(self.command, Command::Serve(_))
     }
 }
 
 /// Runs the command.
 pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
     match arguments.command {
-        Command::Serve(arguments) => serve::run(arguments, interrupt),
-        Command::Replica(arguments) => replica::run(&arguments, &interrupt),
+        Command::Serve(arguments) => serve::run(*arguments, interrupt),
         Command::Next(arguments) => next::run(&arguments, &interrupt),
         Command::Watch(arguments) => watch::run(&arguments, &interrupt),
     }

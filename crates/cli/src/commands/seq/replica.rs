@@ -1,4 +1,4 @@
-//! `dunlin seq replica`.
+//! `dunlin seq serve --replicated`.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -20,7 +20,7 @@ use dunlin_serve::{Draining, Interrupt};
 use dunlin_smr::{Client, ClientConfig, LogStore, Node};
 use futures::future::select;
 
-use super::direct::Direct;
+use super::direct::{Direct, DirectArguments};
 use super::figures::{Figures, of_keeper};
 use crate::commands::raft::home::Kind;
 use crate::commands::raft::replica::{Machinery, Replica, serve};
@@ -33,15 +33,16 @@ const RESERVE_TIMEOUT: Duration = Duration::from_millis(400);
 /// Be a replica of a sequencer whose numbers never come twice, until ctrl-C
 ///
 /// One of the replicas hands out numbers, from ranges that all reserve ahead of their use. If it fails, another one
-/// takes its place after 2 to 2.25 s, above everything that was reserved; if it is stopped in order, at once. Clients are given all of them, and find the one.
+/// takes its place when a lease of 2 s has run out, above everything that was reserved; if it is stopped in order, at
+/// once. Clients are given all of them, and find the one.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 All are started with --new and the same --peers for the first time, and without --new from then on. An empty directory is refused without it, since a replica
 that has lost its log must not begin anew under its id.
 
 Examples:
-  dunlin seq replica --id 1 --data q1 --peers 1=udp://10.0.0.1:7821,2=udp://10.0.0.2:7821,3=udp://10.0.0.3:7821 --new
-  dunlin seq replica --id 1 --data q1 --peers 1=udp://10.0.0.1:7821                                  from then on
+  dunlin seq serve --replicated --id 1 --data q1 --peers 1=udp://10.0.0.1:7821,2=udp://10.0.0.2:7821,3=udp://10.0.0.3:7821 --new
+  dunlin seq serve --replicated --id 1 --data q1 --peers 1=udp://10.0.0.1:7821                       from then on
   dunlin seq next --at 1=udp://10.0.0.1:7821,2=udp://10.0.0.2:7821,3=udp://10.0.0.3:7821
   dunlin raft status --at 1=udp://10.0.0.1:7821        how the replicas are")]
 pub struct Arguments {
@@ -53,10 +54,8 @@ pub struct Arguments {
     /// Numbers that are reserved at a time, in one commit: a crash loses up to one and a half times as many
     #[arg(long, value_name = "NUMBER", default_value = "1000000", value_parser = RangedU64ValueParser::<u64>::new().range(2 * u64::from(RUN_MAX)..=RANGE_MAX))]
     range: u64,
-    /// Serve datagrams of four bytes of data each way as well (Spec-S0), on a thread of its own: at shm:NAME,
-    /// udp://HOST:PORT, or one of each
-    #[arg(long = "direct-at", value_name = "ADDRESS")]
-    direct: Vec<Addr>,
+    #[command(flatten)]
+    direct: DirectArguments,
 }
 
 /// A replica that a command line describes.
@@ -64,7 +63,7 @@ struct Sequencers {
     start: u64,
     range: u64,
     members: Vec<(u64, Addr)>,
-    direct: Vec<Addr>,
+    direct: DirectArguments,
     interrupt: Interrupt,
 }
 

@@ -15,9 +15,10 @@ use dunlin_serve::{
 };
 use tokio::sync::oneshot;
 
-use super::direct::{Direct, Stats};
+use super::direct::{Direct, DirectArguments, Stats};
 use super::figures::{Figures, of_keeper};
 use super::office::{OfficeArguments, OfficeStats};
+use super::replica;
 use crate::commands::warn_of_exposure;
 use crate::output;
 use crate::settings::Source;
@@ -28,15 +29,18 @@ const METRICS_PREFIX: &str = "dunlin_seq";
 /// Hand out numbers from one counter, until ctrl-C
 ///
 /// All cores share the counter. It prints the number at which the next sequencer must begin when it ends in order. One
-/// that was killed has not told: begin far above what it can have handed out, use --coord, or run `dunlin seq replica`.
-/// With --coord any number of sequencers compete for one lease of the cluster manager; its holder hands out numbers.
+/// that was killed has not told: begin far above what it can have handed out, or use --replicated or --coord. With
+/// --coord any number of sequencers compete for one lease of the cluster manager; its holder hands out numbers. With
+/// --replicated, which comes before all other options, these are those of a replica.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, disable_help_subcommand = true)]
 #[command(after_help = "\
 Examples:
   dunlin seq serve --at shm:seq
   dunlin seq serve --at udp://127.0.0.1:7820 --start 5000000000 --metrics 127.0.0.1:9720
   dunlin seq serve --at shm:seq --cores 2 --pin 0,1
   dunlin seq serve --at shm:seq --direct-at shm:seq-s0        datagrams too: dunlin seq next --direct --at shm:seq-s0
+  dunlin seq serve --replicated --help                        replicas, whose numbers never come twice
   dunlin seq serve --at udp://10.0.0.7:7820 --coord 1=udp://10.0.0.1:7901,2=udp://10.0.0.2:7901,3=udp://10.0.0.3:7901 --member 107
   dunlin seq next --at 1=udp://10.0.0.7:7820,2=udp://10.0.0.8:7820        whichever of the two holds the lease")]
 pub struct Arguments {
@@ -49,27 +53,27 @@ pub struct Arguments {
     /// Cores: each is a thread with an address of its own, and one port higher than the one before
     #[arg(long, value_name = "CORES", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=i64::from(ServeConfig::CORES_MAX)))]
     cores: u16,
-    /// Serve datagrams of four bytes of data each way as well (Spec-S0), on a thread of its own: at shm:NAME,
-    /// udp://HOST:PORT, or one of each
-    #[arg(long = "direct-at", value_name = "ADDRESS")]
-    direct: Vec<Addr>,
+    #[command(flatten)]
+    direct: DirectArguments,
     /// Processors to pin the cores to, one for each
     #[arg(long, value_name = "PROCESSORS", value_delimiter = ',')]
     pin: Vec<usize>,
     /// Serve metrics for Prometheus at http://HOST:PORT/metrics, and health at /healthz
     #[arg(long, value_name = "HOST:PORT")]
     metrics: Option<SocketAddr>,
-    /// Says where the command is that one looks for here
-    #[arg(long, hide = true, num_args = 0.., allow_hyphen_values = true, default_missing_value = "", value_parser = is_replica)]
-    replicated: Option<String>,
     #[command(flatten)]
     office: OfficeArguments,
     #[command(flatten)]
     _source: Source,
+    #[command(subcommand)]
+    form: Option<Form>,
 }
 
-fn is_replica(_: &str) -> Result<String, &'static str> {
-    Err("sequencers that replicate their reservations are a command of its own: dunlin seq replica --help")
+/// A sequencer of another form, which takes other options.
+#[derive(Debug, clap::Subcommand)]
+enum Form {
+    #[command(long_flag = "replicated")]
+    Replica(replica::Arguments),
 }
 
 /// The counters of a core.
@@ -128,6 +132,9 @@ impl<T: Transport + 'static> Service<T> for Sequencer {
 
 /// Runs the command.
 pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
+    if let Some(Form::Replica(arguments)) = &arguments.form {
+        return replica::run(arguments, &interrupt);
+    }
     let given = Counter::starting_at(arguments.start)?;
     let counter = Arc::new(if arguments.office.is_given() { Counter::idle() } else { given });
     let config = ServeConfig {

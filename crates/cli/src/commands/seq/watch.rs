@@ -64,7 +64,8 @@ fn show(arguments: &Arguments, (before, then): &(Info, Instant), (info, now): &(
         }))?;
         return Ok(());
     }
-    let reserved = if info.is_serving { format!("up to {}", info.end) } else { "nothing: another one serves".into() };
+    let reserved =
+        if info.is_serving { format!("up to {}", info.end) } else { "nothing: another one may serve".into() };
     output::line(format_args!("{:>20} {numbers:>12.0}/s {requests:>12.0} requests/s  {reserved}", info.next))?;
     Ok(())
 }

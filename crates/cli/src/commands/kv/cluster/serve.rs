@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use dunlin_kv::cluster::{Attendance, ClusterConfig, Description, MemberEvent, MemberFence};
 use dunlin_kv::server::{ReplicaConfig, Server, ServerConfig, exposed_addresses};
 use dunlin_kv::service::Fence;
@@ -205,7 +205,7 @@ impl Agent {
     /// The server with this incarnation listens.
     fn go(&mut self, incarnation: u64) {
         // If the thread is gone, stopping says why.
-        drop(self.go.take().map(|go| go.send(incarnation)));
+        let _ = self.go.take().map(|go| go.send(incarnation));
     }
 
     /// Leaves.
