@@ -40,5 +40,10 @@ const EXPERIMENTS: &[Experiment] = &[
     },
 ];
 
-const ROLES: &[Entry] =
-    &[Entry::of::<roles::SeqServer>(), Entry::of::<roles::SeqCallers>(), Entry::of::<roles::SeqDirectClients>()];
+const ROLES: &[Entry] = &[
+    Entry::of::<roles::SeqServer>(),
+    Entry::of::<roles::SeqCallers>(),
+    Entry::of::<roles::SeqDirectClients>(),
+    Entry::of::<roles::PacketServer>(),
+    Entry::of::<roles::PacketClient>(),
+];

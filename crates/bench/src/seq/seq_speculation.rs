@@ -65,7 +65,7 @@ fn far(lab: &mut Lab, carrier: Carrier, in_flight: usize) -> Result<(), BenchErr
     Ok(())
 }
 
-/// The number of wrong guesses of each run.
+/// The answers of all eight bytes that the server of each run sent.
 fn counts(
     lab: &mut Lab,
     case: &str,
@@ -76,5 +76,5 @@ fn counts(
     let (setup, serving) = (Setup::new(carrier), SeqServing::Direct { answers: Answers::Bursts, queues: 1 });
     let run = lab.run_length().min(RUN_MAX);
     let load = seq_runs::DirectLoad { clients: CLIENTS, in_flight, timed: false, start, beyond, run };
-    lab.case(case, |lab| Ok(seq_runs::direct(lab, &setup, serving, &load)?.wrong_guesses as f64))
+    lab.case(case, |lab| Ok(seq_runs::direct(lab, &setup, serving, &load)?.1 as f64))
 }

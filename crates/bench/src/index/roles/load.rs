@@ -27,8 +27,9 @@ use crate::rpc::roles::open_sessions;
 use crate::rpc::roles::setup::{OnTransport, Setup, Side};
 use crate::seq::roles::window::Window;
 
-/// One place in this many is timed, including the first: reading the clock costs a tenth of a look-up.
-const TIMED: usize = 16;
+/// One place in this many is timed, including the first: reading the clock costs a tenth of a look-up. Places go round
+/// the sessions, whose number must not be a multiple of this one: then places of several sessions are timed.
+const TIMED: usize = 17;
 /// One operation in this many is a scan, if there are scans.
 const SCAN_EVERY: u64 = 100;
 /// Bytes of the request of a look-up before its key.
@@ -74,7 +75,7 @@ pub struct IndexFigures {
     pub operations: f64,
     /// Scans per second.
     pub scans: f64,
-    /// From sending a look-up until its answer was checked, so with the time in all queues; for one place in sixteen.
+    /// From sending a look-up until its answer was checked, so with the time in all queues; for one place in seventeen.
     pub latency: Percentiles,
     /// Time in the server's handler of operations, in nanoseconds, from the buckets of its metrics.
     pub handler_p50: f64,

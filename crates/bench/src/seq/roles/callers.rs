@@ -101,7 +101,7 @@ impl OnTransport for Call<'_> {
         }
         let rate = state.window.borrow().rate()?;
         let latency = if callers.timed { Some(state.latencies.borrow().percentiles()?) } else { None };
-        Ok(NumberFigures { rate, latency, wrong_guesses: 0 })
+        Ok(NumberFigures { rate, latency })
     }
 }
 

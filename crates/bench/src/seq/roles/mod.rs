@@ -1,7 +1,9 @@
-//! A sequencer, and the clients that ask it for numbers: by RPC, and by datagrams (Spec-S0).
+//! A sequencer, and the clients that ask it for numbers: by RPC, and by datagrams (Spec-S0). Beside them, packets that
+//! are sent back without a sequencer.
 
 mod callers;
 mod direct;
+mod packets;
 mod server;
 pub(crate) mod window;
 
@@ -12,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub use callers::SeqCallers;
 pub use direct::SeqDirectClients;
+pub use packets::{PacketClient, PacketServer};
 pub use server::{Answers, SeqServer, SeqServing};
 
 /// Timeout of a call. On a busy machine the server may wait for a processor for a while; a run that gets no number for
@@ -25,7 +28,4 @@ pub struct NumberFigures {
     pub rate: f64,
     /// From the call to its number, if latencies were requested.
     pub latency: Option<Percentiles>,
-    /// Numbers of the whole run, with its warm-up, that came with all eight bytes because the client's guess was wrong.
-    /// 0 by RPC, where nobody guesses.
-    pub wrong_guesses: u64,
 }

@@ -60,10 +60,11 @@ impl Role for SeqServer {
     const NAME: &'static str = "sequencer";
     /// Its address; with several queues, the first one's.
     type Ready = String;
-    type Output = ();
+    /// Answers of all eight bytes that it sent because a guess was wrong. 0 by RPC, where nobody guesses.
+    type Output = u64;
     type Error = BenchError;
 
-    fn run(self, control: &Control<Self>) -> Result<(), BenchError> {
+    fn run(self, control: &Control<Self>) -> Result<u64, BenchError> {
         let counter = Arc::new(Counter::starting_at(self.start)?);
         match self.serving {
             SeqServing::Rpc(answers) => {
@@ -86,14 +87,14 @@ struct ServeRpc<'a> {
 }
 
 impl OnTransport for ServeRpc<'_> {
-    type Output = ();
+    type Output = u64;
 
-    fn run<T: Transport + 'static>(self, transport: T) -> Result<(), BenchError> {
+    fn run<T: Transport + 'static>(self, transport: T) -> Result<u64, BenchError> {
         let endpoint = Endpoint::new(transport, self.setup.endpoint())?;
         SeqService::register(&endpoint, self.counter, self.batching)?;
         self.control.ready(endpoint.local_addr().to_string());
         endpoint.run_until(|| self.control.stopping());
-        Ok(())
+        Ok(0)
     }
 }
 
@@ -104,15 +105,15 @@ struct ServeDirect<'a> {
 }
 
 impl OnTransports for ServeDirect<'_> {
-    type Output = ();
+    type Output = u64;
 
-    fn run<T: Transport + 'static>(self, queues: Vec<T>) -> Result<(), BenchError> {
+    fn run<T: Transport + 'static>(self, queues: Vec<T>) -> Result<u64, BenchError> {
         let rotate = queues.len() > 1;
         let config = DirectServerConfig { batching: self.batching, rotate, ..DirectServerConfig::default() };
         let mut server = DirectServer::new(queues, self.counter, config)?;
         let addr = server.local_addrs().into_iter().next();
         self.control.ready(addr.map(|addr| addr.to_string()).unwrap_or_default());
         server.run_until(|| self.control.stopping());
-        Ok(())
+        Ok(server.stats().wrong_guesses)
     }
 }
