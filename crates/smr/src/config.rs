@@ -98,7 +98,7 @@ pub struct NodeConfig {
     /// snapshot. Default 256 MiB.
     pub snapshot_log_bytes: u64,
     /// Bytes of the state machine that go into a snapshot, or are restored from one, in one turn of the event loop,
-    /// approximately. The sessions are copied in the first turn, all at once: at most `session_reply_bytes_max` bytes,
+    /// approximately, whatever the number of groups. The sessions are copied in the first turn, all at once: at most `session_reply_bytes_max` bytes,
     /// and 28 for each session. At least 1 byte; default 32 KiB.
     pub snapshot_step_bytes: usize,
     /// The shortest time between two snapshots taken for copies of the state ([`crate::Client::backup`]); a client that
@@ -112,9 +112,10 @@ pub struct NodeConfig {
     /// Memory of all snapshots together: the log's, one that is taken or written, one that comes, and older ones that
     /// are sent. At the limit, the replica refuses a leader's snapshot while it receives another (one from no member's
     /// address, as for a replica that joins, while any is under way), gives up one that has come in part when it takes
-    /// its own, and delays its own while older ones are sent. One that has come in part from no member's address is
-    /// also given up when a member sends one. If the log has no more room, the replica stops sending older ones. So two
-    /// of the own state are always allowed: the log's, and the next. One that comes may be given up again and again
+    /// its own, and delays its own while older ones are sent. One that has come in part from no member's address, or
+    /// that comes so slowly that it would take more than 60,000 ticks, is also given up when a member sends one. A
+    /// member of any group counts, at its address. If the log has no more room, all groups stop sending older ones. So
+    /// two of the own state are always allowed: the log's, and the next. One that comes may be given up again and again
     /// while other groups take their own. No less than twice `snapshot_bytes_max`; default 12 GiB. The state that is
     /// restored from a leader's snapshot is not counted: it and the present one are both in memory until it is
     /// installed.

@@ -68,7 +68,8 @@ impl Hearing {
     pub(super) fn acknowledge(&self, state: &State, incarnation: Incarnation, epoch: u64) -> bool {
         let mut heard = self.heard();
         let known = heard.epochs.entry(incarnation).or_default();
-        *known = epoch.max(*known);
+        // It has not been told of a later one than there is: otherwise it would have acknowledged all that follow.
+        *known = epoch.min(state.epoch).max(*known);
         if heard.settled == state.epoch || is_planted(Mutation::SettledTooSoon) {
             return true;
         }

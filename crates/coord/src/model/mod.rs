@@ -111,6 +111,8 @@ pub struct Machine {
     limits: Limits,
     hearing: Hearing,
     watchers: Watchers,
+    /// The snapshot that is being taken.
+    taking: Option<Taking>,
     /// A partly restored snapshot.
     restoring: Option<Box<Restore>>,
 }
@@ -123,7 +125,8 @@ impl Machine {
     /// If [`Limits::check`] fails.
     pub fn new(limits: Limits, hearing: Hearing) -> Machine {
         limits.check().unwrap_or_else(|error| panic!("{error}"));
-        Machine { state: State::default(), limits, hearing, watchers: Watchers::default(), restoring: None }
+        let (state, watchers) = (State::default(), Watchers::default());
+        Machine { state, limits, hearing, watchers, taking: None, restoring: None }
     }
 
     /// Executes a command. All of its events have one revision.
@@ -146,7 +149,7 @@ impl Machine {
                 state.acquire(limits, name, (member, incarnation), ttl_ms)
             }
             Command::Release { name, token } => state.release(name, token),
-            Command::Transact { transaction } => state.transact(limits, transaction),
+            Command::Transact { transaction } => state.transact(limits, transaction, self.taking.as_mut()),
             Command::Reign { failure_timeout_ms } => {
                 state.begin_reign(failure_timeout_ms);
                 Ok(Answer::Reigns { reign: state.reign })
@@ -269,18 +272,18 @@ impl StateMachine for Machine {
     }
 
     fn begin_snapshot(&mut self, out: &mut Vec<u8>) {
-        self.state.taking = Some(Taking::begin(&self.state, out));
+        self.taking = Some(Taking::begin(&self.state, out));
     }
 
     fn continue_snapshot(&mut self, bytes: usize, out: &mut Vec<u8>) -> Piece {
-        let State { taking, tree, .. } = &mut self.state;
-        let piece = taking.as_mut().map_or(Piece::Last, |taking| taking.take_piece(tree, bytes, out));
-        taking.take_if(|_| piece == Piece::Last);
+        let taking = self.taking.as_mut();
+        let piece = taking.map_or(Piece::Last, |taking| taking.take_piece(&self.state.tree, bytes, out));
+        self.taking.take_if(|_| piece == Piece::Last);
         piece
     }
 
     fn abandon_snapshot(&mut self) {
-        self.state.taking = None;
+        self.taking = None;
     }
 
     fn fresh(&self) -> Result<Machine, RestoreError> {

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::PAGE_BYTES_MAX;
-use super::taking::Taking;
 use crate::error::CoordError;
 use crate::limits::{ITEM_BYTES, Limits};
 use crate::mutation::{Mutation, is_planted};
@@ -63,8 +62,6 @@ pub(super) struct State {
     /// The last events, all of each revision, without gaps up to `revision`.
     history: VecDeque<Arc<Event>>,
     history_bytes: u64,
-    /// The snapshot that is being taken.
-    pub taking: Option<Taking>,
 }
 
 wire_struct!(Record { incarnation, health, epoch, failure_timeout_ms, about });

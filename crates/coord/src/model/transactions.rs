@@ -1,6 +1,7 @@
 //! Transactions.
 
 use super::state::State;
+use super::taking::Taking;
 use crate::error::CoordError;
 use crate::limits::Limits;
 use crate::mutation::{Mutation, is_planted};
@@ -8,13 +9,23 @@ use crate::transaction::{Compare, Transaction, Write};
 use crate::wire::Answer;
 
 impl State {
-    /// Does all writes of a transaction, in one step, or none.
-    pub fn transact(&mut self, limits: &Limits, transaction: Transaction) -> Result<Answer, CoordError> {
+    /// Does all writes of a transaction, in one step, or none. A snapshot that is being taken keeps what they replace.
+    pub fn transact(
+        &mut self,
+        limits: &Limits,
+        transaction: Transaction,
+        mut taking: Option<&mut Taking>,
+    ) -> Result<Answer, CoordError> {
         transaction.check(limits)?;
         transaction.compares.iter().try_for_each(|compare| self.compare(compare))?;
         self.check_room(limits, &transaction.writes)?;
         let revision = if transaction.writes.is_empty() { self.revision } else { self.next() };
-        transaction.writes.into_iter().for_each(|write| self.write(write));
+        for write in transaction.writes {
+            if let Some(taking) = &mut taking {
+                taking.keep(&self.tree, write.path());
+            }
+            self.write(write);
+        }
         Ok(Answer::Done { revision })
     }
 

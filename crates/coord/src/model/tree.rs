@@ -36,9 +36,6 @@ impl State {
     /// Executes a write whose room was checked.
     pub fn write(&mut self, write: Write) {
         let version = self.next();
-        if let Some(taking) = &mut self.taking {
-            taking.keep(&self.tree, write.path());
-        }
         match write {
             Write::Set { path, value } => {
                 self.tree_bytes += (path.len() + value.len()) as u64;

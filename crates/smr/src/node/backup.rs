@@ -87,15 +87,12 @@ impl Core {
     fn take_for_copy(&mut self, least: u64) -> Result<(), NodeError> {
         let (now, pause) = (self.now(), self.config.copy_snapshot_pause.as_nanos());
         let is_early = self.copies.taken.is_some_and(|taken| u128::from(now.saturating_sub(taken)) < pause);
-        if is_early || self.applied < least || self.is_taking() || !self.has_memory_for_own() {
+        let others_take = self.common.taking.get().is_some();
+        if is_early || self.applied < least || others_take || self.is_taking() || !self.has_memory_for_own() {
             return Ok(());
         }
-        let before = self.counters.snapshots_taken;
-        self.compact()?;
-        if self.is_taking() || self.counters.snapshots_taken > before {
-            self.copies.taken = Some(now);
-        }
-        Ok(())
+        self.copies.taken = Some(now);
+        self.compact()
     }
 
     /// Keeps the snapshot of which this was copied, unless another is being copied. Only a piece behind those before it

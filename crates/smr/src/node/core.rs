@@ -29,7 +29,7 @@ use super::reads::PendingReads;
 use super::rest::Rest;
 use super::restore::{Rejected, Restoring};
 use super::settings::library_config;
-use super::snapshots::{FIRST, Snapshots, first_batch};
+use super::snapshots::{FIRST, Snapshots, Turns, first_batch};
 use super::transfer::{Failures, Incoming, Outgoing, Staging};
 use super::{Counters, first_members};
 use crate::cluster_id::ClusterId;
@@ -89,8 +89,12 @@ pub(super) struct Common {
     /// The number of groups.
     pub groups: u16,
     pub links: Rc<RefCell<Links>>,
+    /// The groups that do pieces of snapshots.
+    pub turns: Rc<RefCell<Turns>>,
     /// The group that is taking a snapshot of its state: one at a time.
     pub taking: Rc<Cell<Option<u16>>>,
+    /// Those that are to take one after it, in this order.
+    pub next_taking: Rc<RefCell<VecDeque<u16>>>,
     /// Memory of all snapshots in flight, in bytes.
     pub snapshot_bytes: Rc<Cell<u64>>,
     /// The part of these that leaders send.
@@ -112,7 +116,9 @@ impl Common {
         Common {
             groups,
             links,
+            turns: Rc::default(),
             taking: Rc::default(),
+            next_taking: Rc::default(),
             snapshot_bytes: Rc::default(),
             received_bytes: Rc::default(),
             base_bytes: Rc::default(),

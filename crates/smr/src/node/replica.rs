@@ -29,8 +29,8 @@ impl WeakReplica {
 }
 
 impl Replica {
-    /// Spawns the tasks for work that can wait until messages are sent, and for pieces of snapshots.
-    pub fn spawn_tasks(&self) {
+    /// Spawns the task for work that can wait until messages are sent.
+    pub fn spawn_task(&self) {
         let weak = self.downgrade();
         (self.shared.net.spawn)(Box::pin(poll_fn(move |context| {
             let Some(node) = weak.upgrade() else { return Poll::Ready(()) };
@@ -38,19 +38,6 @@ impl Replica {
             if is_time {
                 node.enter(|core| {
                     if let Err(error) = core.work_later() {
-                        core.fail(error);
-                    }
-                });
-            }
-            Poll::Pending
-        })));
-        let weak = self.downgrade();
-        (self.shared.net.spawn)(Box::pin(poll_fn(move |context| {
-            let Some(node) = weak.upgrade() else { return Poll::Ready(()) };
-            let is_time = node.core_mut().has_pieces(context);
-            if is_time {
-                node.enter(|core| {
-                    if let Err(error) = core.continue_snapshot().and_then(|()| core.continue_restore()) {
                         core.fail(error);
                     }
                 });

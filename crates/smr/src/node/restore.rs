@@ -147,7 +147,7 @@ impl Core {
         let Some(restoring) = restoring.filter(|restoring| restoring.is_under_way()) else { return Ok(()) };
         restoring.go_on(bytes);
         if restoring.is_under_way() {
-            self.snapshots.wake();
+            self.await_turn();
         }
         self.finish_own_restore()?;
         self.note_pause(begun);
@@ -168,7 +168,7 @@ impl Core {
         self.later.set_due();
         if self.staging.is_some() {
             // A snapshot has waited for this.
-            self.snapshots.wake();
+            self.await_turn();
         }
         Ok(())
     }
@@ -180,10 +180,13 @@ impl Core {
         self.common.links.borrow_mut().follow(self.group, &self.state.members);
     }
 
-    /// Returns a sender's id if it is a member at its address.
+    /// Returns a sender's id if it is a member at its address: of this group, or of another one, since a group that joins
+    /// knows no members, and one that is behind may not know those of today.
     pub fn sender_at(&self, id: u64, peer: Option<&Addr>) -> Option<u64> {
-        let known: Addr = self.state.members.get(&id)?.parse().ok()?;
-        (peer == Some(&known)).then_some(id)
+        let peer = peer?;
+        let is_peer = |address: &String| address.parse().is_ok_and(|known: Addr| known == *peer);
+        let is_known = self.state.members.get(&id).is_some_and(is_peer);
+        (is_known || self.common.links.borrow().addr(id) == Some(peer)).then_some(id)
     }
 
     /// Whether it is too early for a snapshot of this sender.

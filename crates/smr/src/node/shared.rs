@@ -152,8 +152,17 @@ impl Shared {
             shared.enter(|visit| visit.on_durable(context));
             Poll::Pending
         })));
+        let weak = Rc::downgrade(self);
+        (self.net.spawn)(Box::pin(poll_fn(move |context| {
+            let Some(shared) = weak.upgrade() else { return Poll::Ready(()) };
+            let next = shared.common.turns.borrow_mut().next(context);
+            if let Some(group) = next {
+                shared.enter(|visit| _ = visit.visit(group, Core::take_turn));
+            }
+            Poll::Pending
+        })));
         for group in 0..self.len() {
-            self.replica(group).spawn_tasks();
+            self.replica(group).spawn_task();
         }
     }
 
@@ -239,9 +248,20 @@ impl Shared {
         touched.append(&mut self.touched.borrow_mut());
         let goes_on = !touched.is_empty();
         self.touched.replace(touched);
-        if goes_on || self.make_memory() {
+        if goes_on || self.make_memory() || self.pass_turn() {
             self.work_touched();
         }
+    }
+
+    /// If no group is taking a snapshot, lets the one do so that has waited longest. Returns whether any has waited.
+    fn pass_turn(&self) -> bool {
+        let mut has_waited = false;
+        while self.common.taking.get().is_none() {
+            let Some(group) = self.common.next_taking.borrow_mut().pop_front() else { break };
+            self.visit(group, Core::compact_after_others);
+            has_waited = true;
+        }
+        has_waited
     }
 
     /// If a group lacks the memory for a snapshot, has all groups give up those that they keep for copies. If it is one

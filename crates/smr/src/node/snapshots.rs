@@ -1,6 +1,7 @@
-//! Snapshots of a replica's own state: when one is taken, and how. It is taken one piece in each turn of the event loop
+//! Snapshots of a replica's own state: when one is taken, and how. It is taken one piece in a turn of the event loop
 //! while commands are executed. Then the log writes it in the background, and forgets entries when it is durable.
 
+use std::collections::VecDeque;
 use std::task::{Context, Waker};
 
 use dunlin_serve::long_work;
@@ -24,7 +25,10 @@ const PHASES: u64 = 8;
 #[derive(Default)]
 pub(super) struct Snapshots {
     taking: Option<Taking>,
-    waker: Option<Waker>,
+    /// The group waits for its turn to take or to restore a piece.
+    has_turn: bool,
+    /// It takes a snapshot when others have taken theirs.
+    is_next: bool,
     pause_max: u64,
     /// This group keeps the shared log from getting shorter; its next snapshot keeps no entries.
     holds_log: bool,
@@ -37,21 +41,37 @@ struct Taking {
     state: Vec<u8>,
 }
 
-impl Snapshots {
-    /// Registers the current task as the one that takes and restores pieces.
-    pub fn note_task(&mut self, context: &Context<'_>) {
-        if !self.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
-            self.waker = Some(context.waker().clone());
-        }
-    }
+/// The groups that have pieces to take or to restore. In each turn of the event loop one of them does one, however many
+/// there are.
+#[derive(Default)]
+pub(super) struct Turns {
+    groups: VecDeque<u16>,
+    waker: Option<Waker>,
+}
 
-    /// Makes the task run in the next iteration of the event loop.
-    pub fn wake(&self) {
+impl Turns {
+    fn add(&mut self, group: u16) {
+        self.groups.push_back(group);
         if let Some(waker) = &self.waker {
             waker.wake_by_ref();
         }
     }
 
+    /// Returns the group whose turn it is. The task that asks runs again in the next iteration of the event loop if
+    /// there are others, and when there are again.
+    pub fn next(&mut self, context: &Context<'_>) -> Option<u16> {
+        if !self.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+            self.waker = Some(context.waker().clone());
+        }
+        let next = self.groups.pop_front();
+        if !self.groups.is_empty() {
+            context.waker().wake_by_ref();
+        }
+        next
+    }
+}
+
+impl Snapshots {
     /// Whether a snapshot of the own state is being taken.
     pub fn is_taking(&self) -> bool {
         self.taking.is_some()
@@ -81,10 +101,21 @@ impl Core {
         if !self.is_taking() && self.is_full(base) { self.compact() } else { Ok(()) }
     }
 
-    /// Tells the task whether there is a piece to take or to restore now.
-    pub fn has_pieces(&mut self, context: &Context<'_>) -> bool {
-        self.snapshots.note_task(context);
-        self.failure.is_none() && (self.snapshots.taking.is_some() || self.is_restoring())
+    /// Has this group do a piece in its turn.
+    pub fn await_turn(&mut self) {
+        if !std::mem::replace(&mut self.snapshots.has_turn, true) {
+            self.common.turns.borrow_mut().add(self.group);
+        }
+    }
+
+    /// It is this group's turn: takes a piece of the snapshot of the own state, and restores one.
+    pub fn take_turn(&mut self) {
+        self.snapshots.has_turn = false;
+        if self.failure.is_none()
+            && let Err(error) = self.continue_snapshot().and_then(|()| self.continue_restore())
+        {
+            self.fail(error);
+        }
     }
 
     /// Whether a snapshot is under way.
@@ -117,7 +148,13 @@ impl Core {
 
     /// Begins to take a snapshot, unless one is under way.
     pub fn compact(&mut self) -> Result<(), NodeError> {
-        if self.is_taking() || self.common.taking.get().is_some_and(|group| group != self.group) {
+        if self.is_taking() {
+            return Ok(());
+        }
+        if self.common.taking.get().is_some_and(|group| group != self.group) {
+            if !std::mem::replace(&mut self.snapshots.is_next, true) {
+                self.common.next_taking.borrow_mut().push_back(self.group);
+            }
             return Ok(());
         }
         if !self.has_memory_for_own() {
@@ -128,8 +165,7 @@ impl Core {
             // sent finish first.
             self.incoming = None;
             if self.raft.store().room() == Room::Full {
-                let base = self.raft.store().base().data.as_ptr();
-                self.sending.retain(|sent| sent.as_ptr() == base);
+                self.stop_sending_replaced();
             }
             if !self.has_memory_for_own() {
                 // The host makes the other groups do the same.
@@ -144,6 +180,8 @@ impl Core {
         let state = long_work(|| self.state.begin_snapshot());
         self.snapshots.taking = Some(Taking { snapshot, state });
         self.take_piece()?;
+        // Now, since pieces for other groups may come in the same burst.
+        self.note_snapshots();
         self.note_pause(begun);
         Ok(())
     }
@@ -158,12 +196,21 @@ impl Core {
 
     /// Returns the bytes of other snapshots: one being received, and replaced ones that are still sent.
     pub fn memory_of_others(&self) -> u64 {
+        self.memory_of_received() + self.memory_of_replaced()
+    }
+
+    /// Returns the bytes of the snapshots that are still sent, although another has replaced them in the log.
+    fn memory_of_replaced(&self) -> u64 {
         let base = self.raft.store().base().data.as_ptr();
         let mut sent: Vec<_> = self.sending.iter().map(|data| (data.as_ptr(), data.len() as u64)).collect();
         sent.sort_unstable();
         sent.dedup();
-        let replaced = sent.iter().filter(|(place, _)| *place != base).map(|(_, bytes)| bytes).sum::<u64>();
-        self.memory_of_received() + replaced
+        sent.iter().filter(|(place, _)| *place != base).map(|(_, bytes)| bytes).sum()
+    }
+
+    fn stop_sending_replaced(&mut self) {
+        let base = self.raft.store().base().data.as_ptr();
+        self.sending.retain(|sent| sent.as_ptr() == base);
     }
 
     /// Returns the bytes of the snapshots that leaders send: one that comes, and one that is restored and written.
@@ -189,9 +236,11 @@ impl Core {
         self.common.received_bytes.get() - self.own_received_bytes + self.memory_of_received() == 0
     }
 
-    /// Returns the bytes of this group's snapshots, without the one that its log begins with.
+    /// Returns the bytes of this group's snapshots, without the one that its log begins with. The one that is being
+    /// taken becomes about as large as that.
     fn memory_under_way(&self) -> u64 {
-        let taking = self.snapshots.taking.as_ref().map_or(0, |taking| taking.state.capacity() as u64);
+        let base = self.raft.store().base().data.len();
+        let taking = self.snapshots.taking.as_ref().map_or(0, |taking| taking.state.capacity().max(base) as u64);
         self.memory_of_others() + taking + self.raft.store().compacting_bytes()
     }
 
@@ -228,21 +277,33 @@ impl Core {
         self.own_received_bytes = received;
     }
 
-    /// Whether a snapshot of another group gets memory if this one gives up what it keeps or has in part.
+    /// Whether a snapshot of another group gets memory if this one gives up what it keeps or has in part, or, if the log
+    /// that all of them share is full, what it still sends.
     pub fn has_memory_to_leave(&self, claim: Claim) -> bool {
-        self.copies.are_made() || self.incoming.as_ref().is_some_and(|incoming| incoming.leaves_memory_to(claim))
+        self.copies.are_made()
+            || self.incoming.as_ref().is_some_and(|incoming| incoming.leaves_memory_to(claim))
+            || self.memory_of_replaced() > 0 && self.stops_sending_for(claim)
+    }
+
+    fn stops_sending_for(&self, claim: Claim) -> bool {
+        claim == Claim::Own && self.raft.store().room() == Room::Full
     }
 
     /// Gives that up.
     pub fn leave_memory(&mut self, claim: Claim) {
         self.give_up_copy();
         self.incoming.take_if(|incoming| incoming.leaves_memory_to(claim));
+        if self.stops_sending_for(claim) {
+            self.stop_sending_replaced();
+        }
         self.note_snapshots();
     }
 
-    /// Takes a snapshot now that other groups have given up the ones they were receiving.
+    /// Takes a snapshot now that other groups have taken theirs, or have given up those that they were receiving.
     pub fn compact_after_others(&mut self) {
+        self.snapshots.is_next = false;
         if self.failure.is_none()
+            && self.applied > self.raft.store().base().get_metadata().index
             && let Err(error) = self.compact()
         {
             self.fail(error);
@@ -269,7 +330,7 @@ impl Core {
     }
 
     /// Continues the snapshot that is being taken.
-    pub fn continue_snapshot(&mut self) -> Result<(), NodeError> {
+    fn continue_snapshot(&mut self) -> Result<(), NodeError> {
         let begun = self.now();
         self.take_piece()?;
         self.note_pause(begun);
@@ -282,7 +343,7 @@ impl Core {
             Piece::Last => self.keep(Snapshot { data: taking.state.into(), ..taking.snapshot }),
             Piece::Another => {
                 self.snapshots.taking = Some(taking);
-                self.snapshots.wake();
+                self.await_turn();
                 Ok(())
             }
         }

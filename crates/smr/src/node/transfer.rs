@@ -35,6 +35,9 @@ const SESSION_TRIES: u32 = 100;
 const DOUBLINGS_MAX: u32 = 4;
 /// A partly received snapshot is dropped after this many ticks without data, or with less than one full piece.
 const PATIENCE_TICKS: u32 = 1000;
+/// After the first of these periods, a member's snapshot gives way to another member's if it comes so slowly that it
+/// takes more of them than this.
+const PERIODS_MAX: u32 = 60;
 
 /// A snapshot to send.
 pub(super) struct Outgoing {
@@ -145,6 +148,8 @@ pub(super) struct Incoming {
     /// Ticks since enough data arrived, and the bytes that arrived since then.
     idle: u32,
     fresh: usize,
+    /// Ticks since it began.
+    age: u32,
 }
 
 impl Drop for Outgoing {
@@ -164,7 +169,7 @@ impl Incoming {
     /// Begins a snapshot with its first piece.
     fn new(chunk: &Chunk<'_>, sender: Option<u64>) -> Incoming {
         let Chunk { from, term, index, total, .. } = *chunk;
-        Incoming { sender, from, term, index, total, data: Vec::new(), checksum: 0, idle: 0, fresh: 0 }
+        Incoming { sender, from, term, index, total, data: Vec::new(), checksum: 0, idle: 0, fresh: 0, age: 0 }
     }
 
     /// Whether a piece of this sender may change anything: no other sender speaks for a member, or takes its place.
@@ -176,9 +181,21 @@ impl Incoming {
     pub fn leaves_memory_to(&self, claim: Claim) -> bool {
         match claim {
             Claim::Stranger => false,
-            Claim::Member => self.sender.is_none(),
+            Claim::Member => self.sender.is_none() || self.is_slow(),
             Claim::Own => true,
         }
+    }
+
+    /// Whether its sender might hold the memory for as long as it likes.
+    fn is_slow(&self) -> bool {
+        let due = u128::from(self.total) * u128::from(self.age) / u128::from(PERIODS_MAX * PATIENCE_TICKS);
+        self.age > PATIENCE_TICKS && (self.data.len() as u128) < due
+    }
+
+    /// A tick has passed; returns whether it has expired.
+    fn tick(&mut self) -> bool {
+        (self.idle, self.age) = (self.idle + 1, self.age.saturating_add(1));
+        self.idle > PATIENCE_TICKS
     }
 
     /// Whether this is the next piece.
@@ -368,7 +385,7 @@ impl Core {
                 let sender = self.sender_at(message.from, peer.as_ref());
                 self.staging =
                     Some(Staging { message: *message, sender, origin, is_handed_over: false, reply, restoring });
-                self.snapshots.wake();
+                self.await_turn();
             }
         }
         false
@@ -564,11 +581,6 @@ impl Core {
     /// Drops a partly received snapshot whose sender sends nothing more, or too little.
     pub fn expire_incoming(&mut self) {
         self.rejected.tick();
-        if let Some(incoming) = &mut self.incoming {
-            incoming.idle += 1;
-            if incoming.idle > PATIENCE_TICKS {
-                self.incoming = None;
-            }
-        }
+        self.incoming.take_if(Incoming::tick);
     }
 }

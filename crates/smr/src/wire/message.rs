@@ -10,6 +10,7 @@ use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 use super::bytes::{Reader, Writer};
 use super::{VERSION, WireError, cluster_of};
 use crate::mutation::{Mutation, is_planted};
+use crate::wal::ENTRY_BYTES_MAX;
 
 /// Bytes of an envelope without messages.
 pub(crate) const ENVELOPE_BYTES: usize = 24;
@@ -189,6 +190,10 @@ fn parse_entry(reader: &mut Reader<'_>, kept: &mut Kept<'_>) -> Result<Entry, Wi
     entry.set_entry_type(entry_type(reader.u16()?)?);
     entry.term = reader.u64()?;
     entry.index = reader.u64()?;
+    // The log of a replica on a disk takes no longer one, and the replica would stop.
+    if data_len > ENTRY_BYTES_MAX {
+        return Err(WireError::Unknown { field: "length of an entry", value: data_len as u64 });
+    }
     let at = reader.position();
     reader.take(data_len)?;
     entry.data = kept.slice(at, data_len);
@@ -327,6 +332,17 @@ mod tests {
         );
         let snapshot = Message { msg_type: MessageType::MsgSnapshot, ..Message::default() };
         assert!(parse(&encoded(&[of_group_0(snapshot)]), CLUSTER).is_err());
+    }
+
+    /// An endpoint may accept longer messages.
+    #[test]
+    fn an_entry_that_no_log_on_a_disk_takes_is_refused() {
+        let parsed = |bytes| {
+            let entry = Entry { index: 1, data: vec![7; bytes].into(), ..Entry::default() };
+            let (msg_type, entries) = (MessageType::MsgAppend, vec![entry].into());
+            parse(&encoded(&[of_group_0(Message { msg_type, entries, ..Message::default() })]), CLUSTER).is_ok()
+        };
+        assert_eq!([ENTRY_BYTES_MAX, ENTRY_BYTES_MAX + 1].map(parsed), [true, false]);
     }
 
     #[test]

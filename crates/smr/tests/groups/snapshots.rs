@@ -3,33 +3,40 @@
 use std::time::Duration;
 
 use dunlin_net::Addr;
-use dunlin_rpc::{CallOptions, MsgBuf};
+use dunlin_net::loopback::LoopbackTransport;
+use dunlin_rpc::{CallOptions, Endpoint, MsgBuf};
 use dunlin_smr::raft::Storage as _;
 use dunlin_smr::wal::Disk as _;
+use dunlin_smr::wire::request::Change;
 use dunlin_smr::wire::response::Role;
 use dunlin_smr::{Beginning, ClusterId, LogStore as _, NodeConfig, wire};
 
-use super::world::{ELECTION, InMemory, OnDisk, World, config};
+use super::world::{ELECTION, InMemory, OnDisk, RESTORED, Storage, World, config};
 
 /// The size of the largest snapshot; a process may have two of them in memory.
 const LARGEST: u64 = 100_000;
 
 /// Returns the first piece of a snapshot of this many bytes in all.
 pub fn first_piece(cluster: ClusterId, to: u64, group: u16, term: u64, total: u64) -> MsgBuf {
-    piece(cluster, to, group, term, [0, total])
+    piece(cluster, to, group, term, [0, total], 1)
 }
 
-/// Returns a piece of one byte of a snapshot, with its offset and the total length.
-fn piece(cluster: ClusterId, to: u64, group: u16, term: u64, [offset, total]: [u64; 2]) -> MsgBuf {
-    let from = to % 3 + 1;
+/// Returns the member in whose name pieces are sent to this one.
+fn named(to: u64) -> u64 {
+    to % 3 + 1
+}
+
+/// Returns a piece of so many bytes of a snapshot, with its offset and the total length.
+fn piece(cluster: ClusterId, to: u64, group: u16, term: u64, [offset, total]: [u64; 2], bytes: usize) -> MsgBuf {
+    let from = named(to);
     let [low, high] = group.to_le_bytes();
     let mut out = vec![wire::VERSION, 0, low, high];
-    out.extend_from_slice(&crc32c::crc32c(&vec![7; offset as usize + 1]).to_le_bytes());
+    out.extend_from_slice(&crc32c::crc32c(&vec![7; offset as usize + bytes]).to_le_bytes());
     let words = [cluster.bits(), from, to, term, 1 << 40, 1, total, offset];
     words.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
     out.extend_from_slice(&[2, 0, 0, 0, 0, 0, 0, 0]);
     [to, from].iter().for_each(|id| out.extend_from_slice(&id.to_le_bytes()));
-    out.push(7);
+    out.resize(out.len() + bytes, 7);
     let mut piece = MsgBuf::with_len(out.len()).unwrap();
     piece.copy_from_slice(&out);
     piece
@@ -42,10 +49,26 @@ fn send_first_piece(world: &World<InMemory>, to: u64, group: u16, total: u64) ->
 
 /// Sends it a piece of one; returns whether it is accepted.
 pub fn send_piece(world: &World<InMemory>, to: u64, group: u16, place: [u64; 2]) -> bool {
+    send_bytes(world, &world.endpoint, to, group, place, 1)
+}
+
+/// Sends it a piece of one from the address of the member in whose name it is sent; returns whether it is accepted.
+fn send_as_member(world: &World<InMemory>, to: u64, group: u16, place: [u64; 2], bytes: usize) -> bool {
+    send_bytes(world, &world.processes[&named(to)].endpoint, to, group, place, bytes)
+}
+
+fn send_bytes(
+    world: &World<InMemory>,
+    by: &Endpoint<LoopbackTransport>,
+    to: u64,
+    group: u16,
+    place: [u64; 2],
+    bytes: usize,
+) -> bool {
     let status = world.processes[&to].host.node(group).unwrap().status();
-    let piece = piece(status.cluster.unwrap(), to, group, status.term, place);
-    world.drive(async {
-        let session = world.endpoint.connect(&Addr::Node(to as u32)).await.unwrap();
+    let piece = piece(status.cluster.unwrap(), to, group, status.term, place, bytes);
+    world.drive_at(by, async {
+        let session = by.connect(&Addr::Node(to as u32)).await.unwrap();
         session.call_with(wire::CHUNK, piece, CallOptions::timeout(Duration::from_millis(20))).await.is_ok()
     })
 }
@@ -79,7 +102,7 @@ fn pieces_that_come_together_do_not_pass_over_the_limit() {
     let pieces: Vec<MsgBuf> = (1..4)
         .map(|group| {
             let status = world.processes[&to].host.node(group).unwrap().status();
-            piece(status.cluster.unwrap(), to, group, status.term, [0, LARGEST])
+            first_piece(status.cluster.unwrap(), to, group, status.term, LARGEST)
         })
         .collect();
     let accepted = world.drive(async {
@@ -119,11 +142,177 @@ fn a_replica_whose_snapshots_exceed_the_limit_catches_up() {
     }
     world.paused.clear();
     assert!(base_bytes(&world, 3) > 2 * LARGEST);
-    let applied =
-        |world: &World<InMemory>, id: u64, group: u16| world.processes[&id].host.node(group).unwrap().status().applied;
     world.until("all groups have caught up", |world| {
         (0..GROUPS).all(|group| applied(world, 3, group) == applied(world, world.leader(group).unwrap().1, group))
     });
+}
+
+/// Returns the last entry that a process has executed in a group.
+fn applied<S: Storage>(world: &World<S>, id: u64, group: u16) -> u64 {
+    world.processes[&id].host.node(group).unwrap().status().applied
+}
+
+/// Returns the snapshots that a process has taken of a group's state.
+fn taken<S: Storage>(world: &World<S>, id: u64, group: u16) -> u64 {
+    world.processes[&id].host.node(group).unwrap().counters().snapshots_taken
+}
+
+/// A group that joins knows no members, but other groups of its process do. These take snapshots all the time.
+#[test]
+fn a_replica_that_joins_gets_its_snapshot_beyond_the_limit() {
+    let limits = NodeConfig { snapshot_bytes_max: LARGEST, snapshot_memory_max: 2 * LARGEST, ..config() };
+    let snapshots = NodeConfig { snapshot_entries: 10, keep_entries: 1, ..limits };
+    let mut world = World::padded(InMemory, 2, snapshots, |_| LARGEST as usize * 9 / 10);
+    world.all_lead();
+    world.config.snapshot_step_bytes = 500;
+    world.start(4, Beginning::Join);
+    let add = |group| {
+        let change = Change::AddLearner { id: 4, address: Addr::Node(4).to_string() };
+        world.drive(world.client(group).change(change)).unwrap();
+    };
+    add(0);
+    world.until("the first group has joined", |world| applied(world, 4, 0) > 0);
+    (0..20).for_each(|_| _ = world.add(0, 1).unwrap());
+    add(1);
+    let (before, mut adds) = (taken(&world, 4, 0), 0);
+    while applied(&world, 4, 1) == 0 {
+        assert!(adds < 1000, "it does not join while the other takes {} snapshots", taken(&world, 4, 0) - before);
+        world.add(0, 1).unwrap();
+        adds += 1;
+    }
+}
+
+/// The event loop would stand still for a piece of each.
+#[test]
+fn many_groups_do_not_all_restore_a_piece_in_one_turn() {
+    const GROUPS: u16 = 12;
+    let snapshots = NodeConfig { snapshot_entries: 5, keep_entries: 1, snapshot_step_bytes: 100, ..config() };
+    let mut world = World::padded(OnDisk::default(), GROUPS, snapshots, |_| 5000);
+    world.all_lead();
+    (0..GROUPS).for_each(|group| (0..12).for_each(|_| _ = world.add(group, 1).unwrap()));
+    let has_all = |world: &World<OnDisk>| (0..GROUPS).all(|group| taken(world, 3, group) > 0);
+    world.until("all have snapshots", has_all);
+    world.kill(3);
+    world.start(3, Beginning::Join);
+    let begun = RESTORED.get();
+    for _ in 0..2000 {
+        let before = RESTORED.get();
+        world.turn();
+        let pieces = RESTORED.get() - before;
+        // An endpoint goes on as long as there are packets.
+        assert!(pieces < u64::from(GROUPS) / 3, "{pieces} pieces in one turn");
+    }
+    assert!(RESTORED.get() >= begun + 40 * u64::from(GROUPS));
+    assert!((0..GROUPS).all(|group| applied(&world, 3, group) > 0));
+}
+
+/// One that takes long to take, and is due again by then, leaves others their turn.
+#[test]
+fn each_group_has_its_turn_to_take_a_snapshot() {
+    let snapshots = NodeConfig { snapshot_entries: 10, keep_entries: 1, snapshot_step_bytes: 20, ..config() };
+    let world = World::padded(InMemory, 2, snapshots, |group| if group == 0 { 50_000 } else { 0 });
+    world.all_lead();
+    let (_, leader) = world.leader(0).unwrap();
+    (0..20).for_each(|_| _ = world.add(0, 1).unwrap());
+    (0..20).for_each(|_| _ = world.add(1, 1).unwrap());
+    let mut adds = 0;
+    while taken(&world, leader, 1) == 0 {
+        assert!(adds < 500, "the other group has taken {}", taken(&world, leader, 0));
+        world.add(0, 1).unwrap();
+        adds += 1;
+    }
+    assert!(adds > 0, "the other group was taking one");
+}
+
+/// A member whose disk hangs does not answer for the last piece of a snapshot of a group that has nothing to do, so that
+/// is sent for a long time.
+#[test]
+fn a_full_log_waits_for_no_snapshot_that_another_group_sends() {
+    let storage = OnDisk { log_bytes_max: Some(128 << 10), ..OnDisk::default() };
+    let limits = NodeConfig { snapshot_bytes_max: LARGEST, snapshot_memory_max: 2 * LARGEST, ..config() };
+    let snapshots = NodeConfig { snapshot_entries: 10, keep_entries: 1, ..limits };
+    let mut world = World::padded(storage, 2, snapshots, |_| LARGEST as usize * 9 / 10);
+    world.all_lead();
+    for group in 0..2 {
+        if world.leader(group).unwrap().1 != 1 {
+            world.drive(world.client(group).transfer(1)).unwrap();
+        }
+        world.until("the first leads", |world| world.leader(group).unwrap().1 == 1);
+    }
+    world.paused.push(3);
+    (0..25).for_each(|_| _ = world.add(1, 1).unwrap());
+    world.paused.clear();
+    world.storage.disks[&3].hang_until(u64::MAX);
+    world.turns(4 * ELECTION);
+    let is_current = |world: &World<OnDisk>| {
+        world.processes[&1]
+            .host
+            .node(1)
+            .unwrap()
+            .with_log(|log| log.base().get_metadata().index == log.last_index().unwrap())
+    };
+    let mut added = 25;
+    while !is_current(&world) {
+        assert!(added < 100, "no snapshot has all");
+        added = world.add(1, 1).unwrap();
+        world.turns(ELECTION);
+    }
+    for count in 1..=2000 {
+        assert_eq!(world.add(0, 1), Ok(count));
+    }
+    assert_eq!(world.processes[&1].host.node(1).unwrap().counters().snapshots_sent, 0);
+}
+
+/// From when it is begun. It does not keep out a snapshot that a member sends, but one of anybody else.
+#[test]
+fn an_own_snapshot_has_its_memory_reserved() {
+    let limits = NodeConfig { snapshot_bytes_max: LARGEST, snapshot_memory_max: 5 * LARGEST / 2, ..config() };
+    let snapshots = NodeConfig { snapshot_entries: 10, snapshot_step_bytes: 1, ..limits };
+    let world = World::padded(InMemory, 3, snapshots, |group| if group == 0 { LARGEST as usize * 9 / 10 } else { 0 });
+    world.all_lead();
+    let (_, to) = world.leader(0).unwrap();
+    (0..20).for_each(|_| _ = world.add(0, 1).unwrap());
+    assert!(!send_first_piece(&world, to, 1, LARGEST * 8 / 10), "it is above the limit");
+    assert!(send_first_piece(&world, to, 1, LARGEST * 6 / 10), "it is below the limit");
+    assert!(!send_first_piece(&world, to, 2, LARGEST * 3 / 10), "both are above the limit");
+    assert!(send_as_member(&world, to, 2, [0, LARGEST * 8 / 10], 1));
+    assert!(!send_as_member(&world, to, 1, [0, LARGEST * 8 / 10], 1), "one is received beyond the limit");
+    assert_eq!(taken(&world, to, 0), 0, "it is still being taken");
+}
+
+/// Otherwise it could keep out the snapshots of all other groups for as long as it likes.
+#[test]
+fn a_snapshot_that_comes_slowly_gives_way_to_that_of_another_group() {
+    const PIECE: usize = 1000;
+    let limits = NodeConfig { snapshot_bytes_max: LARGEST, snapshot_memory_max: 2 * LARGEST, ..config() };
+    let snapshots = NodeConfig { snapshot_entries: 10, keep_entries: 1, chunk_bytes: PIECE, ..limits };
+    let mut world = World::padded(InMemory, 4, snapshots, |_| LARGEST as usize * 9 / 20);
+    world.all_lead();
+    for group in [1, 2] {
+        if world.leader(group).unwrap().1 != 1 {
+            world.drive(world.client(group).transfer(1)).unwrap();
+        }
+        world.until("the first leads", |world| world.leader(group).unwrap().1 == 1);
+    }
+    assert!(base_bytes(&world, 3) > LARGEST && named(3) == 1);
+    let mut sent = 0;
+    let mut send_next = |world: &World<InMemory>| {
+        let is_taken = send_as_member(world, 3, 1, [sent, LARGEST], PIECE);
+        sent += if is_taken { PIECE as u64 } else { 0 };
+        is_taken
+    };
+    assert!(send_next(&world));
+    world.paused.push(3);
+    (0..25).for_each(|_| _ = world.add(2, 1).unwrap());
+    world.paused.clear();
+    let mut rounds = 0;
+    while applied(&world, 3, 2) < applied(&world, 1, 2) {
+        assert!(rounds < 10, "it waits for a snapshot of which {sent} bytes have come");
+        assert!(send_next(&world) || rounds > 1, "it has just begun");
+        world.turns(Duration::from_millis(900));
+        rounds += 1;
+    }
+    assert!(rounds > 1, "it has just begun");
 }
 
 /// An attacker sends them again before they expire.

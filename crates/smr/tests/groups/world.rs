@@ -9,7 +9,7 @@ use std::time::Duration;
 use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork, LoopbackTransport};
 use dunlin_net::{Addr, PollPolicy};
 use dunlin_rpc::{Endpoint, EndpointConfig};
-use dunlin_smr::machine::{Asked, RestoreError};
+use dunlin_smr::machine::{Asked, Piece, RestoreError};
 use dunlin_smr::wal::sim::{Crash, SimDisk, SimDiskConfig};
 use dunlin_smr::wal::{Stepper, WalConfig, open_stepped};
 use dunlin_smr::wire::response::Role;
@@ -25,12 +25,20 @@ const PATIENCE: usize = 100_000;
 const CLIENT: u32 = 1000;
 
 /// A sum; a command is an 8-byte number that is added to it. A question of eight bytes is kept until the sum has
-/// reached that number; one of a single byte is urgent. Its snapshots end with a configurable number of padding bytes.
+/// reached that number; one of a single byte is urgent. Its snapshots end with a configurable number of padding bytes,
+/// and are taken in pieces.
 #[derive(Debug, Default)]
 pub struct Sum {
     pub sum: u64,
     padding: usize,
+    /// Padding bytes that are left of the snapshot that is being taken.
+    left: usize,
     kept: BTreeMap<u64, u64>,
+}
+
+thread_local! {
+    /// Pieces that machines of this thread have restored.
+    pub static RESTORED: Cell<u64> = const { Cell::new(0) };
 }
 
 fn number(bytes: &[u8]) -> Result<u64, RestoreError> {
@@ -80,6 +88,18 @@ impl StateMachine for Sum {
         out.resize(out.len() + self.padding, 0);
     }
 
+    fn begin_snapshot(&mut self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.sum.to_le_bytes());
+        self.left = self.padding;
+    }
+
+    fn continue_snapshot(&mut self, bytes: usize, out: &mut Vec<u8>) -> Piece {
+        let taken = self.left.min(bytes);
+        self.left -= taken;
+        out.resize(out.len() + taken, 0);
+        if self.left > 0 { Piece::Another } else { Piece::Last }
+    }
+
     fn fresh(&self) -> Result<Sum, RestoreError> {
         Ok(Sum { padding: self.padding, ..Sum::default() })
     }
@@ -90,6 +110,7 @@ impl StateMachine for Sum {
     }
 
     fn restore_piece(&mut self, snapshot: &[u8], from: usize, bytes: usize) -> Result<usize, RestoreError> {
+        RESTORED.set(RESTORED.get() + 1);
         self.restore(snapshot)?;
         Ok(snapshot.len().min(from + bytes))
     }
@@ -162,7 +183,7 @@ impl Storage for OnDisk {
 /// A process.
 pub struct Process<S: Storage> {
     pub host: Host<Sum, S::Log>,
-    endpoint: Rc<Endpoint<LoopbackTransport>>,
+    pub endpoint: Rc<Endpoint<LoopbackTransport>>,
     device: S::Device,
 }
 
@@ -323,10 +344,15 @@ impl<S: Storage> World<S> {
 
     /// Runs all processes until a future of the client is ready.
     pub fn drive<F: Future>(&self, work: F) -> F::Output {
+        self.drive_at(&self.endpoint, work)
+    }
+
+    /// Runs all processes until a future of this endpoint is ready.
+    pub fn drive_at<F: Future>(&self, endpoint: &Endpoint<LoopbackTransport>, work: F) -> F::Output {
         let mut work = Box::pin(work);
         for _ in 0..PATIENCE {
             self.turn();
-            if let Some(output) = self.endpoint.poll_once(work.as_mut()) {
+            if let Some(output) = endpoint.poll_once(work.as_mut()) {
                 return output;
             }
         }
