@@ -32,6 +32,7 @@ pub mod limits;
 mod lookout;
 mod number;
 pub mod parse;
+mod room;
 mod service;
 mod session;
 mod single;
