@@ -35,7 +35,8 @@ impl<T: Transport + 'static> KvClient<T> {
         Ok(infos)
     }
 
-    /// Has every core change its state. Returns the status, and whether any of them took writes until then.
+    /// Has every core change its state, one after the other, until one refuses. Returns the status, and whether any of
+    /// them took writes until then. The order is always the same: cores rely on it that the first one is told first.
     pub(crate) async fn turn(&self, turn: Turn) -> Result<(Status, bool), KvError> {
         let links = self.connection.links().await?;
         let mut took_writes = false;

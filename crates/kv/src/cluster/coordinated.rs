@@ -312,7 +312,7 @@ impl<C: Coordinator, T: Transport + 'static> Attendance<'_, C, T> {
         }
         let mut claimed = BTreeSet::new();
         loop {
-            match self.try_fill(fill, founded, &mut claimed).await {
+            match self.try_fill(&mut fill, founded, &mut claimed).await {
                 Ok(event) => {
                     report(event);
                     claimed.clear();
@@ -322,13 +322,12 @@ impl<C: Coordinator, T: Transport + 'static> Attendance<'_, C, T> {
                     }
                     fill = self.begin(report).await;
                 }
-                // What it holds is still there.
-                Err(error @ (ClusterError::NoSource { .. } | ClusterError::Directory(_))) => {
-                    report(MemberEvent::Waits(error))
-                }
                 Err(error) => {
                     report(MemberEvent::Waits(error));
-                    fill = self.begin(report).await;
+                    // Otherwise what it holds is still there, and another fill would wait for writes under way.
+                    if fill.has_dropped() {
+                        fill = self.begin(report).await;
+                    }
                 }
             }
             self.sleep(FILL_EVERY).await;
@@ -337,7 +336,7 @@ impl<C: Coordinator, T: Transport + 'static> Attendance<'_, C, T> {
 
     async fn try_fill(
         &self,
-        fill: Fill,
+        fill: &mut Fill,
         founded: Option<Revision>,
         claimed: &mut BTreeSet<u32>,
     ) -> Result<MemberEvent, ClusterError> {

@@ -1,6 +1,7 @@
 //! Why an operation on a cluster failed.
 
 use std::fmt;
+use std::time::Duration;
 
 use dunlin_store::{KeyError, Refused};
 use thiserror::Error;
@@ -168,6 +169,17 @@ pub enum ClusterError {
         partition: u32,
         /// Its other replicas.
         missed: Vec<Missed>,
+    },
+    /// A server that fills itself is not open so far.
+    #[error(
+        "{server} is not open after {patience:?}, and goes on filling itself: its output says what it waits for, and \
+         dunlin kv cluster status shows its state"
+    )]
+    NotOpenYet {
+        /// The server.
+        server: String,
+        /// How long it was waited for.
+        patience: Duration,
     },
     /// A server was told something else while it was filled.
     #[error("{server} was told to begin again or to open meanwhile")]

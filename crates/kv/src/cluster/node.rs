@@ -1,9 +1,10 @@
 //! One server of a cluster, as a client knows it: its sessions, and whether it is worth asking.
 
 use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Poll, ready};
+use std::task::Poll;
 use std::time::Duration;
 
 use dunlin_net::{Addr, Transport};
@@ -11,6 +12,7 @@ use dunlin_rpc::{CallError, Endpoint};
 use dunlin_serve::Joint;
 use dunlin_serve::channel::is_session_over;
 use futures::FutureExt as _;
+use futures::channel::oneshot;
 use futures::future::{Either, LocalBoxFuture, select};
 
 use super::error::ServerError;
@@ -40,8 +42,8 @@ pub(super) struct Node<T: Transport> {
     endpoint: Rc<Endpoint<T>>,
     client: RefCell<Option<KvClient<T>>>,
     opening: Joint<Result<KvClient<T>, ServerError>>,
-    /// The attempt to reach it, which ends with this.
-    attempt: Attempt,
+    /// The attempt to reach it, or the last one. It ends with this.
+    attempt: RefCell<Option<Rc<Attempt>>>,
     failures: Cell<u32>,
     left_until: Cell<u64>,
     suspect_until: Cell<u64>,
@@ -50,20 +52,27 @@ pub(super) struct Node<T: Transport> {
     why_left: RefCell<String>,
 }
 
-type Attempt = Rc<RefCell<Option<LocalBoxFuture<'static, ()>>>>;
+/// An attempt to reach a server, with a task of its own that goes on with it.
+struct Attempt {
+    work: RefCell<LocalBoxFuture<'static, ()>>,
+    /// Dropping it ends the task.
+    _owned: oneshot::Sender<Infallible>,
+}
 
-/// Goes on with an attempt as long as its owner is there: the endpoint, which runs this, does not own the attempt, which
-/// owns the endpoint.
-fn go_on(attempt: &Attempt) -> impl Future<Output = ()> + use<> {
-    let attempt = Rc::downgrade(attempt);
-    poll_fn(move |context| {
-        let Some(attempt) = attempt.upgrade() else { return Poll::Ready(()) };
-        let mut attempt = attempt.borrow_mut();
-        let Some(work) = &mut *attempt else { return Poll::Ready(()) };
-        ready!(work.poll_unpin(context));
-        *attempt = None;
-        Poll::Ready(())
-    })
+impl Attempt {
+    /// Begins an attempt, and a task that ends with it, or when the attempt is dropped. The endpoint, which runs the
+    /// task, does not own the attempt, which owns the endpoint.
+    fn begin<T: Transport>(endpoint: &Endpoint<T>, work: LocalBoxFuture<'static, ()>) -> Rc<Attempt> {
+        let (owned, dropped) = oneshot::channel();
+        let attempt = Rc::new(Attempt { work: RefCell::new(work), _owned: owned });
+        let weak = Rc::downgrade(&attempt);
+        let work = poll_fn(move |context| match weak.upgrade() {
+            Some(attempt) => attempt.work.borrow_mut().poll_unpin(context),
+            None => Poll::Ready(()),
+        });
+        endpoint.spawn(select(work, dropped).map(drop));
+        attempt
+    }
 }
 
 impl<T: Transport + 'static> Place<T> {
@@ -107,7 +116,7 @@ impl<T: Transport + 'static> Node<T> {
             endpoint: endpoint.clone(),
             client: RefCell::new(None),
             opening: Joint::new(),
-            attempt: Rc::default(),
+            attempt: RefCell::default(),
             failures: Cell::new(0),
             left_until: Cell::new(0),
             suspect_until: Cell::new(0),
@@ -185,10 +194,7 @@ impl<T: Transport + 'static> Node<T> {
                 opened
             }
         };
-        let begun = |work| {
-            self.attempt.replace(Some(work));
-            self.endpoint.spawn(go_on(&self.attempt));
-        };
+        let begun = |work| _ = self.attempt.replace(Some(Attempt::begin(&self.endpoint, work)));
         Box::pin(self.opening.get(begin, begun)).await
     }
 

@@ -36,6 +36,8 @@ pub struct Fill {
     number: u64,
     /// Until then, writes that the server took before it began may be on their way to the sources.
     copy_from: u64,
+    /// The server may have dropped what it held.
+    has_dropped: bool,
 }
 
 impl Fill {
@@ -43,6 +45,11 @@ impl Fill {
     /// refused there.
     pub(super) fn in_new_epoch(self) -> Fill {
         Fill { copy_from: 0, ..self }
+    }
+
+    /// Whether the server may have dropped what it held: then filling begins anew after an error.
+    pub(super) fn has_dropped(&self) -> bool {
+        self.has_dropped
     }
 }
 
@@ -83,10 +90,11 @@ impl<T: Transport + 'static> KvCluster<T> {
     /// the fill began, waits until these have reached the other replicas: [`super::WRITE_TIME_MAX`].
     ///
     /// # Errors
-    /// [`ClusterError::NoSource`] if a partition has no other replica that is open: try again. After any other
-    /// [`ClusterError`] the server is not open, and may have lost what it held: begin anew.
-    pub async fn fill(&self, server: &str, fill: Fill) -> Result<Refilled, ClusterError> {
-        self.fill_besides(server, fill, &BTreeSet::new(), ready(Ok(()))).await
+    /// [`ClusterError::NoSource`] if a partition has no other replica that is open, [`ClusterError::Directory`] if the
+    /// cluster manager does not say who is live: try again. After any other [`ClusterError`] the server is not open, and
+    /// may have lost what it held: begin anew.
+    pub async fn fill(&self, server: &str, mut fill: Fill) -> Result<Refilled, ClusterError> {
+        self.fill_besides(server, &mut fill, &BTreeSet::new(), ready(Ok(()))).await
     }
 
     /// The same, besides partitions that are new: these need no source. Awaits `open` when there are all sources, before
@@ -94,18 +102,19 @@ impl<T: Transport + 'static> KvCluster<T> {
     pub(super) async fn fill_besides(
         &self,
         server: &str,
-        fill: Fill,
+        fill: &mut Fill,
         new: &BTreeSet<u32>,
         open: impl Future<Output = Result<(), ClusterError>>,
     ) -> Result<Refilled, ClusterError> {
         let inner = &self.inner;
         inner.endpoint.timers().sleep_until(fill.copy_from).await;
-        let fill = fill.number;
         let (node, client) = inner.reach(server).await?;
         let number = inner.number(server)?;
         let mut refilled = Refilled::default();
         let sources = inner.sources(number, new).await?;
         open.await?;
+        fill.has_dropped = true;
+        let fill = fill.number;
         inner.turn(&node, &client, Turn::Drop { fill }).await?;
         for (source, partitions) in sources {
             let from = inner.nodes[source as usize].clone();
@@ -117,8 +126,8 @@ impl<T: Transport + 'static> KvCluster<T> {
     }
 
     /// Begins to fill a server, fills it, and opens it. The sources are looked for first: if there is none, the server
-    /// keeps what it has. A member fills itself as soon as it notices; then this waits until it is open, and returns
-    /// nothing.
+    /// keeps what it has. A member fills itself as soon as it notices that it has begun: then this returns nothing, and
+    /// [`KvCluster::until_open`] waits for it.
     ///
     /// # Errors
     /// As [`KvCluster::fill`].
@@ -129,10 +138,25 @@ impl<T: Transport + 'static> KvCluster<T> {
         if self.inner.directory.is_none() {
             return self.fill(server, fill).await.map(Some);
         }
-        while !self.is_open(server).await? {
-            self.inner.endpoint.timers().sleep(ASK_EVERY).await;
-        }
         Ok(None)
+    }
+
+    /// Waits until all cores of a server are open, for `patience` and one more answer at most.
+    ///
+    /// # Errors
+    /// [`ClusterError::NotOpenYet`]; as [`KvCluster::is_open`].
+    pub async fn until_open(&self, server: &str, patience: Duration) -> Result<(), ClusterError> {
+        let timers = self.inner.endpoint.timers();
+        let mut waited = Duration::ZERO;
+        while !self.is_open(server).await? {
+            if waited >= patience {
+                return Err(ClusterError::NotOpenYet { server: server.to_owned(), patience });
+            }
+            let pause = ASK_EVERY.min(patience - waited);
+            timers.sleep(pause).await;
+            waited += pause;
+        }
+        Ok(())
     }
 
     /// Whether all cores of a server are open.
@@ -149,7 +173,8 @@ impl<T: Transport + 'static> KvCluster<T> {
     /// Opens a server with what it holds, by an operator's word that nothing is missing, or that it is lost.
     ///
     /// # Errors
-    /// [`ClusterError::HasHoles`] if it has dropped items to be filled, and was not filled since; any [`ClusterError`].
+    /// [`ClusterError::HasHoles`] if it has dropped items to be filled, and was not filled since: no core opens. After any
+    /// other [`ClusterError`] some cores may be open; opening the server again is safe.
     pub async fn open(&self, server: &str) -> Result<(), ClusterError> {
         let (node, client) = self.inner.reach(server).await?;
         self.inner.turn(&node, &client, Turn::Open).await.map(|_| ())
@@ -166,7 +191,7 @@ impl<T: Transport + 'static> Inner<T> {
         let number = self.random.borrow_mut().next() | 1;
         let took_writes = self.turn(node, client, Turn::Begin { fill: number }).await?;
         let wait = if took_writes { WRITE_TIME_MAX.as_nanos() as u64 } else { 0 };
-        Ok(Fill { number, copy_from: self.endpoint.now().saturating_add(wait) })
+        Ok(Fill { number, copy_from: self.endpoint.now().saturating_add(wait), has_dropped: false })
     }
 
     /// Opens a server that is filled. If an answer is lost, some of its cores may be open by then, so it is asked again.

@@ -1,5 +1,6 @@
 //! Writes: to all live replicas of the key's partition, with one version.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use dunlin_net::Transport;
@@ -66,7 +67,8 @@ struct Round {
     reached: usize,
     /// Some have executed it, or may have.
     may_have_run: bool,
-    had_item: bool,
+    /// Servers that told whether they had an item.
+    told: Vec<(u32, bool)>,
     missed: Vec<Missed>,
     /// Servers that have a version which is not lower than that of the write.
     newer: Vec<(u32, Version)>,
@@ -109,7 +111,8 @@ struct Write<'a, T: Transport> {
     decided_by: Option<u32>,
     /// In any round, with any version.
     may_have_run: bool,
-    had_item: bool,
+    /// Whether servers had an item. The first word of each counts: later it may speak of this write itself.
+    told: BTreeMap<u32, bool>,
 }
 
 impl<T: Transport + 'static> KvCluster<T> {
@@ -162,7 +165,7 @@ impl<T: Transport + 'static> Inner<T> {
             raised: 0,
             decided_by: None,
             may_have_run: false,
-            had_item: false,
+            told: BTreeMap::new(),
         };
         let done = write.run().await;
         match done {
@@ -182,7 +185,9 @@ impl<T: Transport + 'static> Write<'_, T> {
             let seen = inner.until(self.deadline, inner.seen()).await.ok_or(ClusterError::Late)??;
             let mut round = self.round(&seen).await?;
             self.may_have_run |= round.may_have_run;
-            self.had_item |= round.had_item;
+            for (server, had_item) in std::mem::take(&mut round.told) {
+                self.told.entry(server).or_insert(had_item);
+            }
             if self.raise(&round) {
                 continue;
             }
@@ -203,7 +208,8 @@ impl<T: Transport + 'static> Write<'_, T> {
             let replicas = inner.cluster.replicas_of(self.partition);
             let absent = replicas.iter().filter(|server| !seen.is_live(**server)).count();
             let Round { reached, missed, .. } = round;
-            return Ok(Written { reached, absent, missed, had_item: self.had_item, version: self.version });
+            let had_item = self.told.values().any(|had_item| *had_item);
+            return Ok(Written { reached, absent, missed, had_item, version: self.version });
         }
     }
 
@@ -249,7 +255,8 @@ impl<T: Transport + 'static> Write<'_, T> {
         let inner = self.inner;
         for &server in inner.cluster.replicas_of(self.partition).iter().filter(|server| seen.is_live(**server)) {
             match self.send(seen, server, &self.operation).await {
-                Ok(Verdict::Done { .. }) => {
+                Ok(Verdict::Done { had_item }) => {
+                    round.told.push((server, had_item));
                     // Those before it get the write, too, and say whether they have it.
                     round.missed.clear();
                     return Ok(Some(server));
@@ -289,7 +296,7 @@ impl<T: Transport + 'static> Write<'_, T> {
                 Ok(Verdict::Done { had_item }) => {
                     round.reached += 1;
                     round.may_have_run = true;
-                    round.had_item |= had_item;
+                    round.told.push((server, had_item));
                 }
                 // This write itself, if it was sent before; otherwise a later one.
                 Ok(Verdict::Newer { version: newer, has_item }) => {
@@ -297,7 +304,7 @@ impl<T: Transport + 'static> Write<'_, T> {
                     round.meets(newer);
                     if newer > self.version {
                         round.newer.push((server, newer));
-                        round.had_item |= has_item;
+                        round.told.push((server, has_item));
                     }
                 }
                 verdict => {

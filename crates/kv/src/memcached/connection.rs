@@ -2,49 +2,32 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use futures::future::join_all;
 use tokio::task::yield_now;
 
 use super::backend::{Backend, must_wait, wait_for_turn};
-use super::batch::Batch;
-use super::budget::{Held, Memory};
+use super::budget::Memory;
 use super::buffers::{Input, SPARE_OUTPUT_BYTES_MAX};
+use super::client::{Client, End, Holdings, unless_ended};
 use super::connections::{Activity, Ending, Shared};
 use super::counters::Count;
 use super::execute::Changes;
 use super::hosts::Host;
 use super::limits::{OUTPUT_BYTES_MAX, READ_BYTES, SHORT_BYTES, TURN_ANSWER_BYTES, UNREAD_BYTES_MIN};
+use super::output::{Output as _, merge};
 use super::service::Service;
 use super::session::{Progress, Session};
 use super::socket::Stream;
 use super::stats;
-use super::turn::Merged;
-use crate::routing::Core;
 use crate::tier::Holds;
 
 /// Bytes around a value in an answer, at most.
 const ANSWER_LINE_BYTES: usize = 512;
 /// Successful reads in a row before the other tasks of the core get their turn.
 const READS_PER_TURN: u32 = 4;
-
-/// Why a connection ends.
-enum End {
-    /// The client or the server closed it.
-    Closed,
-    /// The socket failed.
-    Failed(io::Error),
-}
-
-impl From<io::Error> for End {
-    fn from(error: io::Error) -> End {
-        End::Failed(error)
-    }
-}
 
 /// A connection, and its share of its core's resources.
 pub(super) struct Connection<B: Backend> {
@@ -58,36 +41,6 @@ pub(super) struct Connection<B: Backend> {
     carried: Vec<u8>,
     output: Vec<u8>,
     held: Holdings,
-}
-
-/// The memory that a connection holds of its core's budget.
-struct Holdings {
-    /// The start of a command, of at most [`SHORT_BYTES`].
-    short: Held,
-    /// A buffer of [`READ_BYTES`].
-    read: Held,
-    /// A buffer for a command that does not fit in the others.
-    command: Held,
-    turn: Held,
-    answers: Held,
-}
-
-impl Holdings {
-    fn of(host: &Host) -> Holdings {
-        Holdings {
-            short: Held::nothing(&host.commands),
-            read: Held::nothing(&host.reads),
-            command: Held::nothing(&host.commands),
-            turn: Held::nothing(&host.turns),
-            answers: Held::nothing(&host.answers),
-        }
-    }
-
-    /// Returns the bytes that others may wait for, also those beside the pools.
-    fn bytes(&self) -> usize {
-        let held = [&self.short, &self.read, &self.command, &self.turn, &self.answers];
-        held.into_iter().map(|held| held.bytes() + held.bytes_beside()).sum()
-    }
 }
 
 impl<B: Backend> Connection<B> {
@@ -506,209 +459,5 @@ impl<B: Backend> Connection<B> {
         self.held.turn.set(self.session.turn_bytes());
         let Connection { service, shared, stream, output, held, .. } = self;
         Client { service, shared, stream, held }.write(output).await
-    }
-}
-
-/// Waits for work of the server, unless the connection is to end at once.
-async fn unless_ended<R>(shared: &Shared, work: impl Future<Output = R>) -> Result<R, End> {
-    let mut work = pin!(work);
-    poll_fn(|context| {
-        if shared.ending.get() == Some(Ending::Now) {
-            return Poll::Ready(Err(End::Closed));
-        }
-        shared.note_waker(context.waker());
-        work.as_mut().poll(context).map(Ok)
-    })
-    .await
-}
-
-/// The client of a connection, as a destination of answers.
-struct Client<'a, B: Backend> {
-    service: &'a Service<B>,
-    shared: &'a Shared,
-    stream: &'a Stream,
-    held: &'a mut Holdings,
-}
-
-impl<B: Backend> Client<'_, B> {
-    /// Writes bytes from a buffer of this capacity. While the client does not read them, the server reads nothing from
-    /// it.
-    async fn write_bytes(&mut self, bytes: &[u8], capacity: usize) -> Result<(), End> {
-        // Another core may have executed the command after the last snapshot was saved: it must not be acknowledged.
-        if self.shared.ending.get() == Some(Ending::Now) {
-            return Err(End::Closed);
-        }
-        let counters = &self.service.backend().state().counters;
-        let mut written = 0;
-        while written < bytes.len() {
-            match self.stream.try_write(&bytes[written..]) {
-                Ok(0) => return Err(End::Closed),
-                Ok(len) => written += len,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    counters.add(Count::Backpressure);
-                    self.hold_unread(capacity).await?;
-                    self.wait_for_room().await?;
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-        counters.add_many(Count::BytesWritten, written as u64);
-        self.held.answers.set(0);
-        self.shared.note_progress(bytes.len(), self.held.bytes());
-        Ok(())
-    }
-
-    /// Accounts for the memory of answers that the client does not read at once. A small amount needs no room, unless
-    /// many connections have some; a larger one may have to wait in line again, since connections that ran while other
-    /// cores worked may have taken the room.
-    async fn hold_unread(&mut self, bytes: usize) -> Result<(), End> {
-        if bytes <= UNREAD_BYTES_MIN && self.held.answers.may_be_beside(bytes) {
-            self.held.answers.set_beside(bytes);
-            return Ok(());
-        }
-        if !self.held.answers.can_have(bytes) {
-            self.reserve(bytes).await?;
-        }
-        self.held.answers.set(bytes);
-        Ok(())
-    }
-
-    async fn wait_for_room(&self) -> Result<(), End> {
-        let shared = self.shared;
-        let before = shared.activity.replace(Activity::Writing);
-        shared.note_held(self.held.bytes(), self.service.backend().now());
-        poll_fn(|context| {
-            if shared.ending.get() == Some(Ending::Now) {
-                return Poll::Ready(Err(End::Closed));
-            }
-            shared.note_waker(context.waker());
-            self.stream.poll_write_ready(context).map_err(End::Failed)
-        })
-        .await?;
-        shared.activity.set(before);
-        Ok(())
-    }
-}
-
-impl<B: Backend> Output for Client<'_, B> {
-    type Error = End;
-
-    async fn write(&mut self, output: &mut Vec<u8>) -> Result<(), End> {
-        self.write_bytes(output, output.capacity()).await?;
-        output.clear();
-        Ok(())
-    }
-
-    async fn write_long(&mut self, answer: &[u8]) -> Result<(), End> {
-        self.write_bytes(answer, answer.len()).await
-    }
-
-    fn has_room(&self, bytes: usize) -> bool {
-        self.held.answers.can_have(bytes)
-    }
-
-    async fn reserve(&mut self, bytes: usize) -> Result<(), End> {
-        let (shared, held) = (self.shared, &mut *self.held);
-        // A connection that waits for a pool must hold nothing of it.
-        held.answers.set(0);
-        let before = shared.activity.get();
-        shared.enter_line(self.service.backend().now());
-        poll_fn(|context| {
-            if shared.ending.get() == Some(Ending::Now) {
-                return Poll::Ready(Err(End::Closed));
-            }
-            shared.note_waker(context.waker());
-            held.answers.poll_at_least(bytes, context).map(Ok)
-        })
-        .await?;
-        shared.leave_line(before, self.service.backend().now());
-        Ok(())
-    }
-}
-
-/// A destination of answers.
-pub(super) trait Output {
-    type Error;
-
-    /// Writes all answers, and empties the buffer.
-    async fn write(&mut self, output: &mut Vec<u8>) -> Result<(), Self::Error>;
-
-    /// Writes one answer without a copy.
-    async fn write_long(&mut self, answer: &[u8]) -> Result<(), Self::Error>;
-
-    /// Whether there is memory for a long answer.
-    fn has_room(&self, bytes: usize) -> bool;
-
-    /// Waits until there is memory for a long answer.
-    async fn reserve(&mut self, bytes: usize) -> Result<(), Self::Error>;
-}
-
-/// Sends the batches of a session's turn to their cores, and merges the answers in order into the output, which is
-/// written whenever it reaches its limit. A long answer is requested when it is its turn, and written without a copy.
-pub(super) async fn merge<B: Backend, O: Output>(
-    session: &mut Session,
-    backend: &B,
-    output: &mut Vec<u8>,
-    client: &mut O,
-) -> Result<(), O::Error> {
-    let counters = &backend.state().counters;
-    let send = |(lane, core, batch): (usize, Core, Box<Batch>)| async move {
-        let len = batch.len() as u64;
-        counters.add(Count::ForwardedBatches);
-        let result = backend.forward(core, batch).await;
-        if result.is_err() {
-            counters.add_many(Count::ForwardsFailed, len);
-        }
-        (lane, result)
-    };
-    let batches = session.take_batches();
-    for (lane, result) in join_all(batches.into_iter().map(send)).await {
-        if let Ok(batch) = result {
-            session.put_batch(lane, batch);
-        }
-    }
-    loop {
-        match session.merge(output) {
-            Merged::All => return Ok(()),
-            Merged::Full => client.write(output).await?,
-            Merged::Long => {
-                client.write_long(session.long_answer()).await?;
-                session.pass_long_answer();
-            }
-            Merged::Again(lane) => {
-                // Write before more is held.
-                client.write(output).await?;
-                let bytes = session.long_answer_bytes_max();
-                let memory = if client.has_room(bytes) || !session.got_on(lane) {
-                    client.reserve(bytes).await?;
-                    Memory::Ample
-                } else {
-                    Memory::Short
-                };
-                let Some((core, batch)) = session.take_batch(lane, memory) else { continue };
-                if let (_, Ok(batch)) = send((lane, core, batch)).await {
-                    session.put_batch(lane, batch);
-                }
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::future::pending;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn a_connection_that_must_end_waits_for_nothing() {
-        let shared = Shared::new(1, String::new(), 0);
-        let ends = async {
-            yield_now().await;
-            shared.end(Ending::Now);
-        };
-        let (ended, ()) = futures::future::join(unless_ended(&shared, pending::<()>()), ends).await;
-        assert!(matches!(ended, Err(End::Closed)));
-        assert!(unless_ended(&shared, async {}).await.is_err(), "nothing begins any more");
     }
 }

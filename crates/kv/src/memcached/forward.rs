@@ -9,19 +9,18 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::ready;
 use std::time::{Duration, Instant};
 
 use dunlin_net::Transport;
 use dunlin_store::{Condition, Put, Refused, VALUE_BYTES_MAX};
 use futures::stream::StreamExt as _;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::execute::expiry;
 use super::limits::{OUTPUT_BYTES_MAX, READ_BYTES};
 use super::number;
 use super::parse::{Ask, Mode, StatsKind, Step, StoreUnit, Unit, Verb, step};
+use super::room::{OfValue, Reserved, Room};
 use super::socket::{Socket, Stream};
 use crate::KvCluster;
 use crate::client::Value;
@@ -36,12 +35,6 @@ const KEYS_AT_FIRST: usize = 16;
 const BYTES_AT_ONCE: usize = 1 << 20;
 /// Bytes of values that are being read, or wait for the clients of all connections to read them: the default.
 pub const FORWARD_BYTES_DEFAULT: usize = 1 << 30;
-/// Memory for values is counted in units of this many bytes.
-const UNIT: usize = 1 << 10;
-/// Units of a value whose length is not known yet.
-const VALUE_UNITS: u32 = (VALUE_BYTES_MAX / UNIT) as u32;
-/// How long a retrieval waits for memory: those that are being read give back what their values do not need.
-const ROOM_WAIT: Duration = Duration::from_secs(5);
 /// Keys of a `gets` that are read at once.
 const READS_AT_ONCE: usize = 16;
 /// Bytes of an error's text in an answer: a memcached client reads one line.
@@ -54,8 +47,7 @@ pub struct Forwarder<T: Transport> {
     idle_max: Option<Duration>,
     begun: Instant,
     counts: Counts,
-    /// Units of memory for values that is free.
-    room: Arc<Semaphore>,
+    room: Room,
 }
 
 /// What `stats` tells.
@@ -89,15 +81,14 @@ enum Next {
 /// A part of the answer to a retrieval.
 #[derive(Debug)]
 enum Piece {
-    Value { key: Vec<u8>, cas: Option<u64>, value: Value, _room: Option<OwnedSemaphorePermit> },
+    Value { key: Vec<u8>, cas: Option<u64>, value: Value, _room: OfValue },
     Text(Vec<u8>),
 }
 
-/// Takes what a value needs out of the room that was reserved for all of a retrieval.
-fn piece(key: Vec<u8>, cas: Option<u64>, value: Value, room: &mut OwnedSemaphorePermit) -> Piece {
-    // No server has longer values than were reserved for.
-    let of_value = value.len().div_ceil(UNIT).min(room.num_permits());
-    Piece::Value { key, cas, value, _room: room.split(of_value) }
+/// Takes what a value needs out of the memory that was reserved for all of a retrieval.
+fn piece(key: Vec<u8>, cas: Option<u64>, value: Value, reserved: &mut Reserved) -> Piece {
+    let of_value = reserved.take(value.len());
+    Piece::Value { key, cas, value, _room: of_value }
 }
 
 impl Piece {
@@ -185,8 +176,8 @@ impl<T: Transport + 'static> Forwarder<T> {
     /// Serves from this cluster, and closes connections that send nothing for `idle_max`. Holds so many bytes of values
     /// at most, and has room for one in any case.
     pub fn new(cluster: KvCluster<T>, idle_max: Option<Duration>, bytes: usize) -> Rc<Forwarder<T>> {
-        let room = Arc::new(Semaphore::new((bytes / UNIT).max(VALUE_UNITS as usize)));
-        Rc::new(Forwarder { cluster, idle_max, begun: Instant::now(), counts: Counts::default(), room })
+        let (counts, room) = (Counts::default(), Room::new(bytes));
+        Rc::new(Forwarder { cluster, idle_max, begun: Instant::now(), counts, room })
     }
 
     /// Serves a connection until its client closes it, or breaks the protocol. Needs tokio's runtime.
@@ -322,20 +313,20 @@ impl<T: Transport + 'static> Forwarder<T> {
         if *has_failed {
             return keys.clear();
         }
-        let Some(mut room) = self.room_for(keys.len().min(*at_once)).await else {
+        let Some(mut reserved) = self.room.reserve(keys.len().min(*at_once)).await else {
             add(&self.counts.failed, 1);
             found.push_back(Piece::Text(b"SERVER_ERROR out of memory writing get response\r\n".to_vec()));
             *has_failed = true;
             return keys.clear();
         };
-        let count = (room.num_permits() / VALUE_UNITS as usize).min(keys.len());
+        let count = reserved.keys();
         let some: Vec<Vec<u8>> = keys.drain(..count).collect();
         add(&self.counts.gets, count as u64);
         let done = match *with_cas {
-            true => self.read_with_cas(some, &mut room, found).await,
+            true => self.read_with_cas(some, &mut reserved, found).await,
             false => self.cluster.multi_get(&some).await.map(|values| {
                 for (key, value) in some.into_iter().zip(values) {
-                    found.extend(value.map(|value| piece(key, None, value, &mut room)));
+                    found.extend(value.map(|value| piece(key, None, value, &mut reserved)));
                 }
             }),
         };
@@ -349,20 +340,10 @@ impl<T: Transport + 'static> Forwarder<T> {
         }
     }
 
-    /// Reserves memory for values of the greatest length: of so many keys, or of as many as there is memory for, but one
-    /// at least. `None` if there is none for a long time, since clients do not read.
-    async fn room_for(&self, keys: usize) -> Option<OwnedSemaphorePermit> {
-        let free = self.room.available_permits() / VALUE_UNITS as usize;
-        // A retrieval reads at most 1,024 keys at once.
-        let units = VALUE_UNITS * keys.clamp(1, free.clamp(1, KEYS_AT_ONCE)) as u32;
-        let room = self.room.clone().acquire_many_owned(units);
-        tokio::time::timeout(ROOM_WAIT, room).await.ok()?.ok()
-    }
-
     async fn read_with_cas(
         &self,
         keys: Vec<Vec<u8>>,
-        room: &mut OwnedSemaphorePermit,
+        reserved: &mut Reserved,
         found: &mut VecDeque<Piece>,
     ) -> Result<(), ClusterError> {
         let read = |key: Vec<u8>| async move {
@@ -371,7 +352,7 @@ impl<T: Transport + 'static> Forwarder<T> {
         };
         let mut reads = futures::stream::iter(keys).map(read).buffered(READS_AT_ONCE);
         while let Some(read) = reads.next().await {
-            found.extend(read?.map(|(key, cas, value)| piece(key, Some(cas), value, room)));
+            found.extend(read?.map(|(key, cas, value)| piece(key, Some(cas), value, reserved)));
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use futures::FutureExt as _;
 
 use super::backend::{Backend, CoreState, FlushTime, Inquiry, Report, Unavailable};
 use super::batch::Batch;
-use super::connection::{Output, merge};
+use super::output::{Output, merge};
 use super::service::Settings;
 use super::session::{Progress, Session};
 use super::stats;

@@ -8,12 +8,12 @@ use dunlin_store::tier::TierStats;
 
 use super::backend::{Backend, FlushTime, Inquiry, Report};
 use super::batch::UNAVAILABLE;
-use super::connection::Output;
 use super::connections::ConnectionReport;
 use super::counters::{Count, Counts};
 use super::dump::{self, DumpRest};
 use super::execute::expiry;
 use super::limits::LIST_PART_BYTES;
+use super::output::Output;
 use super::parse::{Ask, StatsKind};
 use super::service::Settings;
 use super::socket::Listen;

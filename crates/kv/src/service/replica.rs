@@ -71,7 +71,9 @@ pub struct Replica {
     has_lost_track: Cell<bool>,
     /// The hash from which on items of the time before the fill are to be dropped; `None` if all are.
     drop_from: Cell<Option<u64>>,
-    /// Items were dropped for a fill, and none has been completed since.
+    /// The state before the last fill began.
+    before: Cell<ReplicaState>,
+    /// Items may have been dropped for a fill, and none has been completed since.
     has_holes: Cell<bool>,
     deleted: RefCell<Deleted>,
     hasher: RandomState,
@@ -90,6 +92,7 @@ impl Replica {
             changed: RefCell::default(),
             has_lost_track: Cell::new(false),
             drop_from: Cell::new(None),
+            before: Cell::new(ReplicaState::Closed),
             has_holes: Cell::new(false),
             deleted: RefCell::default(),
             hasher: RandomState::new(),
@@ -201,12 +204,15 @@ impl Replica {
                 self.forget_changes();
                 self.fill.set(fill);
                 self.drop_from.set(Some(0));
-                self.state.set(ReplicaState::Filling);
+                self.before.set(self.state.replace(ReplicaState::Filling));
             }
             Turn::Drop { fill } => {
                 if !self.is_filled_by(fill) {
                     return Status::Changed;
                 }
+                // Also if this core has nothing to drop: another one may. All cores are told in the same order, so if one
+                // has holes, the first one refuses to open. What was closed is empty on all cores.
+                self.has_holes.set(self.has_holes.get() || self.before.get() != ReplicaState::Closed);
                 return self.drop_some(store);
             }
             Turn::Complete { fill } if self.state.get() == ReplicaState::Open && self.fill.get() == fill => {}
@@ -220,6 +226,8 @@ impl Replica {
                 self.has_holes.set(false);
                 self.open();
             }
+            // The fill that has opened this core may not have heard of it yet, and other cores may have holes.
+            Turn::Open if self.state.get() == ReplicaState::Open => {}
             Turn::Open if self.has_holes.get() => return Status::Closed,
             Turn::Open => {
                 // Nobody else opens it.
@@ -245,7 +253,6 @@ impl Replica {
             }
             dropped.len() >= DROPPED_AT_ONCE
         });
-        self.has_holes.set(self.has_holes.get() || !dropped.is_empty());
         for key in &dropped {
             if let Ok(key) = store.key(key) {
                 // It is there: it was just visited.

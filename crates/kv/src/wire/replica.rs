@@ -264,7 +264,8 @@ pub enum Turn {
         /// The number of the fill.
         fill: u64,
     },
-    /// Open with what it holds. CLOSED if some of that was dropped for a fill that has not ended.
+    /// Open with what it holds. CLOSED if some of that may have been dropped for a fill that has not ended. The first core
+    /// says so if that may be so of any, so no core opens then.
     Open,
 }
 

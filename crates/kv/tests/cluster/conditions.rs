@@ -96,3 +96,37 @@ fn a_value_that_is_too_long_is_no_matter_of_replicas() {
         assert!(matches!(error, ClusterError::Refused(Refused::TooLarge { max: 1_048_576, .. })), "{error}");
     }
 }
+
+/// Also if its version has to be raised first.
+#[test]
+fn a_conditional_write_says_whether_there_was_an_item() {
+    let world = World::new(1, 1, 1);
+    let client = world.connect(config());
+    let had_item = |condition| {
+        let written = world.run(client.put(b"k", b"v", put(condition))).unwrap().everywhere().unwrap();
+        (written.had_item, written.version)
+    };
+    assert!(!had_item(Condition::Absent).0);
+    let (had, version) = had_item(Condition::Present);
+    assert!(had && had_item(Condition::Unchanged(version)).0);
+    world.run(ahead(&world).set(b"k", b"of the one whose clock is ahead")).unwrap().everywhere().unwrap();
+    assert!(had_item(Condition::Present).0);
+}
+
+/// One replica makes it at once; the other one has a deletion with a higher version.
+#[test]
+fn a_write_whose_version_is_raised_does_not_take_itself_for_the_item_before() {
+    let mut world = World::new(2, 2, 1);
+    let [first, second] = order(&world, b"k");
+    let client = world.connect(config());
+    world.run(client.set(b"k", b"v")).unwrap().everywhere().unwrap();
+    world.run(client.delete(b"k")).unwrap().everywhere().unwrap();
+    let ahead = ahead(&world);
+    world.hung[first as usize] = true;
+    assert_eq!(world.run(ahead.delete(b"k")).unwrap().reached, 1);
+    world.hung[first as usize] = false;
+    let written = world.run(client.set(b"k", b"w")).unwrap().everywhere().unwrap();
+    assert_eq!(written.reached, 2);
+    assert!(!written.had_item);
+    assert_eq!(world.held(first, b"k"), world.held(second, b"k"));
+}

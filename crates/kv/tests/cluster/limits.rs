@@ -9,7 +9,7 @@ use dunlin_kv::cluster::{Choice, ClusterError, ConfigError, Why};
 use dunlin_kv::wire::ReplicaState;
 use dunlin_net::fault::Faults;
 use dunlin_rpc::EndpointConfig;
-use futures::future::{join, join_all};
+use futures::future::{join, join_all, select};
 
 use crate::world::{NOW, World, config};
 
@@ -161,4 +161,28 @@ fn asking_whether_a_server_is_open_opens_no_new_sessions() {
     assert!(!world.run(client.is_open("s0")).unwrap());
     world.stop(0);
     assert!(matches!(world.run(client.is_open("s0")), Err(ClusterError::Server(_))));
+}
+
+/// Each write begins another attempt to reach it.
+#[test]
+fn attempts_to_reach_a_silent_host_leave_no_tasks_behind() {
+    let mut world = World::new(2, 2, 1);
+    world.hung[1] = true;
+    let client = world.connect(config());
+    let tasks = || world.client.stats().tasks;
+    let before = tasks();
+    world.run(async {
+        for _ in 0..40 {
+            assert_eq!(client.set(b"k", b"v").await.unwrap().missed.len(), 1);
+        }
+    });
+    world.wait(Duration::from_millis(1));
+    assert_eq!(tasks(), before);
+    // Nobody learns any more what became of an attempt.
+    let leaves = world.client.timers().sleep(Duration::from_millis(1));
+    world.run(select(std::pin::pin!(client.set(b"k", b"v")), std::pin::pin!(leaves)));
+    assert_eq!(tasks(), before + 1);
+    drop(client);
+    world.wait(Duration::from_millis(1));
+    assert_eq!(tasks(), before);
 }

@@ -20,7 +20,7 @@ use dunlin_net::fault::Faults;
 use futures::FutureExt as _;
 use futures::future::{Either, LocalBoxFuture, join_all, select};
 
-use crate::world::{Client, End, World, config, until};
+use crate::world::{Client, End, World, config, mute, until};
 
 /// A cluster manager with whom each epoch is settled at once.
 struct Office {
@@ -29,12 +29,20 @@ struct Office {
     entries: RefCell<Vec<Entry>>,
     /// So many transactions are done, but their answers are lost.
     loses_answers: Cell<u32>,
+    /// Answers heartbeats only.
+    is_away: Cell<bool>,
 }
 
 impl Office {
     fn new(end: End) -> Rc<Office> {
         let state = RefCell::new(Members { epoch: 1, revision: 1, members: Vec::new() });
-        Rc::new(Office { end, state, entries: RefCell::default(), loses_answers: Cell::new(0) })
+        Rc::new(Office {
+            end,
+            state,
+            entries: RefCell::default(),
+            loses_answers: Cell::new(0),
+            is_away: Cell::new(false),
+        })
     }
 
     /// Marks members as failed.
@@ -88,6 +96,9 @@ impl Coordinator for Office {
     }
 
     async fn members(&self) -> Result<Members, CoordError> {
+        if self.is_away.get() {
+            return Err(CoordError::TimedOut { may_have_run: false });
+        }
         Ok(self.state.borrow().clone())
     }
 
@@ -399,9 +410,62 @@ fn an_operator_has_a_member_filled() {
         write_all(&managed.client, b"v").await;
         let before = events[0].borrow().len();
         assert_eq!(managed.client.refill("s0").await.unwrap(), None, "it fills itself");
+        managed.client.until_open("s0", Duration::from_secs(30)).await.unwrap();
         let filled =
             |event: &MemberEvent| matches!(event, MemberEvent::Filled(filled) if filled.items == u64::from(KEYS));
         assert!(events[0].borrow()[before..].iter().all(filled), "{events:?}");
+        read_all(&managed.client, b"v").await;
+    });
+}
+
+/// Its source is gone when an operator has had it filled.
+#[test]
+fn the_wait_for_a_member_that_is_filled_has_an_end() {
+    let managed = Managed::new(2, 2);
+    let events: Vec<RefCell<Vec<MemberEvent>>> = (0..2).map(|_| RefCell::default()).collect();
+    let agents = vec![managed.attends(0, 100, true, &events[0]), managed.attends(1, 101, true, &events[1])];
+    let source = &managed.world.servers[1][0].endpoint;
+    managed.run(agents, async {
+        managed.until_open(&["s0", "s1"]).await;
+        assert_eq!(managed.client.refill("s0").await.unwrap(), None);
+        mute(source, true);
+        let begun = managed.world.client.now();
+        let error = managed.client.until_open("s0", Duration::from_millis(12_500)).await.unwrap_err();
+        assert!(matches!(error, ClusterError::NotOpenYet { .. }), "{error}");
+        let took = Duration::from_nanos(managed.world.client.now() - begun);
+        assert!((12_500..15_000).contains(&took.as_millis()), "{took:?}");
+        assert!(no_source(&events[0]), "{events:?}");
+        mute(source, false);
+        managed.client.until_open("s0", Duration::from_secs(30)).await.unwrap();
+    });
+}
+
+/// Another fill would wait until writes under way have ended.
+#[test]
+fn what_fails_before_a_server_drops_anything_needs_no_other_fill() {
+    let managed = Managed::new(2, 2);
+    let events: Vec<RefCell<Vec<MemberEvent>>> = (0..2).map(|_| RefCell::default()).collect();
+    let agents = vec![managed.attends(0, 100, true, &events[0]), managed.attends(1, 101, true, &events[1])];
+    let server = &managed.world.servers[0][0].endpoint;
+    let cut_manager = |is_cut| managed.office.is_away.set(is_cut);
+    let cut_server = |is_cut| mute(server, is_cut);
+    let cuts: [&dyn Fn(bool); 2] = [&cut_manager, &cut_server];
+    managed.run(agents, async {
+        managed.until_open(&["s0", "s1"]).await;
+        write_all(&managed.client, b"v").await;
+        for cut in cuts {
+            let before = events[0].borrow().len();
+            let was_told = |is_it: fn(&MemberEvent) -> bool| events[0].borrow()[before..].iter().any(is_it);
+            managed.office.fail(|id| id == 100);
+            until(|| was_told(|event| matches!(event, MemberEvent::Joined { .. }))).await;
+            cut(true);
+            until(|| was_told(|event| matches!(event, MemberEvent::Waits(_)))).await;
+            cut(false);
+            let begun = managed.world.client.now();
+            managed.until_open(&["s0"]).await;
+            let took = Duration::from_nanos(managed.world.client.now() - begun);
+            assert!(took < Duration::from_secs(5), "{took:?}: {events:?}");
+        }
         read_all(&managed.client, b"v").await;
     });
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dunlin_kv::KvCluster;
 use dunlin_kv::cluster::{ClusterError, ServerError};
-use dunlin_kv::wire::{FILL, ReplicaState, SCAN_VALUE_BYTES_MAX};
+use dunlin_kv::wire::{FILL, ReplicaState, SCAN_VALUE_BYTES_MAX, TURN};
 use dunlin_net::fault::Faults;
 use dunlin_net::random::Random;
 use dunlin_rpc::EndpointConfig;
@@ -311,4 +311,46 @@ fn an_operator_does_not_open_a_server_with_holes() {
     world.run(client.refill("s0")).unwrap();
     world.run(client.open("s0")).unwrap();
     assert_eq!(world.held(0, &[0]), world.held(1, &[0]));
+}
+
+/// Nothing could be dropped on the first of its cores.
+#[test]
+fn a_server_that_is_refused_to_open_opens_none_of_its_cores() {
+    let world = World::new(2, 2, 2);
+    let client = world.connect(config());
+    let keys: Vec<[u8; 1]> = (0..60).map(|key| [key]).filter(|key| world.servers[0][1].shard.owns(key)).collect();
+    for key in &keys {
+        world.run(client.set(key, b"v")).unwrap().everywhere().unwrap();
+    }
+    let fill = world.run(client.begin_fill("s0")).unwrap();
+    let cuts = async {
+        until(|| world.held(0, &keys[0]).is_none()).await;
+        world.servers[1].iter().for_each(|core| mute(&core.endpoint, true));
+    };
+    world.run(join(client.fill("s0", fill), cuts)).0.unwrap_err();
+    let error = world.run(client.open("s0")).unwrap_err();
+    assert!(matches!(error, ClusterError::HasHoles { .. }), "{error}");
+    let infos = world.run(client.status()).remove(0).unwrap();
+    assert!(infos.iter().all(|info| info.state == ReplicaState::Filling), "{infos:?}");
+}
+
+/// It lost nothing by that fill.
+#[test]
+fn a_server_that_was_empty_before_a_fill_that_failed_can_be_opened() {
+    let mut world = World::new(2, 2, 2);
+    let client = world.connect(config());
+    world.run(client.set(b"k", b"v")).unwrap().everywhere().unwrap();
+    world.start(0, ReplicaState::Closed);
+    let turns = || {
+        let stats = world.servers[0][1].endpoint.stats();
+        stats.handlers.iter().find(|handler| handler.req_type == TURN).map_or(0, |handler| handler.requests)
+    };
+    let fill = world.run(client.begin_fill("s0")).unwrap();
+    let cuts = async {
+        until(|| turns() == 2).await;
+        world.servers[1].iter().for_each(|core| mute(&core.endpoint, true));
+    };
+    world.run(join(client.fill("s0", fill), cuts)).0.unwrap_err();
+    world.run(client.open("s0")).unwrap();
+    assert!(world.run(client.is_open("s0")).unwrap());
 }

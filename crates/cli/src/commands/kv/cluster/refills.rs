@@ -8,6 +8,7 @@ use dunlin_kv::cluster::ClusterConfig;
 
 use super::place::{Target, ask};
 use crate::arguments::size::human_bytes;
+use crate::arguments::time::ordinary;
 use crate::commands::kv::client::Found;
 use crate::output;
 
@@ -23,6 +24,9 @@ Examples:
 pub struct Arguments {
     #[command(flatten)]
     target: Target,
+    /// How long to wait for a server that fills itself. It goes on after that
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = ordinary)]
+    wait: Duration,
     /// The name of the server
     name: String,
 }
@@ -34,6 +38,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         ensure!(cluster.cluster().replicas() > 1, "with replicas = 1 there is nothing to fill {name} from");
         let begun = std::time::Instant::now();
         let refilled = cluster.refill(name).await?;
+        if refilled.is_none() {
+            cluster.until_open(name, arguments.wait).await?;
+        }
         let took = Duration::from_millis(begun.elapsed().as_millis() as u64);
         let Some(refilled) = refilled else {
             output::line(format_args!("{name} is open: it was filled by itself in {took:?}"))?;
