@@ -10,8 +10,8 @@ use crossbeam_epoch as epoch;
 /// freed: hold it for a burst or a page of a scan, not for minutes.
 ///
 /// A thread that has retired 64 KiB, or 64 nodes and values, collects when it drops its last guard: if no other thread
-/// has a guard then, it frees everything that it retired. So a thread that stops writing leaves at most that much
-/// behind.
+/// has a guard then, it frees three times 512 nodes and values or more, those first that any thread retired first. So
+/// threads that write return the memory of each other, and one that stops leaves little behind.
 pub struct Guard {
     epoch: epoch::Guard,
     /// Dropped after `epoch`, when the thread is no longer pinned.
@@ -21,6 +21,7 @@ pub struct Guard {
 /// Pins the thread. Costs one store to a line of this thread and a fence; less if the thread already has a guard. Every
 /// 128th pin of a thread also frees up to 512 nodes and values retired by any thread.
 pub fn pin() -> Guard {
+    GUARDS.set(GUARDS.get() + 1);
     Guard { epoch: epoch::pin(), _settlement: Settlement }
 }
 
@@ -37,6 +38,8 @@ const COLLECTIONS_MIN: usize = 3;
 thread_local! {
     /// Bytes that this thread has retired since its last collection.
     static RETIRED_BYTES: Cell<usize> = const { Cell::new(0) };
+    /// Guards of this thread.
+    static GUARDS: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Frees the memory that this thread retired, if it is much and no guard of another thread keeps it.
@@ -51,7 +54,9 @@ struct Settlement;
 
 impl Drop for Settlement {
     fn drop(&mut self) {
-        if RETIRED_BYTES.get() >= RETIRED_BYTES_MAX && !epoch::is_pinned() {
+        let others = GUARDS.get() - 1;
+        GUARDS.set(others);
+        if others == 0 && RETIRED_BYTES.get() >= RETIRED_BYTES_MAX {
             settle(&mut epoch::pin());
         }
     }
@@ -63,7 +68,7 @@ impl Guard {
     /// Does nothing while the thread has another guard.
     pub fn refresh(&mut self) {
         self.epoch.repin();
-        if RETIRED_BYTES.get() >= RETIRED_BYTES_MAX {
+        if GUARDS.get() == 1 && RETIRED_BYTES.get() >= RETIRED_BYTES_MAX {
             settle(&mut self.epoch);
         }
     }

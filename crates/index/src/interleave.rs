@@ -243,4 +243,31 @@ mod tests {
             index.verify(&pin()).unwrap_or_else(|wrong| panic!("seed {seed}, {shape:?}: {wrong}"));
         }
     }
+
+    /// A removal that merges the last two leaves of a layer then replaces the layer's root by its only child, for which
+    /// it locks the leaf above. It begins again if that has changed meanwhile.
+    #[test]
+    fn a_layer_that_has_become_empty_leaves_the_tree_although_the_leaf_above_changes() {
+        const BESIDE: &[u8] = b"kkkkkkkk";
+        let keys: Vec<Vec<u8>> = (0..40u16).map(|number| [BESIDE, &number.to_be_bytes()].concat()).collect();
+        for seed in 0..60 {
+            let index = Index::new(1 << 20).expect("room");
+            for key in keys.iter().map(|key| &key[..]).chain([BESIDE]) {
+                index.insert(key, b"first", &pin()).expect("room");
+            }
+            // Those that are left have one leaf, so some removal merges two.
+            run(seed, 2, |client| {
+                for number in 0..keys.len() - 1 {
+                    if client == 0 {
+                        index.remove(&keys[number], &pin()).expect("it is there");
+                    } else {
+                        index.insert(BESIDE, &number.to_le_bytes(), &pin()).expect("room");
+                    }
+                }
+            });
+            index.verify(&pin()).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+            index.remove(&keys[keys.len() - 1], &pin()).expect("it is there");
+            assert_eq!(index.statistics(&pin()).layers, 1, "seed {seed}");
+        }
+    }
 }

@@ -34,7 +34,8 @@ impl Index {
         while retry(|| self.tidy_once(key, guard)) {}
     }
 
-    /// Goes up from the leaf and repairs underfull nodes. Returns whether there were any.
+    /// Goes up from the leaf to the anchor and repairs underfull nodes. Returns whether there were any. A node that needs
+    /// nothing may be below one that does: a removal that met a change begins again at the leaf.
     fn tidy_once(&self, key: &[u8], guard: &Guard) -> Result<bool, Conflict> {
         let mut way = self.way(key, guard)?;
         let mut mended = false;
@@ -42,8 +43,9 @@ impl Index {
             && let Some(above) = way.last_mut()
         {
             let is_first_layer = above.node == self.anchor.link(guard).holder;
-            let Some(holder) = self.mend(*above, step, is_first_layer, guard)? else { break };
-            (above.control, mended) = (holder, true);
+            if let Some(holder) = self.mend(*above, step, is_first_layer, guard)? {
+                (above.control, mended) = (holder, true);
+            }
         }
         Ok(mended)
     }

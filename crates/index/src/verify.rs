@@ -63,8 +63,8 @@ fn check(stop: &Stop<'_>) -> Result<usize, String> {
 fn check_interior(stop: &Stop<'_>) -> Result<(), String> {
     let Stop { node, control, slices: (low, high), .. } = *stop;
     let children = node.children(control).map_err(|_| "changed during the check")?;
-    if children.is_empty() {
-        return Err("an interior node without children".into());
+    if children.len() < 2 {
+        return Err(format!("an interior node with {} children", children.len()));
     }
     let keys: Vec<u64> = children.iter().map(|child| child.least).collect();
     if !keys[1..].windows(2).all(|pair| pair[0] < pair[1]) {

@@ -181,6 +181,45 @@ fn changed_requests_end_with_an_answer_or_a_reason() {
     assert!(answered > 500 && refused > 500, "{answered} were answered, {refused} refused");
 }
 
+/// Writes with random changes are done or refused with a reason, and leave a sound index.
+#[test]
+fn changed_writes_leave_a_sound_index() {
+    let (mut answered, mut refused) = (0, 0);
+    for seed in 0..3 {
+        println!("seed {seed}");
+        let (net, shared) = (Net::new(), numbered(INCARNATION, ITEMS));
+        net.serve(1, &shared);
+        let (endpoint, mut random) = (net.endpoint(), Random::new(seed));
+        let (answered, refused) = (&mut answered, &mut refused);
+        net.run(async {
+            let session = Rc::new(endpoint.connect(&Addr::Node(1)).await.unwrap());
+            for _ in 0..1500 {
+                let key = random.between(0, ITEMS).to_be_bytes();
+                let mut request = match random.between(0, 2) {
+                    0 => Operation::Put(&key, &key).encode(),
+                    1 => Operation::Put(&key, &key.repeat(20)).encode(),
+                    _ => Operation::Delete(&key).encode(),
+                };
+                for _ in 0..random.between(0, 3) {
+                    let at = random.index(request.len());
+                    match random.between(0, 2) {
+                        0 => request.truncate(at.max(1)),
+                        1 => request.insert(at, random.next() as u8),
+                        _ => request[at] = random.next() as u8,
+                    }
+                }
+                match code_of(&session, OPERATE, request).await {
+                    Some(_) => *refused += 1,
+                    None => *answered += 1,
+                }
+            }
+        });
+        let counted = shared.index().verify(&pin()).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        assert_eq!(counted, shared.index().len(), "seed {seed}");
+    }
+    assert!(answered > 500 && refused > 500, "{answered} were answered, {refused} refused");
+}
+
 /// A cursor names its key and the run of the server, so any core that shares the index takes it, and no other server.
 #[test]
 fn a_cursor_goes_on_at_another_core_and_not_at_another_server() {

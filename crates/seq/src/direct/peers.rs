@@ -2,9 +2,10 @@
 //!
 //! A packet of a known client carries its route, and the answer goes there, so the usual case needs nothing of this
 //! table. A client becomes known with its first request that names the server's incarnation, since strangers do not know
-//! it. A client that has asked once does, and may forge addresses, so the table has a limit. There, a client that was
-//! silent for some seconds makes room. If there is none, unknown clients are answered by a route for one burst, which is
-//! slower. The same happens if a route cannot be had, as when the process has no descriptors left.
+//! it. A client that has asked once does, an epoch can be guessed, and addresses may be forged: so the table has a
+//! limit. There, a client that was silent for some seconds makes room. If there is none, unknown clients are answered by
+//! a route for one burst, which is slower. The same happens if a route cannot be had, as when the process has no
+//! descriptors left.
 //!
 //! No request reads the clock: each leaves a mark. The next look at a client takes the mark away and notes the time. A
 //! client without a mark has been silent since.

@@ -202,7 +202,7 @@ impl<T: Transport> DirectClient<T> {
         if hello.data < slot.floor {
             return Some(self.went_back(server, hello.data, slot.floor));
         }
-        if self.floor == 0 {
+        if hello.data >= self.floor {
             self.guess = (hello.data.min(NUMBERS_END - 1) >> 32) as u32;
         }
         if hello.kind == Kind::Epoch {
