@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use std::rc::Rc;
 
 use dunlin_index::wire::{After, Code, LONG_PAGE, LONG_SCAN, OPERATE, Operation, ScanRequest};
-use dunlin_index::{Client, ClientConfig, IndexError, Order, Range, VALUE_BYTES_MAX};
+use dunlin_index::{Client, ClientConfig, IndexError, KEY_BYTES_MAX, Order, Range, VALUE_BYTES_MAX};
 use dunlin_net::{Addr, AnyTransport};
 use dunlin_rpc::{CallError, Endpoint, EndpointConfig};
 use program::{Server, dunlin};
@@ -128,7 +128,12 @@ fn items_are_stored_found_scanned_and_deleted_over_both_transports() {
     let total = out(&["scan", "--at", near, "--total", "--prefix", "key/", "--json"]);
     assert_eq!(json(&total), json(r#"{"items": 20}"#));
 
-    assert_eq!(out(&["delete", "--at", near, "key/00", "key/01"]), "");
+    assert_eq!(out(&["delete", "--at", near, "key/00"]), "");
+    let long = "x".repeat(KEY_BYTES_MAX + 1);
+    let (code, _, err) = run(&["delete", "--at", far, "key/01", &long]);
+    assert!(code == 2 && err.contains("1 items deleted before an error: "), "{code} {err}");
+    let (code, _, err) = run(&["delete", "--at", near, &long, "key/02"]);
+    assert!(code == 2 && !err.contains("deleted before"), "{code} {err}");
     let (code, _, err) = run(&["delete", "--at", far, "key/00", "key/02"]);
     assert!(code == 1 && err.contains("there is no item \"key/00\""), "{code} {err}");
     let (code, deleted, _) = run(&["delete", "--at", far, "key/02", "--json"]);

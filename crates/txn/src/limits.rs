@@ -19,6 +19,9 @@ pub const PAGES_MAX: usize = 1024;
 /// Entries that the range reads of one transaction may visit: items, remembered deletions and locks on absent keys. The
 /// commit visits them once more.
 pub const SCANNED_MAX: usize = 1 << 16;
+/// Entries that one message has a participant visit to validate range reads, so that it does not delay others; a page
+/// with more of them is a message of its own.
+pub const VALIDATED_MAX: usize = 1 << 12;
 /// Bytes that the range reads of one transaction may bring.
 pub const SCANNED_BYTES_MAX: usize = 16 << 20;
 /// Bytes after which a page of a range read ends; its last item may exceed them.
@@ -104,6 +107,19 @@ pub struct Limits {
     pub outcomes_max: usize,
     /// How much of the log and of the locks one request of recovery handles.
     pub recovery_slice: RecoverySlice,
+}
+
+impl Limits {
+    /// Entries that a page of a range read visits.
+    pub(crate) fn page_entries(&self) -> usize {
+        self.page_entries_max.max(1)
+    }
+
+    /// Entries that the range of a page may have as long as it is unchanged: those that the page visited, and the keys
+    /// that its transaction has locked since, each of which may have been absent.
+    pub(crate) fn range_entries(&self) -> usize {
+        self.page_entries().saturating_add(KEYS_MAX)
+    }
 }
 
 impl Default for Limits {

@@ -2,7 +2,7 @@
 
 use super::Participant;
 use crate::ids::TransactionId;
-use crate::limits::MESSAGE_BYTES_MAX;
+use crate::limits::{MESSAGE_BYTES_MAX, VALIDATED_MAX};
 use crate::mutation::{Mutation, is_planted};
 use crate::partition::{Before, NoLock, Wish};
 use crate::wire::answer::{Cause, Found, Grant, Presence, Refusal, Resource, put_done};
@@ -83,15 +83,20 @@ impl Participant {
         }
     }
 
-    /// Whether no item and no range of the read set has changed, or is about to.
+    /// Whether no item and no range of the read set has changed, or is about to. A coordinator divides its checks of
+    /// ranges into messages that stay below the limit of entries.
     pub(super) fn validate(&mut self, header: &Header, mut rest: &[u8], answer: &mut Vec<u8>) -> Result<(), Refusal> {
+        let (mut visited, visited_max) = (0, VALIDATED_MAX.max(self.limits.range_entries()));
         for index in 0..header.count {
             let (target, version) = match Check::take(&mut rest)? {
                 Check::Item { target, version } => (target, version),
                 Check::Range(range) => {
                     let partition = self.ordered(range.partition, range.table)?;
                     let unchanged = partition.check_range(header.transaction, &range);
-                    unchanged.map_err(|cause| Refusal::Conflict { index, cause })?;
+                    visited += unchanged.map_err(|cause| Refusal::Conflict { index, cause })?;
+                    if visited > visited_max {
+                        return Err(Refusal::Malformed);
+                    }
                     continue;
                 }
             };

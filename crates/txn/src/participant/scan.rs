@@ -16,7 +16,7 @@ impl Participant {
         if header.count != 1 {
             return Err(Refusal::Malformed);
         }
-        let limits = PageLimits { entries_max: self.limits.page_entries_max, bytes_max: PAGE_BYTES_MAX };
+        let limits = PageLimits { entries_max: self.limits.page_entries(), bytes_max: PAGE_BYTES_MAX };
         let partition = self.ordered(request.partition, request.table)?;
         put_done(answer);
         let read = partition.read_page(header.transaction, &request, limits, answer);

@@ -1,5 +1,7 @@
 //! Requests as bytes, valid and invalid.
 
+mod ranges;
+
 use std::collections::BTreeMap;
 
 use dunlin_net::Addr;

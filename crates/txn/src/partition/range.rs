@@ -66,17 +66,22 @@ impl Partition {
         Ok(())
     }
 
-    /// Whether a range is as the page that this transaction has read of it.
-    pub fn check_range(&self, reader: TransactionId, check: &RangeCheck<'_>) -> Result<(), Cause> {
+    /// Whether a range is as the page that this transaction has read of it; if so, how many entries it has. A range with
+    /// more of them than an unchanged one may have is changed, whatever version the request names.
+    pub fn check_range(&self, reader: TransactionId, check: &RangeCheck<'_>) -> Result<usize, Cause> {
         let RangeCheck { table, span, version, .. } = *check;
         let is_newer = |gap| gap > version && !is_planted(Mutation::ScanDeletionNotValidated);
-        let (items, mut last) = (self.table(table), None);
+        let (items, mut last, mut visited) = (self.table(table), None, 0);
         let changed = items.visit(span.low, |entry| {
             if !span.is_before_end(&entry.key) {
                 // A part of the gap before this entry may be in the range.
                 let is_outside = last.is_some_and(|last| span.ends_behind(last));
                 return Some(if !is_outside && is_newer(entry.gap) { Err(Cause::Changed) } else { Ok(()) });
             }
+            if visited == self.limits.range_entries() {
+                return Some(Err(Cause::Changed));
+            }
+            visited += 1;
             last = Some(&*entry.key);
             let seen = self.seen_at(entry);
             if seen.is_locked_by_other(reader) && !is_planted(Mutation::LockNotValidated) {
@@ -88,7 +93,7 @@ impl Partition {
         });
         let is_end_outside = last.is_some_and(|last| span.ends_behind(last));
         let at_end = || if !is_end_outside && is_newer(items.last_gap()) { Err(Cause::Changed) } else { Ok(()) };
-        changed.unwrap_or_else(at_end)
+        changed.unwrap_or_else(at_end).map(|()| visited)
     }
 }
 

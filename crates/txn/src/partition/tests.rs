@@ -216,7 +216,8 @@ fn page(primary: &Partition, reader: u64, span: Span<'_>) -> Result<(Pairs, Vers
 }
 
 fn check(primary: &Partition, reader: u64, span: Span<'_>, version: Version) -> Result<(), Cause> {
-    primary.check_range(transaction(reader), &RangeCheck { partition: PartitionId(0), table: TABLE, span, version })
+    let check = RangeCheck { partition: PartitionId(0), table: TABLE, span, version };
+    primary.check_range(transaction(reader), &check).map(|_| ())
 }
 
 fn ordered(limits: Limits) -> Partition {

@@ -6,7 +6,7 @@ use super::{Coalescing, Entry, Mode, State};
 use crate::configuration::{Configuration, Role};
 use crate::error::TxnError;
 use crate::ids::{Place, TableId, Version};
-use crate::limits::VALUE_BYTES_MAX;
+use crate::limits::{VALIDATED_MAX, VALUE_BYTES_MAX};
 use crate::wire::execute::{Access, Check, Lock, Target};
 use crate::wire::log::Append;
 use crate::wire::write::Write;
@@ -19,6 +19,8 @@ pub(crate) struct Outgoing {
     pub kind: Kind,
     /// For each entry of the message, the index of the transaction's entry; those of pages follow behind all entries.
     pub entries: SmallVec<[u32; 4]>,
+    /// Entries of ranges that the receiver visits to validate them, at most.
+    visits: usize,
     pub payload: Vec<u8>,
 }
 
@@ -30,7 +32,7 @@ pub(super) struct Round<'s> {
     header: Header,
     configuration: &'s Configuration,
     is_coalesced: bool,
-    /// In the order of their places.
+    /// In the order of their places. Of several to one place, the last takes further entries.
     messages: Vec<Outgoing>,
 }
 
@@ -46,18 +48,28 @@ impl<'s> Round<'s> {
 
     /// Adds an entry to the message for a core.
     pub fn add(&mut self, place: Place, entry: usize, encode: impl FnOnce(&mut Vec<u8>)) {
-        let at = match self.messages.binary_search_by_key(&place, |message| message.place) {
-            Ok(at) if self.is_coalesced => at,
-            Ok(at) | Err(at) => {
+        self.add_visiting(0, place, entry, encode);
+    }
+
+    /// Adds an entry that has the core visit up to so many entries of a range. A message that would have it visit more
+    /// than [`VALIDATED_MAX`] is divided.
+    pub fn add_visiting(&mut self, visits: usize, place: Place, entry: usize, encode: impl FnOnce(&mut Vec<u8>)) {
+        let behind = self.messages.partition_point(|message| message.place <= place);
+        let has_room = |message: &Outgoing| message.visits == 0 || message.visits + visits <= VALIDATED_MAX;
+        let takes = |message: &Outgoing| self.is_coalesced && message.place == place && has_room(message);
+        let at = match behind.checked_sub(1).filter(|last| takes(&self.messages[*last])) {
+            Some(last) => last,
+            None => {
                 let mut payload = Vec::with_capacity(PAYLOAD_BYTES);
                 Header { incarnation: self.configuration.incarnation(place), ..self.header }.encode(&mut payload);
-                let message = Outgoing { place, kind: self.header.kind, entries: SmallVec::new(), payload };
-                self.messages.insert(at, message);
-                at
+                let message = Outgoing { place, kind: self.header.kind, entries: SmallVec::new(), visits: 0, payload };
+                self.messages.insert(behind, message);
+                behind
             }
         };
         let message = &mut self.messages[at];
         message.entries.push(entry as u32);
+        message.visits += visits;
         encode(&mut message.payload);
     }
 
@@ -99,7 +111,7 @@ impl State {
     pub fn to_each(&self, places: &[Place], kind: Kind, message: &[u8]) -> Vec<Outgoing> {
         let to = |place: &Place| {
             let payload = Header::addressed(message, self.configuration.incarnation(*place));
-            Outgoing { place: *place, kind, entries: SmallVec::new(), payload }
+            Outgoing { place: *place, kind, entries: SmallVec::new(), visits: 0, payload }
         };
         places.iter().map(to).collect()
     }
@@ -159,9 +171,9 @@ impl State {
         messages
     }
 
-    /// Validates the ranges that were read, and the keys that were read and are not locked. A transaction without writes validates locked keys, too:
-    /// no log would tell it that a lock was broken. If such a transaction read everything with one message, there is
-    /// nothing to validate: its core read it at one moment.
+    /// Validates the ranges that were read, and the keys that were read and are not locked. A transaction without writes
+    /// validates locked keys, too: no log would tell it that a lock was broken. If such a transaction read everything
+    /// with one message, there is nothing to validate: its core read it at one moment.
     pub fn validate_round(&self) -> Vec<Outgoing> {
         if self.messages <= 1 && !self.writes() {
             return Vec::new();

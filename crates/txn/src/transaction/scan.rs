@@ -6,7 +6,7 @@ use bytes::Bytes;
 use dunlin_index::{Gap, Range};
 
 use super::rounds::Round;
-use super::{Outgoing, State};
+use super::{Entry, Outgoing, State};
 use crate::error::TxnError;
 use crate::ids::{PartitionId, TableId, Version};
 use crate::limits::{KEY_BYTES_MAX, PAGES_MAX, SCANNED_BYTES_MAX, SCANNED_MAX};
@@ -57,6 +57,14 @@ fn first_behind(gap: Gap<'_>) -> Option<Box<[u8]>> {
     gap.first_behind().map(|(key, last)| key.iter().copied().chain(last).collect())
 }
 
+/// The entries of a transaction, in order of table and key, that are in a range.
+fn within<'e>(entries: &'e [Entry], table: TableId, span: Span<'_>) -> &'e [Entry] {
+    let first = entries.partition_point(|entry| (entry.table, &*entry.key) < (table, span.low));
+    let rest = &entries[first..];
+    let len = rest.partition_point(|entry| entry.table == table && span.is_before_end(&entry.key));
+    &rest[..len]
+}
+
 /// The range from the first item of a page to the last.
 fn items_only(page: &Page<'_>) -> KeyRange {
     let ends = page.items.first().zip(page.items.last());
@@ -73,6 +81,8 @@ pub(super) struct PageRead {
     partition: PartitionId,
     range: KeyRange,
     version: Version,
+    /// Entries that the participant visited.
+    visited: usize,
 }
 
 /// A range read that is under way.
@@ -151,9 +161,7 @@ impl State {
         }
         let mut shown: BTreeMap<Bytes, Bytes> = BTreeMap::new();
         shown.extend(page.items.iter().map(|(key, value)| (body.slice_ref(key), body.slice_ref(value))));
-        let first = self.entries.partition_point(|entry| (entry.table, &*entry.key) < (table, covered.low));
-        let own = self.entries[first..].iter();
-        for entry in own.take_while(|entry| entry.table == table && covered.is_before_end(&entry.key)) {
+        for entry in within(&self.entries, table, covered) {
             let Some(planned) = &entry.write else { continue };
             match planned.value() {
                 Some(value) => shown.insert(Bytes::copy_from_slice(&entry.key), value.clone()),
@@ -164,9 +172,10 @@ impl State {
         let range = if is_planted(Mutation::ScanGapNotValidated) { items_only(&page) } else { covered.into() };
         let next = covered.high.filter(|high| rest.high.as_deref() != Some(*high)).map(Box::from);
         *rest = next.map_or_else(KeyRange::empty, |low| KeyRange { low, high: rest.high.clone() });
-        self.scans.visited += page.visited as usize;
+        let visited = page.visited as usize;
+        self.scans.visited += visited;
         self.scans.bytes += body.len();
-        self.scans.pages.push(PageRead { table, partition, range, version: page.version });
+        self.scans.pages.push(PageRead { table, partition, range, version: page.version, visited });
         Ok(())
     }
 
@@ -185,10 +194,12 @@ impl State {
         let skipped =
             if is_planted(Mutation::ScanPagesNotValidated) { self.scans.pages.len().saturating_sub(1) } else { 0 };
         for (at, page) in self.scans.pages.iter().enumerate().skip(skipped) {
-            let PageRead { table, partition, range, version } = page;
+            let PageRead { table, partition, range, version, visited } = page;
             let check = RangeCheck { partition: *partition, table: *table, span: range.span(), version: *version };
             let place = self.configuration.copies(*partition)[0];
-            round.add(place, self.entries.len() + at, |out| Check::Range(check).encode(out));
+            // Keys that were absent have entries now if the transaction has locked them.
+            let visits = visited + within(&self.entries, *table, check.span).len();
+            round.add_visiting(visits, place, self.entries.len() + at, |out| Check::Range(check).encode(out));
         }
     }
 

@@ -2,19 +2,20 @@
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use dunlin_index::{Gap, Range};
 use dunlin_serve::Interrupt;
 use serde_json::json;
 
-use super::client::{Found, Purpose, Server, ask};
+use super::client::{Client, Found, Purpose, Server, ask};
 use crate::output;
 
 /// Delete items, or all items of a range
 ///
-/// Exit code 0 if all existed, 1 if some did not, 2 if they were not deleted, 4 if that is not known. A range may be empty.
-/// It is deleted part by part, the smallest keys first: after an error, run the command again to delete the rest. What is
-/// stored meanwhile may stay.
+/// Exit code 0 if all existed, 1 if some did not, 2 if not all of them were deleted, 4 if that is not known. Keys are
+/// deleted one after the other: an error says how many items were deleted before it. A range may be empty. It is deleted
+/// part by part, the smallest keys first: after an error some items may be deleted, so run the command again to delete
+/// the rest. What is stored meanwhile may stay.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -67,18 +68,24 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
             }
             return Ok(Found::All);
         }
-        let mut found = Found::All;
-        for key in &arguments.keys {
-            let existed = client.delete(key.as_bytes()).await?;
-            if arguments.json {
-                output::line(json!({ "key": key, "existed": existed }))?;
-            } else if !existed {
-                eprintln!("dunlin: there is no item {key:?}");
-            }
-            if !existed {
-                found = Found::NotAll;
-            }
-        }
-        Ok(found)
+        delete_keys(client, arguments).await
     })
+}
+
+async fn delete_keys(client: &Client, arguments: &Arguments) -> Result<Found> {
+    let mut deleted = 0;
+    for key in &arguments.keys {
+        let existed = match client.delete(key.as_bytes()).await {
+            Ok(existed) => existed,
+            Err(error) if deleted == 0 => return Err(error.into()),
+            Err(error) => return Err(error).context(format!("{deleted} items deleted before an error")),
+        };
+        if arguments.json {
+            output::line(json!({ "key": key, "existed": existed }))?;
+        } else if !existed {
+            eprintln!("dunlin: there is no item {key:?}");
+        }
+        deleted += usize::from(existed);
+    }
+    Ok(if deleted == arguments.keys.len() { Found::All } else { Found::NotAll })
 }
