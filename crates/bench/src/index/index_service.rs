@@ -62,14 +62,19 @@ type Column = Figure<Place, Seen>;
 const FIGURES: [Column; 8] = [
     Column::with_floor(Metric::Operations, |_, seen| seen.0.operations)
         .floor_if(|(_, case)| case.in_flight == IN_FLIGHT)
-        .target(|(_, case)| (case.name == ALONE).then_some(Target::FloorTimes(SHARE_OF_RPC))),
+        .target(|(_, case)| (case.name == ALONE).then_some(Target::FloorTimes(SHARE_OF_RPC)))
+        .limit(|_| Some("the look-up beside RPC: the row of 1,000 items shows it without cache misses")),
     Column::new(Metric::LatencyP50, |_, seen| seen.0.latency.p50),
-    Column::new(Metric::LatencyP99, |_, seen| seen.0.latency.p99).target(|(carrier, case)| {
-        let alone = format!("{} {ALONE}", carrier.name());
-        (case.scanning == Scanning::Workers).then_some(Target::CaseTimes { case: alone, factor: BESIDE_SCANS })
+    Column::new(Metric::LatencyP99, |_, seen| seen.0.latency.p99).target(|place| beside_scans(place, "")).limit(|_| {
+        Some(
+            "the worker has no core of its own: the row of the handler shows the server without that, and index-sim \
+             workers with cores",
+        )
     }),
     Column::new(Metric::LatencyP50, |_, seen| seen.0.handler_p50).part(IN_HANDLER),
-    Column::new(Metric::LatencyP99, |_, seen| seen.0.handler_p99).part(IN_HANDLER),
+    Column::new(Metric::LatencyP99, |_, seen| seen.0.handler_p99)
+        .part(IN_HANDLER)
+        .target(|place| beside_scans(place, IN_HANDLER)),
     Column::new(Metric::Count, |_, seen| seen.0.burst)
         .part(", GETs in a burst")
         .only_if(|(_, case)| case.name == ALONE || case.has_puts),
@@ -81,6 +86,12 @@ const FIGURES: [Column; 8] = [
         .only_if(|(_, case)| case.scanning != Scanning::None),
 ];
 const IN_HANDLER: &str = ", in the server's handler";
+
+/// The limit of a case with scans in workers, for a part of its latency.
+fn beside_scans((carrier, case): &Place, part: &str) -> Option<Target> {
+    let alone = format!("{} {ALONE}{part}", carrier.name());
+    (case.scanning == Scanning::Workers).then_some(Target::CaseTimes { case: alone, factor: BESIDE_SCANS })
+}
 
 /// Figures, or a floor, which has a rate only.
 #[derive(Debug, Clone, Copy)]

@@ -147,14 +147,12 @@ impl<T: Transport + 'static> KvCluster<T> {
     /// [`ClusterError::NotOpenYet`]; as [`KvCluster::is_open`].
     pub async fn until_open(&self, server: &str, patience: Duration) -> Result<(), ClusterError> {
         let timers = self.inner.endpoint.timers();
-        let mut waited = Duration::ZERO;
+        let begun = timers.now();
         while !self.is_open(server).await? {
-            if waited >= patience {
-                return Err(ClusterError::NotOpenYet { server: server.to_owned(), patience });
-            }
-            let pause = ASK_EVERY.min(patience - waited);
-            timers.sleep(pause).await;
-            waited += pause;
+            let waited = Duration::from_nanos(timers.now().saturating_sub(begun));
+            let left = patience.checked_sub(waited).filter(|left| !left.is_zero());
+            let Some(left) = left else { return Err(ClusterError::NotOpenYet { server: server.to_owned(), patience }) };
+            timers.sleep(left.min(ASK_EVERY)).await;
         }
         Ok(())
     }

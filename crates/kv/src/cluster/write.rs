@@ -68,7 +68,7 @@ struct Round {
     /// Some have executed it, or may have.
     may_have_run: bool,
     /// Servers that told whether they had an item.
-    told: Vec<(u32, bool)>,
+    told: Vec<(u32, Word)>,
     missed: Vec<Missed>,
     /// Servers that have a version which is not lower than that of the write.
     newer: Vec<(u32, Version)>,
@@ -111,8 +111,8 @@ struct Write<'a, T: Transport> {
     decided_by: Option<u32>,
     /// In any round, with any version.
     may_have_run: bool,
-    /// Whether servers had an item. The first word of each counts: later it may speak of this write itself.
-    told: BTreeMap<u32, bool>,
+    /// Whether servers had an item.
+    told: BTreeMap<u32, Word>,
 }
 
 impl<T: Transport + 'static> KvCluster<T> {
@@ -177,6 +177,24 @@ impl<T: Transport + 'static> Inner<T> {
     }
 }
 
+/// Whether a replica had an item, and whether it did the write then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Word {
+    had_item: bool,
+    is_done: bool,
+}
+
+impl Word {
+    /// A replica that did the write before has that as its item now, so its first word stands. If it did not, others may
+    /// have stored an item meanwhile, which the write then met.
+    fn note(told: &mut BTreeMap<u32, Word>, server: u32, word: Word) {
+        let known = told.entry(server).or_insert(word);
+        if !known.is_done {
+            *known = word;
+        }
+    }
+}
+
 impl<T: Transport + 'static> Write<'_, T> {
     async fn run(&mut self) -> Result<Written, ClusterError> {
         let inner = self.inner;
@@ -185,8 +203,8 @@ impl<T: Transport + 'static> Write<'_, T> {
             let seen = inner.until(self.deadline, inner.seen()).await.ok_or(ClusterError::Late)??;
             let mut round = self.round(&seen).await?;
             self.may_have_run |= round.may_have_run;
-            for (server, had_item) in std::mem::take(&mut round.told) {
-                self.told.entry(server).or_insert(had_item);
+            for (server, word) in std::mem::take(&mut round.told) {
+                Word::note(&mut self.told, server, word);
             }
             if self.raise(&round) {
                 continue;
@@ -208,7 +226,7 @@ impl<T: Transport + 'static> Write<'_, T> {
             let replicas = inner.cluster.replicas_of(self.partition);
             let absent = replicas.iter().filter(|server| !seen.is_live(**server)).count();
             let Round { reached, missed, .. } = round;
-            let had_item = self.told.values().any(|had_item| *had_item);
+            let had_item = self.told.values().any(|word| word.had_item);
             return Ok(Written { reached, absent, missed, had_item, version: self.version });
         }
     }
@@ -256,7 +274,7 @@ impl<T: Transport + 'static> Write<'_, T> {
         for &server in inner.cluster.replicas_of(self.partition).iter().filter(|server| seen.is_live(**server)) {
             match self.send(seen, server, &self.operation).await {
                 Ok(Verdict::Done { had_item }) => {
-                    round.told.push((server, had_item));
+                    round.told.push((server, Word { had_item, is_done: true }));
                     // Those before it get the write, too, and say whether they have it.
                     round.missed.clear();
                     return Ok(Some(server));
@@ -296,7 +314,7 @@ impl<T: Transport + 'static> Write<'_, T> {
                 Ok(Verdict::Done { had_item }) => {
                     round.reached += 1;
                     round.may_have_run = true;
-                    round.told.push((server, had_item));
+                    round.told.push((server, Word { had_item, is_done: true }));
                 }
                 // This write itself, if it was sent before; otherwise a later one.
                 Ok(Verdict::Newer { version: newer, has_item }) => {
@@ -304,7 +322,7 @@ impl<T: Transport + 'static> Write<'_, T> {
                     round.meets(newer);
                     if newer > self.version {
                         round.newer.push((server, newer));
-                        round.told.push((server, has_item));
+                        round.told.push((server, Word { had_item: has_item, is_done: false }));
                     }
                 }
                 verdict => {
@@ -392,4 +410,27 @@ fn verdict_missed(verdict: Result<Verdict, ServerError>, round: &mut Round) -> O
         Ok(Verdict::Refused(refused)) => refused.into(),
         Ok(Verdict::NotOwned | Verdict::Malformed | Verdict::Unsupported) => ServerError::Unsupported,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_word_of_the_round_that_did_the_write_stands() {
+        let word = |had_item, is_done| Word { had_item, is_done };
+        let cases = [
+            // What it met was removed or stored between two rounds.
+            ([word(false, false), word(true, true)], true),
+            ([word(true, false), word(false, true)], false),
+            // The item that it has now is the one of the first round.
+            ([word(false, true), word(true, true)], false),
+            ([word(false, true), word(true, false)], false),
+        ];
+        for (words, had_item) in cases {
+            let mut told = BTreeMap::new();
+            words.into_iter().for_each(|word| Word::note(&mut told, 1, word));
+            assert_eq!(told[&1].had_item, had_item, "{words:?}");
+        }
+    }
 }

@@ -70,12 +70,6 @@ struct Shared {
     wakers: RefCell<Vec<Waker>>,
 }
 
-/// How a term of office ended.
-enum End {
-    Lost,
-    Stopped,
-}
-
 impl Keeper {
     /// Starts the task. The counter must be [idle](Counter::idle), and no other keeper may use it.
     ///
@@ -175,24 +169,19 @@ impl<R: Reserve> Work<R> {
     async fn run(mut self) {
         while !self.shared.is_stopping.get() {
             // This does not end as long as another sequencer holds office.
-            let Some(taken) = until_stopping(&self.shared, self.reserve.take(self.config.range)).await else {
-                // The office may have been taken with no answer yet. If this fails, its time ends by itself.
-                let _ = self.reserve.release().await;
-                break;
-            };
-            match taken {
-                Ok(first) => {
+            match until_stopping(&self.shared, self.reserve.take(self.config.range)).await {
+                Some(Ok(first)) => {
                     self.told = None;
-                    let end = self.hold(first).await;
+                    self.hold(first).await;
                     self.counter.stop();
-                    if let End::Stopped = end {
-                        // If this fails, the term ends by itself.
-                        let _ = self.reserve.release().await;
-                    }
                 }
-                Err(why) => self.pause_after(&why, WRONG_PAUSE).await,
+                Some(Err(why)) => self.pause_after(&why, WRONG_PAUSE).await,
+                None => break,
             }
         }
+        // The office may have been taken with no answer yet. Without one it is no member any more. If this fails, the term
+        // and the membership end by themselves.
+        let _ = self.reserve.release().await;
     }
 
     /// Counts a failure, and pauses, unless the keeper is to stop. What no retry mends is told once, and tried again only
@@ -215,8 +204,8 @@ impl<R: Reserve> Work<R> {
         until_stopping(&self.shared, self.timers.sleep(pause)).await;
     }
 
-    /// Holds office from its first range on.
-    async fn hold(&mut self, first: Reserved) -> End {
+    /// Holds office from its first range on, until it is lost or the keeper is to stop.
+    async fn hold(&mut self, first: Reserved) {
         tracing::info!(start = first.range.start, "this sequencer has taken office");
         self.shared.count(|stats| {
             stats.taken += 1;
@@ -228,7 +217,7 @@ impl<R: Reserve> Work<R> {
             let reserve = if is_last { 0 } else { self.config.range / 2 };
             let is_low = self.wait(reserve, is_last).await;
             if self.shared.is_stopping.get() {
-                return End::Stopped;
+                return;
             }
             // An epoch that is named from now on may be newer than the answer.
             self.counter.forget_named();
@@ -249,7 +238,7 @@ impl<R: Reserve> Work<R> {
                 Err(ReserveError::Fenced) => {
                     tracing::warn!("this sequencer has lost its office to another one");
                     self.shared.count(|stats| stats.fenced += 1);
-                    return End::Lost;
+                    return;
                 }
                 Err(why) => {
                     if self.timers.boot_now() >= until {
@@ -258,7 +247,7 @@ impl<R: Reserve> Work<R> {
                             stats.failures += 1;
                             stats.expired += 1;
                         });
-                        return End::Lost;
+                        return;
                     }
                     self.pause_after(&why, self.config.renew).await;
                 }

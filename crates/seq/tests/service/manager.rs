@@ -171,6 +171,8 @@ fn epochs_before_and_after(limits: Limits, first: &Transaction, then: &Transacti
         endpoint.timers().sleep(Duration::from_millis(1100)).await;
         let after = counter.epoch();
         keeper.stop().await;
+        // It has left, whatever it was waiting for: it can be started again at once.
+        operator.join(1, b"").await.unwrap();
         [before, after]
     })
 }

@@ -60,11 +60,13 @@ impl OnTransport for SendBack<'_> {
             for at in 0..transport.rx_burst().min(RX_BURST) {
                 let packet = transport.rx_packet(at);
                 let Ok(bytes) = packet.head().try_into() else { continue };
-                let route = match (packet.route(), transport.rx_source(at)) {
-                    (Some(route), _) => route,
+                let route = match packet.route() {
+                    Some(route) => route,
                     // The first packet. From now on those of the client have a route.
-                    (None, Some(addr)) => transport.resolve(&addr)?,
-                    (None, None) => continue,
+                    None => match transport.rx_source(at) {
+                        Some(addr) => transport.resolve(&addr)?,
+                        None => continue,
+                    },
                 };
                 came.push((route, bytes));
             }

@@ -21,6 +21,9 @@ use crate::arguments::time::ordinary;
 use crate::commands::coord::manager::Manager;
 use crate::commands::raft::cluster::{self, Target};
 
+/// How long giving up the office and the membership may take.
+const LEAVE_MAX: Duration = Duration::from_secs(8);
+
 /// Operations of the cluster manager time out after this part of the lease: several fit a term.
 const OPERATIONS_OF_LEASE: u32 = 5;
 /// The term is renewed so often within a lease.
@@ -79,7 +82,8 @@ impl OfficeArguments {
                     while let Either::Right(_) = select(&mut stopped, pin!(timers.sleep(PUBLISH_EVERY))).await {
                         stats.set(keeper.stats());
                     }
-                    keeper.stop().await;
+                    // If the cluster manager does not answer, the lease ends by itself.
+                    select(pin!(keeper.stop()), pin!(timers.sleep(LEAVE_MAX))).await;
                     stats.set(keeper.stats());
                 });
                 Ok(())
