@@ -5,7 +5,7 @@
 //! protocol.
 //!
 //! Each order that the models need is also weakened, and then a model must fail. The order of the compare-and-swap of
-//! `lock` is not among them: whoever locks has loaded the same control word with acquire order before.
+//! `lock` is not among them, because a thread has loaded the control word with acquire order before it locks the node.
 #![cfg(test)]
 
 use std::panic::catch_unwind;
