@@ -222,8 +222,10 @@ impl<R: Reserve> Work<R> {
             }
             // An epoch that is named from now on may be newer than the answer.
             self.counter.forget_named();
-            // After a failure it is the term alone that is to be extended, which may succeed where a reservation does not.
-            let count = if is_low && !is_last && !has_failed { self.config.range } else { 0 };
+            // After a failure the term alone is extended, which may succeed where a reservation does not, as long as that
+            // is of use.
+            let extends_term = has_failed && self.counter.left() > 0;
+            let count = if is_low && !is_last && !extends_term { self.config.range } else { 0 };
             let extended = self.reserve.extend(count).await;
             has_failed = extended.is_err();
             match extended {

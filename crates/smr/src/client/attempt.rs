@@ -363,16 +363,16 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Passes over a replica that did not help, and turns to the next one in the order of ids, unless another request
-    /// has turned elsewhere meanwhile. The order is the same for all requests: one that has time for a single attempt
-    /// goes on where the last one ended.
+    /// Passes over a replica that did not help, and turns to the next one in the list, unless another request has turned
+    /// elsewhere meanwhile. A request that has time for a single attempt goes on where the last one ended.
     fn turn_from(&self, from: u64, search: &mut Search) {
         self.pass(from, search);
         if self.target.get() != from {
             return;
         }
         let members = self.members.borrow();
-        let mut others = members.iter().filter(|(id, _)| *id > from).chain(members.iter().filter(|(id, _)| *id < from));
+        let place = members.iter().position(|(id, _)| id == from).unwrap_or(0);
+        let mut others = members.iter().skip(place).chain(members.iter().take(place)).filter(|(id, _)| *id != from);
         let next = others.clone().find(|(_, addr)| !search.has_passed(addr)).or_else(|| {
             search.passed.clear();
             others.next()
@@ -445,11 +445,17 @@ mod tests {
         let endpoint = Rc::new(Endpoint::new(network.endpoint(9).unwrap(), EndpointConfig::default()).unwrap());
         let members = [1, 2, 3, 4, 5].map(|id| (id, Addr::Node(id as u32)));
         let client = Client::new(&endpoint, members, ClientConfig::default());
-        let asked = [0; 7].map(|_| {
-            let target = client.target.get();
-            client.turn_from_silent(target, None, &mut Search::default());
-            target
-        });
-        assert_eq!(asked, [1, 2, 3, 4, 5, 1, 2]);
+        let asked = || {
+            [0; 7].map(|_| {
+                let target = client.target.get();
+                client.turn_from_silent(target, None, &mut Search::default());
+                target
+            })
+        };
+        assert_eq!(asked(), [1, 2, 3, 4, 5, 1, 2]);
+        // Those that have answered last come first in the list.
+        client.members.borrow_mut().answered(5);
+        client.target.set(5);
+        assert_eq!(asked(), [5, 1, 2, 3, 4, 5, 1]);
     }
 }

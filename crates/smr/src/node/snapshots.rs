@@ -181,9 +181,14 @@ impl Core {
 
     /// Has this group take a snapshot in its turn, unless one is under way.
     pub fn compact(&mut self) {
-        if !self.is_taking() && self.snapshots.waits == Waits::No {
-            self.snapshots.waits = Waits::InLine;
-            self.common.next_taking.borrow_mut().push_back(self.group);
+        if self.is_taking() || self.snapshots.waits != Waits::No {
+            return;
+        }
+        self.snapshots.waits = Waits::InLine;
+        let mut line = self.common.next_taking.borrow_mut();
+        // It may have kept its place while it waited no more.
+        if !line.contains(&self.group) {
+            line.push_back(self.group);
         }
     }
 
