@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
+use std::ops::RangeInclusive;
 
 use dunlin_net::Addr;
+use dunlin_store::tier::TIER_LABEL_BITS;
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 use thiserror::Error;
@@ -141,9 +143,30 @@ pub struct Description {
 /// Returns the partition of a key.
 #[inline]
 pub(crate) fn partition_of(key: &[u8], partitions: u32) -> u32 {
+    partition_of_hash(hash_of(key), partitions)
+}
+
+#[inline]
+fn hash_of(key: &[u8]) -> u32 {
     let mut hasher = SipHasher13::new_with_key(&OF_KEYS);
     hasher.write(key);
-    (((hasher.finish() >> 32) * u64::from(partitions)) >> 32) as u32
+    (hasher.finish() >> 32) as u32
+}
+
+fn partition_of_hash(hash: u32, partitions: u32) -> u32 {
+    ((u64::from(hash) * u64::from(partitions)) >> 32) as u32
+}
+
+/// Returns what the index of a tier says of a key's partition: the highest bits of the same hash.
+pub(crate) fn label_of(key: &[u8]) -> u16 {
+    (hash_of(key) >> (u32::BITS - TIER_LABEL_BITS)) as u16
+}
+
+/// Returns the partitions of the keys with a label: one, unless there are more partitions than labels, or a label is of
+/// two.
+pub(crate) fn partitions_of_label(label: u16, partitions: u32) -> RangeInclusive<u32> {
+    let low = u32::from(label) << (u32::BITS - TIER_LABEL_BITS);
+    partition_of_hash(low, partitions)..=partition_of_hash(low | u32::MAX >> TIER_LABEL_BITS, partitions)
 }
 
 impl Description {

@@ -100,8 +100,6 @@ impl<P: Sweep + 'static> Server<P> {
             let wrong = [
                 (config.snapshot.is_some(), "snapshot"),
                 (!config.memcached.is_empty(), "memcached clients of its own"),
-                // It compares versions with items in memory only.
-                (config.tier.is_some(), "tier"),
             ];
             let wrong = wrong.into_iter().find(|(is_wrong, _)| *is_wrong);
             wrong.map_or(Ok(()), |(_, what)| Err(ServerError::Replica { what }))?;

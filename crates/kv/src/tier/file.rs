@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use dunlin_store::tier::{TIER_BLOCKS_MIN, TierConfig};
+use dunlin_store::tier::{Label, TIER_BLOCKS_MIN, TIER_ITEM_BYTES, TIER_LABELLED_ITEM_BYTES, TierConfig};
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::io::Errno;
 use thiserror::Error;
@@ -159,12 +159,14 @@ impl TierFile {
         HEAD_BYTES + u64::from(core) * self.part_bytes
     }
 
-    /// Returns the settings of a core's partition.
-    pub(crate) fn config(&self, settings: &TierSettings, core: u16, cores: u16) -> TierConfig {
-        let items_max = settings.index_bytes / usize::from(cores) / dunlin_store::tier::TIER_ITEM_BYTES;
+    /// Returns the settings of a core's partition. With a label, its index has what a replica of a cluster needs.
+    pub(crate) fn config(&self, settings: &TierSettings, core: u16, cores: u16, label: Option<Label>) -> TierConfig {
+        let item_bytes = if label.is_some() { TIER_LABELLED_ITEM_BYTES } else { TIER_ITEM_BYTES };
+        let items_max = settings.index_bytes / usize::from(cores) / item_bytes;
         let mut config = TierConfig::new(self.part_bytes, self.nonce ^ u64::from(core));
         config.items_max = config.items_max.min(items_max.max(1));
         config.value_bytes_min = settings.value_bytes_min;
+        config.label = label;
         config
     }
 }

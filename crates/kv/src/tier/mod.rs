@@ -47,7 +47,8 @@ pub struct TierSettings {
     /// Bytes of the file.
     pub bytes: u64,
     /// Bytes of memory, beside that for items, for the index of what is in the file: at most
-    /// [`dunlin_store::tier::TIER_ITEM_BYTES`] for each item.
+    /// [`dunlin_store::tier::TIER_ITEM_BYTES`] for each item, or [`dunlin_store::tier::TIER_LABELLED_ITEM_BYTES`] in a
+    /// replica of a cluster.
     pub index_bytes: usize,
     /// Values shorter than this are evicted for good.
     pub value_bytes_min: usize,

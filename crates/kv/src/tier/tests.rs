@@ -5,16 +5,17 @@ use std::io;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use dunlin_schedule::{Ageing, Damping, Levels, Order};
-use dunlin_store::tier::{Located, Ticket, TierConfig};
+use dunlin_store::tier::{Label, Located, Ticket, TierConfig};
 use dunlin_store::{Mode, Partition, PartitionConfig, Put, Store};
 use tokio::task::{LocalSet, spawn_local};
 
 use super::desk::{advance, attend};
 use super::*;
+use crate::cluster::label_of;
 use crate::routing::Routing;
 use crate::shard::Shard;
 use crate::wire::Waited;
@@ -41,6 +42,13 @@ impl Memory {
             fails_reads: AtomicBool::new(false),
             fails_writes: AtomicBool::new(false),
         }
+    }
+}
+
+impl Memory {
+    /// Neither reads nor writes end as long as the result lives.
+    pub fn stick(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.bytes.lock().unwrap()
     }
 }
 
@@ -82,7 +90,8 @@ pub(crate) fn shard_within(
     read_time_max: Duration,
 ) -> TestShard {
     let mut store = Partition::with_secret(PartitionConfig::new(Mode::Cache, MEMORY_BYTES), [1, 2]).unwrap();
-    assert!(store.attach_tier(TierConfig::new(TIER_BYTES, 5)));
+    let label = Some(label_of as Label);
+    assert!(store.attach_tier(TierConfig { label, ..TierConfig::new(TIER_BYTES, 5) }));
     let pool = Pool::start(device, reads, Duration::ZERO).unwrap();
     let desk = Desk::new(pool, 0, reads, schedule).unwrap().with_read_time_max(read_time_max);
     Rc::new(Shard::new(store, Routing::new([3; 16], 1).unwrap(), 0).with_desk(desk))

@@ -1,0 +1,167 @@
+//! What a replica passes on to one that is filled: the items of some partitions, from memory and from the tier.
+//!
+//! An item may move between memory and the tier at any time, but its hash stays what it is. So a scan goes by ranges of
+//! hashes and takes what both have of a range. Records that have to be read are looked for again, by their hashes, as
+//! each read ends: what has returned to memory by then is found there.
+
+use std::ops::RangeInclusive;
+use std::rc::Rc;
+
+use dunlin_rpc::{DeferredRequest, Request};
+use dunlin_store::tier::{Ticket, Tier};
+use dunlin_store::{Item, KeyHash, Store, Visit};
+
+use super::late::{Gather, Together, client};
+use super::replica::Replica;
+use super::scan::{RANGES_MAX, range_of};
+use super::wall::in_wall_time;
+use crate::cluster::{partition_of, partitions_of_label};
+use crate::shard::Shard;
+use crate::tier::{Hold, desk};
+use crate::wire::{PartitionScan, PartitionScanWriter, SCAN_BYTES, Status, VersionedItem, Waited};
+
+/// Bytes of the records that a scan reads, at most, unless the first is longer: as many as memory adds to an answer.
+const READ_BYTES_MAX: usize = SCAN_BYTES;
+
+/// Returns the number of bits for which 2^bits ranges have few enough items for one request, in memory and in the tier.
+/// Finer ranges than those of memory tell more of the hashes: to other replicas.
+pub(super) fn range_bits(store: &(impl Store + Visit)) -> u32 {
+    store.range_bits().max(store.tier().map_or(0, Tier::range_bits))
+}
+
+/// Answers a scan, at once if the device has nothing of what is wanted.
+pub(super) fn scan<S: Store + Visit + 'static>(shard: &Rc<Shard<S>>, replica: &Rc<Replica>, request: Request<'_>) {
+    let Some(wanted) = PartitionScan::parse(request.payload()) else {
+        shard.count_stray(false);
+        return request.respond(&[Status::Malformed as u8]);
+    };
+    if !replica.is_readable() {
+        return request.respond(&[Status::Closed as u8]);
+    }
+    let Found { answer, tickets, next } = find(shard, replica.partitions(), &wanted);
+    let Some(desk) = shard.desk().filter(|_| !tickets.is_empty()) else {
+        return request.respond(&answer.finish(next));
+    };
+    let client = client(desk, &request.context());
+    let Some(reserved) = desk.reserve(client, &tickets) else { return request.push_back() };
+    match request.defer() {
+        Ok(request) => {
+            let copy = Copy { replica: replica.clone(), answer, next };
+            Together::push(shard, desk, request, tickets.len(), &tickets, reserved, copy);
+        }
+        Err(request) => request.push_back(),
+    }
+    desk::advance(shard);
+}
+
+/// What a scan has found.
+struct Found {
+    /// What is in memory.
+    answer: PartitionScanWriter,
+    /// What must be read.
+    tickets: Vec<Ticket>,
+    /// The hash from which the next scan goes on.
+    next: Option<u64>,
+}
+
+fn find<S: Store + Visit>(shard: &Shard<S>, partitions: u32, wanted: &PartitionScan<'_>) -> Found {
+    let store = &*shard.store.borrow();
+    let (mut answer, mut tickets, mut bytes) = (PartitionScanWriter::new(), Vec::new(), 0);
+    let mut push = |key: &[u8], item: &Item<'_>| {
+        if wanted.wants(partition_of(key, partitions)) {
+            answer.push(&VersionedItem::of_store(key, &in_wall_time(item, shard.moment())));
+        }
+        answer.is_full()
+    };
+    let mut start = wanted.from;
+    for _ in 0..RANGES_MAX {
+        let (range, records) = records_from(store, shard.now(), start, |label| {
+            partitions_of_label(label, partitions).any(|partition| wanted.wants(partition))
+        });
+        if !tickets.is_empty() && bytes + total(&records) > READ_BYTES_MAX {
+            break;
+        }
+        let mut is_full = false;
+        store.visit(range.clone(), &mut |_, key, item| is_full |= push(key, item));
+        for record in records {
+            match store.tier().and_then(|tier| tier.item(record.hash(), shard.now())) {
+                Some((key, item)) => is_full |= push(key, &item),
+                None => tickets.push(record),
+            }
+        }
+        bytes = total(&tickets);
+        match range.end().checked_add(1) {
+            Some(next) => start = next,
+            None => return Found { answer, tickets, next: None },
+        }
+        if is_full || bytes >= READ_BYTES_MAX {
+            break;
+        }
+    }
+    Found { answer, tickets, next: Some(start) }
+}
+
+/// Returns the range that contains a hash, and the live records of wanted labels in it: so few that they can be read
+/// together. The range is halved until that is so.
+fn records_from(
+    store: &(impl Store + Visit),
+    now: u32,
+    start: u64,
+    wants: impl Fn(u16) -> bool,
+) -> (RangeInclusive<u64>, Vec<Ticket>) {
+    let mut bits = range_bits(store);
+    loop {
+        let range = range_of(start, bits);
+        let mut records = Vec::new();
+        if let Some(tier) = store.tier() {
+            tier.visit(&range, |record| {
+                if record.expires.is_none_or(|at| at > now) && wants(record.label) {
+                    records.push(record.ticket);
+                }
+            });
+        }
+        // Of one hash there is one record.
+        if records.len() <= 1 || total(&records) <= READ_BYTES_MAX {
+            return (range, records);
+        }
+        bits += 1;
+    }
+}
+
+fn total(tickets: &[Ticket]) -> usize {
+    tickets.iter().map(Ticket::bytes).sum()
+}
+
+/// An answer that waits for records.
+struct Copy {
+    replica: Rc<Replica>,
+    answer: PartitionScanWriter,
+    next: Option<u64>,
+}
+
+impl<S: Store + Visit> Gather<S> for Copy {
+    fn arrived(&mut self, shard: &Shard<S>, request: &DeferredRequest, hash: KeyHash, hold: Option<Hold>) {
+        // It was parsed before.
+        let Some(wanted) = PartitionScan::parse(request.request().payload()) else { return };
+        let (store, partitions) = (shard.store.borrow(), self.replica.partitions());
+        let mut push = |key: &[u8], item: &Item<'_>| {
+            if wanted.wants(partition_of(key, partitions)) {
+                self.answer.push(&VersionedItem::whole(key, &in_wall_time(item, shard.moment())));
+            }
+        };
+        match store.tier().and_then(|tier| tier.item(hash, shard.now())) {
+            Some((key, item)) => push(key, &item),
+            // It may have returned to memory.
+            None => store.visit(hash.0..=hash.0, &mut |_, key, item| push(key, item)),
+        }
+        drop(store);
+        drop(hold);
+    }
+
+    fn answer(self, _: &Shard<S>, request: DeferredRequest, _: Waited) {
+        let response =
+            if self.replica.is_readable() { self.answer.finish(self.next) } else { vec![Status::Closed as u8] };
+        // The caller may have given up.
+        let _ = request.enqueue_response(response);
+    }
+}
