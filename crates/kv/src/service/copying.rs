@@ -35,9 +35,7 @@ pub(super) fn scan<S: Store + Visit + 'static>(shard: &Rc<Shard<S>>, replica: &R
         shard.count_stray(false);
         return request.respond(&[Status::Malformed as u8]);
     };
-    if !replica.is_readable() {
-        return request.respond(&[Status::Closed as u8]);
-    }
+    let Some(fill) = replica.filled_by() else { return request.respond(&[Status::Closed as u8]) };
     let Found { answer, tickets, next } = find(shard, replica.partitions(), &wanted);
     let Some(desk) = shard.desk().filter(|_| !tickets.is_empty()) else {
         return request.respond(&answer.finish(next));
@@ -46,7 +44,7 @@ pub(super) fn scan<S: Store + Visit + 'static>(shard: &Rc<Shard<S>>, replica: &R
     let Some(reserved) = desk.reserve(client, &tickets) else { return request.push_back() };
     match request.defer() {
         Ok(request) => {
-            let copy = Copy { replica: replica.clone(), answer, next };
+            let copy = Copy { replica: replica.clone(), fill, answer, next };
             Together::push(shard, desk, request, tickets.len(), &tickets, reserved, copy);
         }
         Err(request) => request.push_back(),
@@ -135,6 +133,8 @@ fn total(tickets: &[Ticket]) -> usize {
 /// An answer that waits for records.
 struct Copy {
     replica: Rc<Replica>,
+    /// What the replica had when the scan began.
+    fill: u64,
     answer: PartitionScanWriter,
     next: Option<u64>,
 }
@@ -159,8 +159,9 @@ impl<S: Store + Visit> Gather<S> for Copy {
     }
 
     fn answer(self, _: &Shard<S>, request: DeferredRequest, _: Waited) {
-        let response =
-            if self.replica.is_readable() { self.answer.finish(self.next) } else { vec![Status::Closed as u8] };
+        // If it was filled anew meanwhile, some of the answer is of what it had before.
+        let is_current = self.replica.filled_by() == Some(self.fill);
+        let response = if is_current { self.answer.finish(self.next) } else { vec![Status::Closed as u8] };
         // The caller may have given up.
         let _ = request.enqueue_response(response);
     }

@@ -129,8 +129,13 @@ impl Replica {
         self.partitions
     }
 
-    pub(super) fn is_readable(&self) -> bool {
-        self.state.get() == ReplicaState::Open && self.epoch().is_some()
+    fn is_readable(&self) -> bool {
+        self.filled_by().is_some()
+    }
+
+    /// Returns the number of the fill whose items it has, if it may be read; 0 if it was not filled.
+    pub(super) fn filled_by(&self) -> Option<u64> {
+        (self.state.get() == ReplicaState::Open && self.epoch().is_some()).then(|| self.fill.get())
     }
 
     /// Returns why an operation that is not of the cluster's own protocol is refused.
