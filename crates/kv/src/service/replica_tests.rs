@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
@@ -232,7 +233,7 @@ fn a_fill_waits_for_the_device_and_loses_nothing() {
             request
         };
         let before = world.tier("dropped");
-        let stuck = world.device.stick();
+        world.device.is_stuck.store(true, Ordering::Relaxed);
         let mut sent = 0;
         let refused = loop {
             match world.session.call(FILL, batch(sent)).await {
@@ -243,7 +244,7 @@ fn a_fill_waits_for_the_device_and_loses_nothing() {
             assert!(sent < 60, "36 MB, and nothing is written");
         };
         assert!(matches!(refused, CallError::Busy), "{refused}");
-        drop(stuck);
+        world.device.is_stuck.store(false, Ordering::Relaxed);
         until("writes", || !world.shard.store.borrow().tier().unwrap().is_behind()).await;
         while sent < 40 {
             match world.session.call(FILL, batch(sent)).await {

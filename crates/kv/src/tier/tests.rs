@@ -5,7 +5,7 @@ use std::io;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dunlin_schedule::{Ageing, Damping, Levels, Order};
@@ -32,6 +32,8 @@ pub(crate) struct Memory {
     gate: Option<Mutex<Receiver<()>>>,
     fails_reads: AtomicBool,
     fails_writes: AtomicBool,
+    /// No write ends meanwhile.
+    pub is_stuck: AtomicBool,
 }
 
 impl Memory {
@@ -41,14 +43,8 @@ impl Memory {
             gate: gate.map(Mutex::new),
             fails_reads: AtomicBool::new(false),
             fails_writes: AtomicBool::new(false),
+            is_stuck: AtomicBool::new(false),
         }
-    }
-}
-
-impl Memory {
-    /// Neither reads nor writes end as long as the result lives.
-    pub fn stick(&self) -> MutexGuard<'_, Vec<u8>> {
-        self.bytes.lock().unwrap()
     }
 }
 
@@ -66,6 +62,9 @@ impl Device for Memory {
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        while self.is_stuck.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         if self.fails_writes.load(Ordering::Relaxed) {
             return Err(io::ErrorKind::StorageFull.into());
         }
