@@ -342,6 +342,19 @@ mod tests {
         Description::new("test", 7, servers.collect(), replicas, 1000).unwrap()
     }
 
+    proptest::proptest! {
+        #[test]
+        fn a_label_has_the_partition_of_its_keys(key in 0u64.., partitions in 1u32..=PARTITIONS_MAX) {
+            let key = key.to_le_bytes();
+            for partitions in [partitions, 3, 4_095, 4_096, 4_097, 5_000, PARTITIONS_MAX] {
+                let of_label = partitions_of_label(label_of(&key), partitions);
+                assert!(of_label.contains(&partition_of(&key, partitions)), "{of_label:?} of {partitions}");
+                let most = 1 + partitions.div_ceil(1 << TIER_LABEL_BITS) as usize;
+                assert!(of_label.count() <= most);
+            }
+        }
+    }
+
     #[test]
     fn contradictions_are_refused() {
         let base =

@@ -11,17 +11,20 @@ use dunlin_rpc::{DeferredRequest, Request};
 use dunlin_store::tier::{Ticket, Tier};
 use dunlin_store::{Item, KeyHash, Store, Visit};
 
-use super::late::{Gather, Together, client};
+use super::late::{Gather, Together};
 use super::replica::Replica;
 use super::scan::{RANGES_MAX, range_of};
 use super::wall::in_wall_time;
 use crate::cluster::{partition_of, partitions_of_label};
+use crate::memcached::HostName;
 use crate::shard::Shard;
 use crate::tier::{Hold, desk};
 use crate::wire::{PartitionScan, PartitionScanWriter, SCAN_BYTES, Status, VersionedItem, Waited};
 
 /// Bytes of the records that a scan reads, at most, unless the first is longer: as many as memory adds to an answer.
 const READ_BYTES_MAX: usize = SCAN_BYTES;
+/// Records that a scan reads at most. A device under load takes long for each, and a request of a copy must end in time.
+const READS_MAX: usize = 64;
 
 /// Returns the number of bits for which 2^bits ranges have few enough items for one request, in memory and in the tier.
 /// Finer ranges than those of memory tell more of the hashes: to other replicas.
@@ -40,8 +43,8 @@ pub(super) fn scan<S: Store + Visit + 'static>(shard: &Rc<Shard<S>>, replica: &R
     let Some(desk) = shard.desk().filter(|_| !tickets.is_empty()) else {
         return request.respond(&answer.finish(next));
     };
-    let client = client(desk, &request.context());
-    let Some(reserved) = desk.reserve(client, &tickets) else { return request.push_back() };
+    let copier = desk.copier(request.context().peer().map(HostName::from));
+    let Some(reserved) = desk.reserve_copy(copier, &tickets, answer.bytes()) else { return request.push_back() };
     match request.defer() {
         Ok(request) => {
             let copy = Copy { replica: replica.clone(), fill, answer, next };
@@ -64,19 +67,19 @@ struct Found {
 
 fn find<S: Store + Visit>(shard: &Shard<S>, partitions: u32, wanted: &PartitionScan<'_>) -> Found {
     let store = &*shard.store.borrow();
-    let (mut answer, mut tickets, mut bytes) = (PartitionScanWriter::new(), Vec::new(), 0);
+    let (mut answer, mut tickets) = (PartitionScanWriter::new(), Vec::new());
     let mut push = |key: &[u8], item: &Item<'_>| {
         if wanted.wants(partition_of(key, partitions)) {
             answer.push(&VersionedItem::of_store(key, &in_wall_time(item, shard.moment())));
         }
         answer.is_full()
     };
-    let mut start = wanted.from;
+    let (mut start, bits) = (wanted.from, range_bits(store));
     for _ in 0..RANGES_MAX {
-        let (range, records) = records_from(store, shard.now(), start, |label| {
+        let (range, records) = records_from(store.tier(), shard.now(), bits, start, |label| {
             partitions_of_label(label, partitions).any(|partition| wanted.wants(partition))
         });
-        if !tickets.is_empty() && bytes + total(&records) > READ_BYTES_MAX {
+        if !tickets.is_empty() && is_too_much(&[&tickets, &records]) {
             break;
         }
         let mut is_full = false;
@@ -87,31 +90,30 @@ fn find<S: Store + Visit>(shard: &Shard<S>, partitions: u32, wanted: &PartitionS
                 None => tickets.push(record),
             }
         }
-        bytes = total(&tickets);
         match range.end().checked_add(1) {
             Some(next) => start = next,
             None => return Found { answer, tickets, next: None },
         }
-        if is_full || bytes >= READ_BYTES_MAX {
+        if is_full {
             break;
         }
     }
     Found { answer, tickets, next: Some(start) }
 }
 
-/// Returns the range that contains a hash, and the live records of wanted labels in it: so few that they can be read
-/// together. The range is halved until that is so.
+/// Returns the one of 2^`bits` ranges that contains a hash, and the live records of wanted labels in it: so few that
+/// they can be read together. The range is halved until that is so.
 fn records_from(
-    store: &(impl Store + Visit),
+    tier: Option<&Tier>,
     now: u32,
+    mut bits: u32,
     start: u64,
     wants: impl Fn(u16) -> bool,
 ) -> (RangeInclusive<u64>, Vec<Ticket>) {
-    let mut bits = range_bits(store);
     loop {
         let range = range_of(start, bits);
         let mut records = Vec::new();
-        if let Some(tier) = store.tier() {
+        if let Some(tier) = tier {
             tier.visit(&range, |record| {
                 if record.expires.is_none_or(|at| at > now) && wants(record.label) {
                     records.push(record.ticket);
@@ -119,15 +121,17 @@ fn records_from(
             });
         }
         // Of one hash there is one record.
-        if records.len() <= 1 || total(&records) <= READ_BYTES_MAX {
+        if records.len() <= 1 || !is_too_much(&[&records]) {
             return (range, records);
         }
         bits += 1;
     }
 }
 
-fn total(tickets: &[Ticket]) -> usize {
-    tickets.iter().map(Ticket::bytes).sum()
+/// Whether these are more records than one request may read.
+fn is_too_much(tickets: &[&[Ticket]]) -> bool {
+    let tickets = || tickets.iter().copied().flatten();
+    tickets().count() > READS_MAX || tickets().map(Ticket::bytes).sum::<usize>() > READ_BYTES_MAX
 }
 
 /// An answer that waits for records.
@@ -164,5 +168,46 @@ impl<S: Store + Visit> Gather<S> for Copy {
         let response = if is_current { self.answer.finish(self.next) } else { vec![Status::Closed as u8] };
         // The caller may have given up.
         let _ = request.enqueue_response(response);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use dunlin_store::tier::TierConfig;
+    use dunlin_store::{Mode, Partition, PartitionConfig, Put};
+
+    use super::*;
+
+    #[test]
+    fn ranges_are_halved_until_a_request_can_read_their_records() {
+        // Few long records, and many short ones: one range of hashes has all of them.
+        for (keys, len) in [(150, 30_000), (4_000, 600)] {
+            let mut store = Partition::with_secret(PartitionConfig::new(Mode::Cache, 1 << 20), [1, 2]).unwrap();
+            assert!(store.attach_tier(TierConfig::new(8 << 20, 5)));
+            for number in 0..keys {
+                let name = format!("key_{number}");
+                let key = store.key(name.as_bytes()).unwrap();
+                store.put(&key, &vec![7; len], Put::default()).unwrap();
+                let tier = store.tier_mut().unwrap();
+                while let Some(block) = tier.take_write() {
+                    tier.written(block.number, true);
+                }
+            }
+            let (mut found, mut requests, mut next) = (BTreeSet::new(), 0, Some(0));
+            while let Some(start) = next {
+                let (range, records) = records_from(store.tier(), 0, 0, start, |_| true);
+                assert_eq!(*range.start(), start, "nothing is left out");
+                assert!(records.len() <= 1 || !is_too_much(&[&records]), "{} records", records.len());
+                for record in &records {
+                    assert!(range.contains(&record.hash().0) && found.insert(record.hash().0), "each once");
+                }
+                requests += usize::from(!records.is_empty());
+                next = range.end().checked_add(1);
+            }
+            assert_eq!(found.len() as u64, store.tier().unwrap().stats().items);
+            assert!(found.len() > keys / 4 && requests > found.len() * len / READ_BYTES_MAX, "{requests} requests");
+        }
     }
 }

@@ -118,7 +118,7 @@ impl<S: Store + 'static, G: Gather<S> + 'static> Together<S, G> {
         gather: G,
     ) {
         let ranked = split_deferred(&request).and_then(|(ranked, _)| ranked);
-        let client = client(desk, request.request().context());
+        let client = reserved.client();
         let together = Rc::new(Together {
             shard: shard.clone(),
             waiting: RefCell::new(Some((request, gather, reserved))),

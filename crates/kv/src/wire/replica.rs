@@ -463,6 +463,11 @@ impl PartitionScanWriter {
         self.0.len() >= SCAN_BYTES
     }
 
+    /// Returns the bytes of memory that it takes.
+    pub fn bytes(&self) -> usize {
+        self.0.capacity()
+    }
+
     /// Returns the response.
     pub fn finish(self, next: Option<u64>) -> Vec<u8> {
         let mut bytes = self.0;
