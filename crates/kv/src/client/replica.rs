@@ -118,7 +118,8 @@ impl<T: Transport + 'static> KvClient<T> {
             if core >= links.map.routing.cores() {
                 return Err(KvError::Moved { server: self.connection.server.clone() });
             }
-            let asked = self.ask_with(&links, links.core(core), req_type, MsgBuf::copy_from(request)?).await;
+            let request = MsgBuf::copy_from(request)?;
+            let asked = self.ask_until(deadline, &links, links.core(core), req_type, request).await;
             let is_busy = matches!(&asked, Err(KvError::Call { error }) if is_pushed_back(error));
             if !is_busy || !self.connection.wait_for_busy_core(pushed_back, deadline).await {
                 return asked;
