@@ -180,17 +180,18 @@ pub(super) mod tests {
     use std::sync::mpsc::channel;
     use std::sync::{Arc, Mutex};
 
-    use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
+    use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork, LoopbackTransport};
     use dunlin_rpc::{CallError, Endpoint, EndpointConfig, Session, Timers};
     use dunlin_store::{Item, Side, Sweep as _, Watch};
     use tokio::task::{JoinHandle, spawn_local, yield_now};
 
     use super::*;
-    use crate::KvService;
+    use crate::client::ClientConfig;
     use crate::memcached::STALL_WAIT;
     use crate::tier::tests::{Memory, TestShard, fill, run, shard_within, until};
     use crate::tier::{Schedule, desk};
     use crate::wire::{Limits, MULTI_GET, MultiGet, OPERATE, Operation, ServerMap, Status};
+    use crate::{KvClient, KvService};
 
     /// What each change waits for a snapshot's disk.
     const STALL: Duration = Duration::from_millis(10);
@@ -215,8 +216,10 @@ pub(super) mod tests {
         }
     }
 
-    /// Serves a shard. Returns so many sessions, the task that drives both ends, and the timers of their network.
-    pub async fn serve(shard: &TestShard, sessions: usize) -> (Vec<Session>, JoinHandle<()>, Timers) {
+    type Loopback = Rc<Endpoint<LoopbackTransport>>;
+
+    /// Serves a shard. Returns the server's endpoint, a client's, and the task that drives both.
+    fn serve_loopback(shard: &TestShard) -> (Loopback, Loopback, JoinHandle<()>) {
         let network = LoopbackNetwork::new(LoopbackConfig::default());
         let [server, client] = [1, 2].map(|node| {
             let transport = network.endpoint(node).unwrap();
@@ -234,6 +237,12 @@ pub(super) mod tests {
                 yield_now().await;
             }
         });
+        (server, client, driving)
+    }
+
+    /// Serves a shard. Returns so many sessions, the task that drives both ends, and the timers of their network.
+    pub async fn serve(shard: &TestShard, sessions: usize) -> (Vec<Session>, JoinHandle<()>, Timers) {
+        let (server, client, driving) = serve_loopback(shard);
         let mut opened = Vec::new();
         for _ in 0..sessions {
             opened.push(client.connect(&server.local_addr()).await.unwrap());
@@ -306,6 +315,38 @@ pub(super) mod tests {
             assert_eq!((stats.refused, stats.bytes), (1, 0));
             driving.abort();
             drop(open);
+        });
+    }
+
+    /// A session has eight requests in flight, and a client several sessions.
+    #[test]
+    fn multi_gets_of_one_client_use_all_of_its_sessions() {
+        const CALLS: usize = 20;
+        run(async {
+            let (open, gate) = channel();
+            let device = Arc::new(Memory::new(Some(gate)));
+            let shard = shard_within(device, 1, Schedule::default(), READ_TIME_MAX);
+            spawn_local(desk::attend(shard.clone()));
+            let cold = fill(&shard).await;
+            let (server, endpoint, driving) = serve_loopback(&shard);
+            let config = ClientConfig { sessions_per_core: 3, deadline: None };
+            let client = KvClient::connect(&endpoint, &server.local_addr(), config).await.unwrap();
+            let calls: Vec<_> = (cold[..CALLS].iter().cloned())
+                .map(|(name, _)| {
+                    let client = client.clone();
+                    spawn_local(async move { client.multi_get(&[name]).await.unwrap()[0].is_some() })
+                })
+                .collect();
+            let waiting = || {
+                let stats = shard.desk().unwrap().stats();
+                stats.reading + stats.lengths.iter().sum::<usize>()
+            };
+            until("all of them at the desk", || waiting() == CALLS).await;
+            drop(open);
+            for call in calls {
+                assert!(call.await.unwrap());
+            }
+            driving.abort();
         });
     }
 }
