@@ -383,7 +383,8 @@ impl<T: Transport + 'static> Pour<'_, T> {
         match self.client.fill(core, batch).await.map_err(|error| failed(self.to, self.client, error))? {
             Status::Done => Ok(()),
             Status::Changed => Err(ClusterError::Superseded { server: server() }),
-            Status::Full | Status::TooLarge => Err(ClusterError::NoRoom { server: server() }),
+            Status::Full => Err(ClusterError::TooManyChanges { server: server() }),
+            Status::TooLarge => Err(ClusterError::NoRoom { server: server() }),
             _ => Err(failed(self.to, self.client, KvError::BadAnswer)),
         }
     }

@@ -24,7 +24,6 @@ use std::sync::Arc;
 
 use dunlin_net::Transport;
 use dunlin_rpc::{Endpoint, RegisterError};
-use dunlin_store::tier::Tier;
 use dunlin_store::{Condition, Key, KeyHash, Moment, Put, Refused, Store, UnixSeconds, Visit};
 
 use super::copying::{self, range_bits};
@@ -69,7 +68,9 @@ pub struct Replica {
     fill: Cell<u64>,
     /// By the store's hash of a key, the highest version of its changes since the fill began.
     changed: RefCell<HashMap<KeyHash, Version>>,
-    /// More keys were changed than are kept in mind.
+    /// Keys whose changes are kept in mind at most.
+    changed_max: usize,
+    /// More keys were changed.
     has_lost_track: Cell<bool>,
     /// The hash from which on items of the time before the fill are to be dropped; `None` if all are.
     drop_from: Cell<Option<u64>>,
@@ -91,6 +92,7 @@ impl Replica {
             state: Cell::new(ReplicaState::Closed),
             fill: Cell::new(0),
             changed: RefCell::default(),
+            changed_max: CHANGED_KEYS_MAX,
             has_lost_track: Cell::new(false),
             drop_from: Cell::new(None),
             before: Cell::new(ReplicaState::Closed),
@@ -117,6 +119,12 @@ impl Replica {
     pub fn remembering(self, deletions: usize) -> Replica {
         self.deleted.replace(Deleted::up_to(deletions));
         self
+    }
+
+    /// The same with less patience for changes while it is filled.
+    #[cfg(test)]
+    pub fn losing_track_after(self, changes: usize) -> Replica {
+        Replica { changed_max: changes, ..self }
     }
 
     /// Returns the epoch in which it may serve, 0 without a fence.
@@ -189,7 +197,7 @@ impl Replica {
             return;
         }
         let mut changed = self.changed.borrow_mut();
-        let is_full = changed.len() >= CHANGED_KEYS_MAX;
+        let is_full = changed.len() >= self.changed_max;
         match changed.entry(key) {
             Entry::Occupied(mut noted) => _ = noted.insert(version.max(*noted.get())),
             Entry::Vacant(_) if is_full => self.has_lost_track.set(true),
@@ -352,6 +360,8 @@ fn replicate<S: Store>(shard: &Shard<S>, replica: &Replica, request: &[u8]) -> V
         // What it holds may be old.
         return Verdict::Closed;
     }
+    let is_filling = replica.state.get() == ReplicaState::Filling;
+    spare_writes(store, if is_filling { WRITES_SPARED } else { 0 });
     let now = shard.now();
     let hash = key.hash();
     let present = version(store, &key, now);
@@ -403,6 +413,10 @@ fn replicate<S: Store>(shard: &Shard<S>, replica: &Replica, request: &[u8]) -> V
     }
 }
 
+/// Blocks of the tier that may wait for the device, and that writes leave to a fill: otherwise they would keep it out
+/// for as long as they outrun the device.
+const WRITES_SPARED: usize = 1;
+
 /// Stores items of another replica, unless they were changed here since the fill began. `None` if the tier's device is
 /// behind, so that items would be lost: then the same items come again, and those that are stored by now change nothing.
 fn fill<S: Store>(shard: &Shard<S>, replica: &Replica, request: &[u8]) -> Option<Status> {
@@ -410,23 +424,31 @@ fn fill<S: Store>(shard: &Shard<S>, replica: &Replica, request: &[u8]) -> Option
     if !replica.is_filled_by(number) || replica.drop_from.get().is_some() {
         return Some(Status::Changed);
     }
+    if replica.has_lost_track.get() {
+        return Some(Status::Full);
+    }
     let store = &mut *shard.store.borrow_mut();
+    spare_writes(store, 0);
     for item in items {
         let Some(item) = item else { return Some(Status::Malformed) };
         let Ok(key) = store.key(item.key) else { return Some(Status::Malformed) };
         if !shard.owns(key.bytes()) {
             return Some(Status::NotOwned);
         }
-        if store.tier().is_some_and(Tier::is_behind) {
+        if store.tier().is_some_and(|tier| !tier.has_room()) {
             return None;
         }
-        match store_older(shard, replica, store, &key, &item) {
-            Ok(()) => {}
-            Err(Refused::TooLarge { .. }) => return Some(Status::TooLarge),
-            Err(_) => return Some(Status::Full),
+        if store_older(shard, replica, store, &key, &item).is_err() {
+            return Some(Status::TooLarge);
         }
     }
     Some(Status::Done)
+}
+
+fn spare_writes(store: &mut impl Store, blocks: usize) {
+    if let Some(tier) = store.tier_mut() {
+        tier.spare_writes(blocks);
+    }
 }
 
 fn store_older<S: Store>(
@@ -438,7 +460,8 @@ fn store_older<S: Store>(
 ) -> Result<(), Refused> {
     let present = version(store, key, shard.now()).unwrap_or(0);
     let Some(value) = item.value else { return Ok(()) };
-    if present.max(replica.noted(key.hash())) >= item.version {
+    // A change of the same version is the write of this item, which was lost here since.
+    if present >= item.version || replica.noted(key.hash()) > item.version {
         return Ok(());
     }
     let expires = wall::in_partition_time(item.expires, shard.moment());

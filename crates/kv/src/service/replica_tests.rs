@@ -1,6 +1,7 @@
 //! Replicas with a tier whose device answers when it is told to.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
@@ -19,7 +20,7 @@ use crate::tier::tests::{Memory, TestShard, fill, run, shard_within, until};
 use crate::tier::{Schedule, desk};
 use crate::wire::{
     FILL, MULTI_GET, MultiGet, Operation, PartitionScan, PartitionScanAnswer, REPLICATE, ReplicaState, Replicate,
-    SCAN_PARTITIONS, Status, TURN, Turn, Turned, Verdict, Version, VersionedItem,
+    SCAN_BYTES, SCAN_PARTITIONS, Status, TURN, Turn, Turned, Verdict, Version, VersionedItem,
 };
 
 const PARTITIONS: u32 = 32;
@@ -41,10 +42,14 @@ struct World {
 
 impl World {
     async fn new(state: ReplicaState) -> World {
+        World::of(Replica::new("a", 7, PARTITIONS).in_state(state)).await
+    }
+
+    async fn of(replica: Replica) -> World {
         let (open, gate) = channel();
         let device = Arc::new(Memory::new(Some(gate)));
         let shard = shard_within(device.clone(), 4, Schedule::default(), READ_TIME_MAX);
-        shard.join_cluster(Replica::new("a", 7, PARTITIONS).in_state(state));
+        shard.join_cluster(replica);
         spawn_local(desk::attend(shard.clone()));
         let cold = fill(&shard).await;
         let (sessions, driving, _) = serve(&shard, 1).await;
@@ -92,6 +97,40 @@ impl World {
         copied
     }
 
+    /// Has it take writes, and drop what it had.
+    async fn begin_fill(&self) {
+        assert_eq!(self.turn(Turn::Begin { fill: 5 }).await, Status::Done);
+        while self.turn(Turn::Drop { fill: 5 }).await == Status::Later {}
+    }
+
+    /// Begins a scan of all partitions. Returns the response, or nothing if it is pushed back.
+    fn scan(&self) -> JoinHandle<Option<Vec<u8>>> {
+        let call = self.session.call(SCAN_PARTITIONS, PartitionScan { from: 0, partitions: &ALL }.encode());
+        spawn_local(async move {
+            match call.await {
+                Ok(reply) => Some(reply.response.to_vec()),
+                Err(failure) if matches!(failure.error, CallError::Busy) => None,
+                Err(failure) => panic!("{failure}"),
+            }
+        })
+    }
+
+    /// Sends items to be filled with. False if they are pushed back.
+    async fn fill(&self, request: Vec<u8>) -> bool {
+        match self.session.call(FILL, request).await {
+            Ok(reply) => assert_eq!(reply.response[..], [Status::Done as u8]),
+            Err(failure) if matches!(failure.error, CallError::Busy) => return false,
+            Err(failure) => panic!("{failure}"),
+        }
+        true
+    }
+
+    /// Returns how many reads wait or are in progress.
+    fn waiting(&self) -> u64 {
+        let stats = self.shard.tier_stats().unwrap();
+        stats.reading + stats.lengths.iter().sum::<u64>()
+    }
+
     fn end(self) {
         self.driving.abort();
         drop(self.gate);
@@ -104,6 +143,17 @@ fn put<'a>(key: &'a str, value: &'a [u8], condition: Condition) -> Operation<'a>
 
 fn delete(key: &str) -> Operation<'_> {
     Operation::Delete { key: key.as_bytes(), unchanged: None }
+}
+
+/// Returns a part of a fill: new items.
+fn batch(version: Version, numbers: Range<usize>) -> Vec<u8> {
+    let mut request = 5u64.to_le_bytes().to_vec();
+    for number in numbers {
+        let name = format!("new_{number}");
+        let (key, value) = (name.as_bytes(), Some(&[1; 600][..]));
+        VersionedItem { key, value, flags: 0, expires: None, version }.encode(&mut request);
+    }
+    request
 }
 
 #[test]
@@ -221,41 +271,147 @@ fn a_fill_drops_what_the_device_had_before_and_nothing_that_came_since() {
 fn a_fill_waits_for_the_device_and_loses_nothing() {
     run(async {
         let world = World::new(ReplicaState::Open).await;
-        assert_eq!(world.turn(Turn::Begin { fill: 5 }).await, Status::Done);
-        while world.turn(Turn::Drop { fill: 5 }).await == Status::Later {}
-        let batch = |batch: usize| {
-            let mut request = 5u64.to_le_bytes().to_vec();
-            for number in batch * 100..(batch + 1) * 100 {
-                let name = format!("new_{number}");
-                let (key, value) = (name.as_bytes(), Some(&[1; 600][..]));
-                VersionedItem { key, value, flags: 0, expires: None, version: LATE }.encode(&mut request);
-            }
-            request
-        };
+        world.begin_fill().await;
+        let batch = |number: usize| batch(LATE, number * 100..(number + 1) * 100);
         let before = world.tier("dropped");
         world.device.is_stuck.store(true, Ordering::Relaxed);
         let mut sent = 0;
-        let refused = loop {
-            match world.session.call(FILL, batch(sent)).await {
-                Ok(reply) => assert_eq!(reply.response[..], [Status::Done as u8]),
-                Err(failure) => break failure.error,
-            }
+        while world.fill(batch(sent)).await {
             sent += 1;
-            assert!(sent < 60, "36 MB, and nothing is written");
-        };
-        assert!(matches!(refused, CallError::Busy), "{refused}");
+            assert!(sent < 60, "3.6 MB, and nothing is written");
+        }
         world.device.is_stuck.store(false, Ordering::Relaxed);
         until("writes", || !world.shard.store.borrow().tier().unwrap().is_behind()).await;
         while sent < 40 {
-            match world.session.call(FILL, batch(sent)).await {
-                Ok(reply) => sent += usize::from(reply.response[..] == [Status::Done as u8]),
-                Err(failure) => assert!(matches!(failure.error, CallError::Busy), "{failure}"),
-            }
+            sent += usize::from(world.fill(batch(sent)).await);
         }
         assert_eq!(world.turn(Turn::Complete { fill: 5 }).await, Status::Done);
         let missing = (0..100 * sent).filter(|number| world.version(&format!("new_{number}")) != Some(LATE)).count();
         assert_eq!(missing as u64, world.tier("dropped") - before);
         assert_eq!(missing, 0, "{} blocks were written", world.tier("writes"));
+        world.end();
+    });
+}
+
+#[test]
+fn writes_that_outrun_the_device_do_not_keep_a_fill_out() {
+    run(async {
+        let world = World::new(ReplicaState::Open).await;
+        world.begin_fill().await;
+        world.device.is_stuck.store(true, Ordering::Relaxed);
+        let mut written = 0;
+        let mut write = async || {
+            // More than a block.
+            for number in written..written + 300 {
+                world.write(LATE, put(&format!("written_{number}"), &[1; 600], Condition::Always)).await;
+            }
+            written += 300;
+        };
+        while !world.shard.store.borrow().tier().unwrap().is_behind() {
+            write().await;
+        }
+        // Each time that the device has written a block, writes come before the fill.
+        let (mut sent, mut rounds) = (0, 0);
+        while sent < 5 {
+            assert!(rounds < 20, "{sent} batches are taken in {rounds} rounds");
+            rounds += 1;
+            write().await;
+            let before = world.tier("writes");
+            world.device.lets_one_write.store(true, Ordering::Relaxed);
+            until("a write", || world.tier("writes") > before).await;
+            write().await;
+            sent += usize::from(world.fill(batch(LATE, sent * 40..(sent + 1) * 40)).await);
+        }
+        world.device.is_stuck.store(false, Ordering::Relaxed);
+        world.end();
+    });
+}
+
+#[test]
+fn a_fill_ends_as_soon_as_more_keys_are_changed_than_are_kept_in_mind() {
+    run(async {
+        let world = World::of(Replica::new("a", 7, PARTITIONS).losing_track_after(3)).await;
+        world.begin_fill().await;
+        for number in 0..4 {
+            assert!(world.fill(batch(LATE, number..number + 1)).await);
+            world.write(LATE, put(&format!("written_{number}"), b"value", Condition::Always)).await;
+        }
+        assert_eq!(world.ask(FILL, batch(LATE, 4..5)).await, [Status::Full as u8]);
+        assert_eq!(world.turn(Turn::Complete { fill: 5 }).await, Status::Full);
+        // The next one may end.
+        world.begin_fill().await;
+        assert!(world.fill(batch(LATE, 4..5)).await);
+        assert_eq!(world.turn(Turn::Complete { fill: 5 }).await, Status::Done);
+        world.end();
+    });
+}
+
+#[test]
+fn what_a_filled_server_has_lost_again_is_taken_from_a_copy() {
+    run(async {
+        let world = World::new(ReplicaState::Open).await;
+        world.begin_fill().await;
+        for (version, expected) in [(LATE - 1, None), (LATE, Some(LATE))] {
+            world.write(LATE, put("new_0", &[1; 600], Condition::Always)).await;
+            {
+                // As an eviction that the tier does not keep.
+                let mut store = world.shard.store.borrow_mut();
+                let key = store.key(b"new_0").unwrap();
+                let _ = store.delete(&key, None);
+            }
+            assert!(world.fill(batch(version, 0..1)).await);
+            assert_eq!(world.version("new_0"), expected);
+        }
+        // A deletion of this version counts.
+        assert_eq!(world.write(LATE + 1, delete("new_0")).await, Verdict::Done { had_item: false });
+        assert!(world.fill(batch(LATE, 0..1)).await);
+        assert_eq!(world.version("new_0"), None);
+        world.end();
+    });
+}
+
+#[test]
+fn a_copy_that_waits_while_the_server_is_filled_anew_is_refused() {
+    run(async {
+        let mut world = World::new(ReplicaState::Open).await;
+        let waiting = world.scan();
+        until("reads", || world.waiting() > 0).await;
+        world.begin_fill().await;
+        assert!(world.fill(batch(LATE, 0..10)).await);
+        assert_eq!(world.turn(Turn::Complete { fill: 5 }).await, Status::Done);
+        world.gate = None;
+        assert_eq!(waiting.await.unwrap(), Some(vec![Status::Closed as u8]));
+        world.end();
+    });
+}
+
+#[test]
+fn copies_wait_for_few_records_each_and_for_no_more_than_there_is_memory() {
+    const COPIES: usize = 6;
+    run(async {
+        let mut world = World::new(ReplicaState::Open).await;
+        // Four clients have all the room that there is for requests.
+        let tickets = vec![world.cold[0].1; 8 << 10];
+        let room: Vec<_> =
+            (0..4).map(|client| world.shard.desk().unwrap().reserve(client, &tickets).unwrap()).collect();
+        let first = world.scan();
+        until("reads", || world.waiting() > 0 || first.is_finished()).await;
+        assert!((1..=64).contains(&world.waiting()), "{} reads wait", world.waiting());
+        drop(room);
+
+        let mut copies = vec![first];
+        copies.extend((1..COPIES).map(|_| world.scan()));
+        until("an answer", || world.waiting() >= 2 * 64 && copies.iter().any(|copy| copy.is_finished())).await;
+        let waiting = copies.iter().filter(|copy| !copy.is_finished()).count();
+        let bytes = world.shard.desk().unwrap().stats().bytes;
+        assert!(waiting >= 2 && bytes >= waiting * SCAN_BYTES, "{bytes} bytes for {waiting} copies");
+        world.gate = None;
+        let mut answered = 0;
+        for copy in copies {
+            answered += usize::from(copy.await.unwrap().is_some());
+        }
+        assert!(answered >= 2);
+        assert_eq!(world.shard.desk().unwrap().stats().bytes, 0);
         world.end();
     });
 }

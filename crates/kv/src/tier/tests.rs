@@ -32,8 +32,10 @@ pub(crate) struct Memory {
     gate: Option<Mutex<Receiver<()>>>,
     fails_reads: AtomicBool,
     fails_writes: AtomicBool,
-    /// No write ends meanwhile.
+    /// No write ends meanwhile,
     pub is_stuck: AtomicBool,
+    /// but one for which this is set.
+    pub lets_one_write: AtomicBool,
 }
 
 impl Memory {
@@ -44,6 +46,7 @@ impl Memory {
             fails_reads: AtomicBool::new(false),
             fails_writes: AtomicBool::new(false),
             is_stuck: AtomicBool::new(false),
+            lets_one_write: AtomicBool::new(false),
         }
     }
 }
@@ -62,7 +65,7 @@ impl Device for Memory {
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        while self.is_stuck.load(Ordering::Relaxed) {
+        while self.is_stuck.load(Ordering::Relaxed) && !self.lets_one_write.swap(false, Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(1));
         }
         if self.fails_writes.load(Ordering::Relaxed) {

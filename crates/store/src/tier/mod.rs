@@ -260,6 +260,8 @@ pub struct Tier {
     to_write: VecDeque<u64>,
     /// Blocks that wait for the device, taken or not.
     writing: usize,
+    /// How many fewer may wait than otherwise.
+    spared: usize,
     staged: HashMap<u64, Staged>,
     staged_bytes: usize,
     stats: TierStats,
@@ -286,6 +288,7 @@ impl Tier {
             open_hashes: Vec::new(),
             to_write: VecDeque::new(),
             writing: 0,
+            spared: 0,
             staged: HashMap::new(),
             staged_bytes: 0,
             stats: TierStats::default(),
@@ -338,7 +341,18 @@ impl Tier {
 
     /// Whether as many blocks wait for the device as may: then further evicted items may be lost.
     pub fn is_behind(&self) -> bool {
-        self.writing >= self.config.writes_max
+        self.writing + self.spared >= self.config.writes_max
+    }
+
+    /// Whether there is room for a burst of evictions, of some items at least: a further block may wait for the device,
+    /// or the open one is nearly empty.
+    pub fn has_room(&self) -> bool {
+        !self.is_behind() || self.open.len() <= self.config.block_bytes / 4
+    }
+
+    /// From now on, leaves so many of the blocks that may wait for the device to evictions after another call of this.
+    pub fn spare_writes(&mut self, blocks: usize) {
+        self.spared = blocks;
     }
 
     /// Returns the bytes of a record if they are in memory.

@@ -343,6 +343,26 @@ fn a_device_that_hangs_costs_items_and_no_memory() {
 }
 
 #[test]
+fn a_block_is_spared_for_evictions_that_may_have_it() {
+    let mut world = World::new(1, NO_FAULTS);
+    let most = world.store.tier().unwrap().config.writes_max;
+    world.store.tier_mut().unwrap().spare_writes(1);
+    fill(&mut world.store, 0..10_000);
+    let tier = world.store.tier_mut().unwrap();
+    assert_eq!((tier.writing, tier.is_behind(), tier.has_room()), (most - 1, true, false));
+    tier.spare_writes(0);
+    assert!(!tier.is_behind());
+    let mut number = 10_000;
+    while world.store.tier().unwrap().has_room() {
+        fill(&mut world.store, number..number + 1);
+        number += 1;
+    }
+    let tier = world.store.tier().unwrap();
+    assert_eq!(tier.writing, most);
+    assert!(tier.open.len() > tier.config.block_bytes / 4, "only {} bytes", tier.open.len());
+}
+
+#[test]
 fn the_index_has_a_limit() {
     let mut world = World::new(1, NO_FAULTS);
     let config = TierConfig { items_max: 300, writes_max: 4, ..TierConfig::new(TIER_BYTES, 1) };
