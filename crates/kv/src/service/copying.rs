@@ -23,7 +23,7 @@ use crate::wire::{PartitionScan, PartitionScanWriter, SCAN_BYTES, Status, Versio
 
 /// Bytes of the records that a scan reads, at most, unless the first is longer: as many as memory adds to an answer.
 const READ_BYTES_MAX: usize = SCAN_BYTES;
-/// Records that a scan reads at most. A device under load takes long for each, and a request of a copy must end in time.
+/// Records that a scan reads, at most: a device under load takes long for each, and the request must end in time.
 const READS_MAX: usize = 64;
 
 /// Returns the number of bits for which 2^bits ranges have few enough items for one request, in memory and in the tier.

@@ -12,6 +12,7 @@ use dunlin_kv::wire::{OPERATE, RANKED_BYTES, RANKED_MULTI_GET, RANKED_OPERATE, R
 use dunlin_net::AnyTransport;
 use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_store::Mode;
+use rustix::fs::{FlockOperation, flock};
 
 use crate::client::{Client, config, path};
 
@@ -207,13 +208,20 @@ fn a_tier_that_cannot_be_is_refused_before_anything_is_served() {
     store.mode = Mode::Store;
     let error = Server::start(store, |_| {}).map(drop).unwrap_err().to_string();
     assert!(error.contains("a tier needs a cache"), "{error}");
-    // A restart takes the file over, and begins with nothing.
+    // A restart takes the file over, and begins with nothing. A stop ends reads of the file that nobody waits for.
+    let mut config = config;
+    config.tier.as_mut().unwrap().delay = Duration::from_millis(700);
     for _ in 0..2 {
         let server = Server::start(config.clone(), |_| {}).unwrap();
         let mut client = Client::connect(&config);
         assert!(get(&mut client, &[1, 2, 3]).is_empty());
         load(&mut client);
+        client.say(b"get key1 key2 key3\r\n");
+        // Reads of what is on the device begin.
+        std::thread::sleep(Duration::from_millis(50));
+        drop(client);
         server.stop().unwrap();
+        flock(std::fs::File::open(&file).unwrap(), FlockOperation::NonBlockingLockExclusive).unwrap();
     }
     std::fs::remove_file(&file).unwrap();
 }
