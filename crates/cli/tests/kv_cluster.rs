@@ -80,7 +80,9 @@ fn say(address: &str, commands: &str, lines: usize) -> Vec<String> {
 fn a_server_that_was_killed_is_filled_before_it_is_read_and_memcached_clients_go_on() {
     let cluster = Described::new("shop", &["a", "b", "c"], 2);
     let at = cluster.place.as_str();
-    let a = cluster.serve("a", &["--new", "--cores", "2"]);
+    let tier = cluster.path.with_extension("tier").display().to_string();
+    let a = cluster.serve("a", &["--new", "--cores", "2", "--tier", &tier, "--tier-size", "16MiB"]);
+    assert!(a.ready.contains(&format!(", 32 MiB with a tier of 16 MiB in {tier}; ctrl-C")), "{}", a.ready);
     let mut b = cluster.serve("b", &["--new"]);
     let c = cluster.serve("c", &["--new"]);
     assert!(b.ready.contains("; b of cluster shop, 1 core, 32 MiB; ctrl-C ends it"), "{}", b.ready);
@@ -130,6 +132,7 @@ fn a_server_that_was_killed_is_filled_before_it_is_read_and_memcached_clients_go
     let refused = run(&["cluster", "refill", "nobody", "--at", at]);
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
     drop((a, c));
+    std::fs::remove_file(tier).unwrap();
     // Its partitions are read from it alone now; the others have no replica.
     let (mut here, mut gone) = (0, 0);
     for key in &keys {

@@ -10,7 +10,7 @@ use crate::metrics::{CoreMetrics, TierSnapshot};
 use crate::routing::{Core, Routing};
 use crate::service::Replica;
 use crate::tier::Desk;
-use crate::wire::Status;
+use crate::wire::{Status, Version};
 
 /// A partition and its part of the keys. One thread owns it; the rpc service and the memcached connections of that
 /// thread share it.
@@ -69,6 +69,15 @@ impl<S: Store> Shard<S> {
     #[inline]
     pub(crate) fn desk(&self) -> Option<&Desk> {
         self.desk.as_ref()
+    }
+
+    /// Hands what the store has evicted to the thread that writes the tier, if there is one. The store must not be in use.
+    pub(crate) fn write_tier(&self) {
+        if let Some(desk) = self.desk()
+            && let Some(tier) = self.store.borrow_mut().tier_mut()
+        {
+            desk.write(tier);
+        }
     }
 
     /// Returns the statistics of the tier and of what waits for it, if there is one.
@@ -142,6 +151,14 @@ impl<S: Store> Shard<S> {
         let mut strays = self.strays.get();
         *if is_foreign { &mut strays.not_owned } else { &mut strays.malformed } += 1;
         self.strays.set(strays);
+    }
+}
+
+/// Returns the version of a key's item in a replica, also if only the device has the item; `None` if there is none.
+pub(crate) fn version<S: Store>(store: &S, key: &Key<'_>, now: UnixSeconds) -> Option<Version> {
+    match store.peek(key) {
+        Some(item) => Some(item.cas),
+        None => store.tier()?.token(key.hash(), now),
     }
 }
 

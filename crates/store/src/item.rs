@@ -1,5 +1,7 @@
 //! Items, and how operations change them.
 
+use crate::error::Refused;
+
 /// Seconds since 1970. Time is supplied from outside ([`crate::Store::set_now`]).
 pub type UnixSeconds = u32;
 
@@ -43,6 +45,22 @@ pub enum Condition {
     Present,
     /// If the key has an item that was not changed since this token was returned (`cas`).
     Unchanged(u64),
+}
+
+impl Condition {
+    /// Checks it for a key whose item has this token; `None` if there is no item.
+    ///
+    /// # Errors
+    /// [`Refused::Exists`], [`Refused::NotFound`] ([`Condition::Unchanged`] without an item, too) or
+    /// [`Refused::Changed`].
+    pub fn check(self, found: Option<u64>) -> Result<(), Refused> {
+        match (self, found) {
+            (Condition::Absent, Some(_)) => Err(Refused::Exists),
+            (Condition::Present | Condition::Unchanged(_), None) => Err(Refused::NotFound),
+            (Condition::Unchanged(token), Some(found)) if token != found => Err(Refused::Changed),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// How to store a value.

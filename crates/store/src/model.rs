@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::ops::RangeInclusive;
 
 use crate::error::{KeyError, Refused, check_len};
-use crate::item::{Condition, Delta, Item, Marks, Put, Side, Stored, Token, UnixSeconds};
+use crate::item::{Delta, Item, Marks, Put, Side, Stored, Token, UnixSeconds};
 use crate::key::{Key, KeyHash};
 use crate::number::{count, number};
 use crate::shape::Shape;
@@ -113,13 +113,7 @@ impl Store for Model {
 
     fn put(&mut self, key: &Key<'_>, value: &[u8], put: Put) -> Result<Stored, Refused> {
         check_len(value.len(), VALUE_BYTES_MAX)?;
-        let found = self.live(key).map(|entry| entry.cas);
-        match (put.condition, found) {
-            (Condition::Absent, Some(_)) => return Err(Refused::Exists),
-            (Condition::Present | Condition::Unchanged(_), None) => return Err(Refused::NotFound),
-            (Condition::Unchanged(token), Some(cas)) if token != cas => return Err(Refused::Changed),
-            _ => {}
-        }
+        put.condition.check(self.live(key).map(|entry| entry.cas))?;
         self.changing(key);
         let cas = put.cas.unwrap_or_else(|| self.next_cas());
         self.stats.stored += 1;

@@ -13,7 +13,7 @@ use dunlin_serve::channel::is_session_over;
 use super::KvClient;
 use super::error::KvError;
 use super::links::Links;
-use super::operations::{behind, check_key, is_pushed_back, waited_before};
+use super::operations::{InFlight, behind, check_key, is_pushed_back, waited_before};
 use super::value::Value;
 use crate::wire::{Found, MULTI_GET, MULTI_GET_KEYS_MAX, MultiGet, MultiGetAnswer, RANKED_MULTI_GET, Status, Waited};
 
@@ -21,9 +21,10 @@ use crate::wire::{Found, MULTI_GET, MULTI_GET_KEYS_MAX, MultiGet, MultiGetAnswer
 const EMPTY_ROUNDS_MAX: u32 = 3;
 
 /// A request for some of the keys, given by their indices in the list, and its answer when it has arrived.
-struct Part {
+struct Part<'a> {
     keys: Vec<usize>,
     call: Pin<Box<Call<MsgBuf>>>,
+    _counted: InFlight<'a>,
     result: Option<Result<Reply, CallFailure<MsgBuf>>>,
 }
 
@@ -91,13 +92,13 @@ impl<T: Transport + 'static> KvClient<T> {
     }
 
     /// Sends the requests for the missing keys.
-    fn send<K: AsRef<[u8]>>(
+    fn send<'a, K: AsRef<[u8]>>(
         &self,
-        links: &Links,
+        links: &'a Links,
         keys: &[K],
         wanted: &[usize],
         deadline: Option<u64>,
-    ) -> Result<Vec<Part>, KvError> {
+    ) -> Result<Vec<Part<'a>>, KvError> {
         let options = Self::time_left(deadline, self.connection.endpoint.now())?;
         let mut by_core: Vec<Vec<usize>> = vec![Vec::new(); links.cores.len()];
         for &place in wanted {
@@ -105,7 +106,7 @@ impl<T: Transport + 'static> KvClient<T> {
         }
         let mut parts = Vec::new();
         for (core, places) in links.cores.iter().zip(&by_core) {
-            for (number, places) in places.chunks(MULTI_GET_KEYS_MAX).enumerate() {
+            for places in places.chunks(MULTI_GET_KEYS_MAX) {
                 let of_places = || places.iter().map(|&place| keys[place].as_ref());
                 let len = MultiGet::encoded_len(of_places());
                 let encode = |out: &mut [u8]| MultiGet::encode(of_places(), out);
@@ -113,9 +114,10 @@ impl<T: Transport + 'static> KvClient<T> {
                     Some(ranked) => (RANKED_MULTI_GET, behind(ranked, len, encode)?),
                     None => (MULTI_GET, MsgBuf::written(len, encode)?),
                 };
-                let lane = &core.lanes[number % core.lanes.len()];
+                let lane = &core.lanes[core.choose()];
+                let _counted = InFlight::new(&lane.in_flight);
                 let call = Box::pin(lane.session.call_with(req_type, request, options));
-                parts.push(Part { keys: places.to_vec(), call, result: None });
+                parts.push(Part { keys: places.to_vec(), call, _counted, result: None });
             }
         }
         Ok(parts)
@@ -162,7 +164,7 @@ fn longer(one: Waited, other: Waited) -> Waited {
 }
 
 /// Waits until every part has its result.
-async fn all(parts: &mut [Part]) {
+async fn all(parts: &mut [Part<'_>]) {
     poll_fn(|context| {
         let mut is_done = true;
         for part in parts.iter_mut().filter(|part| part.result.is_none()) {

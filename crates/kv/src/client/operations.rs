@@ -355,9 +355,21 @@ impl<T: Transport + 'static> KvClient<T> {
         req_type: u8,
         request: MsgBuf,
     ) -> Result<MsgBuf, KvError> {
+        self.ask_until(self.deadline(), links, core, req_type, request).await
+    }
+
+    /// The same, with an earlier deadline.
+    pub(super) async fn ask_until(
+        &self,
+        deadline: Option<u64>,
+        links: &Rc<Links>,
+        core: &CoreLink,
+        req_type: u8,
+        request: MsgBuf,
+    ) -> Result<MsgBuf, KvError> {
+        let options = Self::time_left(deadline, self.connection.endpoint.now())?;
         let lane = &core.lanes[core.choose()];
         let _counted = InFlight::new(&lane.in_flight);
-        let options = self.config.deadline.map(CallOptions::timeout).unwrap_or_default();
         let reply = lane.session.call_with(req_type, request, options).await;
         self.connection.used(links);
         reply.map(|reply| reply.response).map_err(|failure| self.failed(links, failure.error))

@@ -96,12 +96,7 @@ impl<T: Transport + 'static> KvClient<T> {
 
     /// Returns the items of some partitions that a core has from a hash on: the response to a [`PartitionScan`].
     pub(crate) async fn scan_partitions(&self, core: u16, scan: &PartitionScan<'_>) -> Result<MsgBuf, KvError> {
-        let links = self.connection.links().await?;
-        if core >= links.map.routing.cores() {
-            return Err(KvError::Moved { server: self.connection.server.clone() });
-        }
-        let response =
-            self.ask_with(&links, links.core(core), SCAN_PARTITIONS, MsgBuf::copy_from(&scan.encode())?).await?;
+        let response = self.ask_until_taken(core, SCAN_PARTITIONS, &scan.encode()).await?;
         match Status::of(&response) {
             Some(Status::Closed) => Err(KvError::Closed { server: self.connection.server.clone() }),
             Some(Status::Done) => Ok(response),
@@ -111,8 +106,25 @@ impl<T: Transport + 'static> KvClient<T> {
 
     /// Sends items to a core that is being filled.
     pub(crate) async fn fill(&self, core: u16, request: &[u8]) -> Result<Status, KvError> {
-        let links = self.connection.links().await?;
-        let response = self.ask_with(&links, links.core(core), FILL, MsgBuf::copy_from(request)?).await?;
+        let response = self.ask_until_taken(core, FILL, request).await?;
         Status::of(&response).ok_or(KvError::BadAnswer)
+    }
+
+    /// Asks a core, again and again if it pushes the request back, until the deadline: its tier may be behind.
+    async fn ask_until_taken(&self, core: u16, req_type: u8, request: &[u8]) -> Result<MsgBuf, KvError> {
+        let (deadline, mut pushed_back) = (self.deadline(), 0);
+        loop {
+            let links = self.connection.links().await?;
+            if core >= links.map.routing.cores() {
+                return Err(KvError::Moved { server: self.connection.server.clone() });
+            }
+            let request = MsgBuf::copy_from(request)?;
+            let asked = self.ask_until(deadline, &links, links.core(core), req_type, request).await;
+            let is_busy = matches!(&asked, Err(KvError::Call { error }) if is_pushed_back(error));
+            if !is_busy || !self.connection.wait_for_busy_core(pushed_back, deadline).await {
+                return asked;
+            }
+            pushed_back += 1;
+        }
     }
 }

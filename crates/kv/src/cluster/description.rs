@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
+use std::ops::RangeInclusive;
 
 use dunlin_net::Addr;
+use dunlin_store::tier::TIER_LABEL_BITS;
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 use thiserror::Error;
@@ -141,9 +143,30 @@ pub struct Description {
 /// Returns the partition of a key.
 #[inline]
 pub(crate) fn partition_of(key: &[u8], partitions: u32) -> u32 {
+    partition_of_hash(hash_of(key), partitions)
+}
+
+#[inline]
+fn hash_of(key: &[u8]) -> u32 {
     let mut hasher = SipHasher13::new_with_key(&OF_KEYS);
     hasher.write(key);
-    (((hasher.finish() >> 32) * u64::from(partitions)) >> 32) as u32
+    (hasher.finish() >> 32) as u32
+}
+
+fn partition_of_hash(hash: u32, partitions: u32) -> u32 {
+    ((u64::from(hash) * u64::from(partitions)) >> 32) as u32
+}
+
+/// Returns what the index of a tier says of a key's partition: the highest bits of the same hash.
+pub(crate) fn label_of(key: &[u8]) -> u16 {
+    (hash_of(key) >> (u32::BITS - TIER_LABEL_BITS)) as u16
+}
+
+/// Returns the partitions of the keys with a label: one, unless there are more partitions than labels, or a label is of
+/// two.
+pub(crate) fn partitions_of_label(label: u16, partitions: u32) -> RangeInclusive<u32> {
+    let low = u32::from(label) << (u32::BITS - TIER_LABEL_BITS);
+    partition_of_hash(low, partitions)..=partition_of_hash(low | u32::MAX >> TIER_LABEL_BITS, partitions)
 }
 
 impl Description {
@@ -317,6 +340,19 @@ mod tests {
             address: format!("udp://10.0.{}.{}:7700", number / 250, number % 250).parse().unwrap(),
         });
         Description::new("test", 7, servers.collect(), replicas, 1000).unwrap()
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_label_has_the_partition_of_its_keys(key in 0u64.., partitions in 1u32..=PARTITIONS_MAX) {
+            let key = key.to_le_bytes();
+            for partitions in [partitions, 3, 4_095, 4_096, 4_097, 5_000, PARTITIONS_MAX] {
+                let of_label = partitions_of_label(label_of(&key), partitions);
+                assert!(of_label.contains(&partition_of(&key, partitions)), "{of_label:?} of {partitions}");
+                let most = 1 + partitions.div_ceil(1 << TIER_LABEL_BITS) as usize;
+                assert!(of_label.count() <= most);
+            }
+        }
     }
 
     #[test]

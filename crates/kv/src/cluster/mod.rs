@@ -43,11 +43,11 @@ pub use config::{Choice, ClusterConfig, ConfigError, Copies, IN_FLIGHT_DEFAULT, 
 pub use coordinated::{
     AttendError, Attendance, DescribeError, MemberDirectory, MemberEvent, MemberFence, description_at, member_about,
 };
-pub(crate) use description::partition_of;
 pub use description::{
     DESCRIPTION_BYTES_MAX, Description, DescriptionError, NAME_BYTES_MAX, PARTITIONS_MAX, REPLICAS_MAX, SERVERS_MAX,
     ServerPlace,
 };
+pub(crate) use description::{label_of, partition_of, partitions_of_label};
 pub use error::{ClusterError, Missed, ServerError};
 pub use refill::{Fill, Refilled};
 pub use trace::{MultigetTrace, PartTrace, Why};

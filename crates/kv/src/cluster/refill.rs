@@ -25,6 +25,8 @@ use crate::wire::{PartitionScan, PartitionScanAnswer, ReplicaState, Status, Turn
 
 /// Bytes of items that are sent to a core at once.
 const FILL_BYTES: usize = 256 << 10;
+/// How long one request of a copy may take: longer than a tier's device may take for a read.
+const COPY_PATIENCE: Duration = Duration::from_secs(30);
 /// How often a server that is filled is asked to open, if its answer is lost.
 const COMPLETE_TRIES: u32 = 5;
 /// Between two of these requests, and between two looks whether a server is open.
@@ -109,6 +111,7 @@ impl<T: Transport + 'static> KvCluster<T> {
         let inner = &self.inner;
         inner.endpoint.timers().sleep_until(fill.copy_from).await;
         let (node, client) = inner.reach(server).await?;
+        let client = client.with_deadline(Some(COPY_PATIENCE));
         let number = inner.number(server)?;
         let mut refilled = Refilled::default();
         let sources = inner.sources(number, new).await?;
@@ -294,7 +297,7 @@ impl<T: Transport + 'static> Inner<T> {
         let mut wanted = vec![0; (self.cluster.partitions() as usize).div_ceil(8)];
         partitions.iter().for_each(|partition| wanted[*partition as usize / 8] |= 1 << (partition % 8));
         let gone = |error: ServerError| ClusterError::Server(Missed { server: from.name.clone(), error });
-        let source = from.client().await.map_err(gone)?;
+        let source = from.client().await.map_err(gone)?.with_deadline(Some(COPY_PATIENCE));
         let cores = source.map().await.map_err(|error| failed(from, &source, error))?.routing.cores();
         for core in 0..cores {
             let mut next = Some(0);
@@ -380,7 +383,8 @@ impl<T: Transport + 'static> Pour<'_, T> {
         match self.client.fill(core, batch).await.map_err(|error| failed(self.to, self.client, error))? {
             Status::Done => Ok(()),
             Status::Changed => Err(ClusterError::Superseded { server: server() }),
-            Status::Full | Status::TooLarge => Err(ClusterError::NoRoom { server: server() }),
+            Status::Full => Err(ClusterError::TooManyChanges { server: server() }),
+            Status::TooLarge => Err(ClusterError::NoRoom { server: server() }),
             _ => Err(failed(self.to, self.client, KvError::BadAnswer)),
         }
     }

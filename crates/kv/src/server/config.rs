@@ -100,7 +100,7 @@ pub struct ServerConfig {
     /// The interval at which partitions get the time, drop expired items, and are flushed if a scheduled time has come.
     /// Above zero.
     pub tick: Duration,
-    /// What it is in a cluster. Such a server has no snapshot, no tier and no memcached clients of its own.
+    /// What it is in a cluster. Such a server has no snapshot and no memcached clients of its own.
     pub replica: Option<ReplicaConfig>,
     /// Rung when a core fails, so that a waiting thread checks the server.
     pub interrupt: Interrupt,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use dunlin_net::Transport;
 use dunlin_serve::{Failed, Service, Site};
 use dunlin_store::snapshot::{Misfit, NoRoom, Origin, Progress, Report, SnapshotError, load_file};
+use dunlin_store::tier::Label;
 use dunlin_store::{Mode, PartitionConfig, Shape, Sweep};
 
 use super::clock::moment;
@@ -15,6 +16,7 @@ use super::mail::{Mail, Mailboxes};
 use super::memcached::Memcached;
 use super::partitions::MakePartition;
 use super::saving::Saving;
+use crate::cluster::label_of;
 use crate::routing::Routing;
 use crate::service::Identity;
 use crate::shard::Shard;
@@ -137,7 +139,8 @@ impl<P: Sweep + 'static> Cores<P> {
     fn attach_tier(&self, partition: &mut P, core: u16) -> Result<Option<Desk>, TierError> {
         let (Some((file, pool)), Some(settings)) = (&self.tier, &self.config.tier) else { return Ok(None) };
         let cores = self.routing.cores();
-        if !partition.attach_tier(file.config(settings, core, cores)) {
+        let label = self.config.replica.as_ref().map(|_| label_of as Label);
+        if !partition.attach_tier(file.config(settings, core, cores, label)) {
             return Err(TierError::NoCache);
         }
         let slots = pool.width() / usize::from(cores);

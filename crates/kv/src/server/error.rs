@@ -21,7 +21,7 @@ pub enum ServerError {
         /// The number of cores.
         cores: u16,
     },
-    /// A replica of a cluster has a snapshot, a tier, or memcached clients of its own.
+    /// A replica of a cluster has a snapshot, or memcached clients of its own.
     #[error("a replica of a cluster has no {what}: items come and go by the cluster's protocol only; leave it out")]
     Replica {
         /// What it cannot have.

@@ -42,7 +42,7 @@ use crate::memcached::Listen;
 use crate::metrics::{ServerStats, exposition};
 use crate::routing::{Core, Routing};
 use crate::service::Identity;
-use crate::tier::{Pool, TierError, TierFile};
+use crate::tier::{Opened, Pool, TierError, TierFile};
 use cores::Cores;
 use mail::{Mail, Mailboxes};
 use saving::Saving;
@@ -66,6 +66,8 @@ pub struct Server<P: Sweep + 'static = Partition> {
     incarnation: u64,
     begun: Instant,
     metrics: Option<Port>,
+    /// The file of the tier.
+    tier: Option<Opened>,
 }
 
 impl Server {
@@ -100,8 +102,6 @@ impl<P: Sweep + 'static> Server<P> {
             let wrong = [
                 (config.snapshot.is_some(), "snapshot"),
                 (!config.memcached.is_empty(), "memcached clients of its own"),
-                // It compares versions with items in memory only.
-                (config.tier.is_some(), "tier"),
             ];
             let wrong = wrong.into_iter().find(|(is_wrong, _)| *is_wrong);
             wrong.map_or(Ok(()), |(_, what)| Err(ServerError::Replica { what }))?;
@@ -131,6 +131,7 @@ impl<P: Sweep + 'static> Server<P> {
             }
             None => None,
         };
+        let opened = tier.as_ref().map(|(file, _)| file.opened());
         let serving = serving(&config);
         let cores = Cores {
             config: Arc::new(config),
@@ -146,7 +147,7 @@ impl<P: Sweep + 'static> Server<P> {
         };
         let begun = Instant::now();
         let cores = dunlin_serve::Server::start(Arc::new(cores), serving)?;
-        Ok(Server { cores, identity, incarnation, begun, metrics: None })
+        Ok(Server { cores, identity, incarnation, begun, metrics: None, tier: opened })
     }
 
     /// Returns what tells this process from others at the same addresses, as in its map.
@@ -228,13 +229,15 @@ impl<P: Sweep + 'static> Server<P> {
 
     /// Stops gracefully: operations in progress are answered, peers are told, and the snapshot is saved if there is a
     /// file for it; its report is then returned. If a snapshot is being saved, waits for it, and then saves another
-    /// one.
+    /// one. After success, the file of a tier is closed, unless its device hangs.
     ///
     /// # Errors
     /// [`ServerError::Save`]; [`ServerError::CoreFailed`] if a core panicked or hangs, with what was saved of its items
     /// and those of the other cores. The server has ended in either case.
     pub fn stop(self) -> Result<Option<Report>, ServerError> {
-        self.cores.stop()
+        let report = self.cores.stop()?;
+        self.tier.iter().for_each(Opened::wait);
+        Ok(report)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use dunlin_store::UnixSeconds;
+use dunlin_store::{KeyHash, UnixSeconds};
 
 use crate::wire::Version;
 
@@ -15,7 +15,7 @@ const KEPT_MAX: usize = 256 << 10;
 #[derive(Debug)]
 struct Deletion {
     at: UnixSeconds,
-    key: u64,
+    key: KeyHash,
     version: Version,
 }
 
@@ -25,7 +25,7 @@ pub(super) struct Deleted {
     /// So many at most.
     max: usize,
     /// By the hash of a key, the highest version.
-    versions: HashMap<u64, Version>,
+    versions: HashMap<KeyHash, Version>,
     order: VecDeque<Deletion>,
     /// The highest version of a deletion that was forgotten before its time, and when its time ends.
     floor: (Version, UnixSeconds),
@@ -44,7 +44,7 @@ impl Deleted {
     }
 
     /// Keeps in mind that a key was deleted.
-    pub fn note(&mut self, key: u64, version: Version, now: UnixSeconds) {
+    pub fn note(&mut self, key: KeyHash, version: Version, now: UnixSeconds) {
         let noted = self.versions.entry(key).or_default();
         *noted = version.max(*noted);
         self.order.push_back(Deletion { at: now, key, version });
@@ -68,7 +68,7 @@ impl Deleted {
     }
 
     /// Returns the version of the last deletion of a key; 0 if none is kept in mind.
-    pub fn version(&self, key: u64) -> Version {
+    pub fn version(&self, key: KeyHash) -> Version {
         self.versions.get(&key).copied().unwrap_or(0)
     }
 
@@ -86,12 +86,12 @@ mod tests {
     #[test]
     fn deletions_are_kept_for_a_while() {
         let mut deleted = Deleted::default();
-        deleted.note(1, 10, 100);
-        deleted.note(1, 5, 101);
-        deleted.note(2, 7, 110);
-        assert_eq!([deleted.version(1), deleted.version(2), deleted.version(3)], [10, 7, 0]);
-        deleted.note(3, 8, 112);
-        assert_eq!([deleted.version(1), deleted.version(2), deleted.version(3)], [0, 7, 8]);
+        deleted.note(KeyHash(1), 10, 100);
+        deleted.note(KeyHash(1), 5, 101);
+        deleted.note(KeyHash(2), 7, 110);
+        assert_eq!([deleted.version(KeyHash(1)), deleted.version(KeyHash(2)), deleted.version(KeyHash(3))], [10, 7, 0]);
+        deleted.note(KeyHash(3), 8, 112);
+        assert_eq!([deleted.version(KeyHash(1)), deleted.version(KeyHash(2)), deleted.version(KeyHash(3))], [0, 7, 8]);
         assert_eq!(deleted.floor(112), 0, "those that are forgotten in time raise no floor");
     }
 
@@ -99,9 +99,9 @@ mod tests {
     fn too_many_deletions_raise_a_floor_that_ends() {
         let mut deleted = Deleted::default();
         let count = KEPT_MAX as u64 + 3;
-        (0..count).for_each(|key| deleted.note(key, 1000 + key, 50));
+        (0..count).for_each(|key| deleted.note(KeyHash(key), 1000 + key, 50));
         assert_eq!((deleted.versions.len(), deleted.order.len()), (KEPT_MAX, KEPT_MAX));
-        assert_eq!((deleted.version(2), deleted.version(3)), (0, 1003));
+        assert_eq!((deleted.version(KeyHash(2)), deleted.version(KeyHash(3))), (0, 1003));
         assert_eq!((deleted.floor(50), deleted.floor(60), deleted.floor(61)), (1002, 1002, 0));
     }
 }

@@ -7,10 +7,10 @@ use std::time::Duration;
 use dunlin_net::Transport;
 use dunlin_rpc::{DeferredRequest, RequestContext};
 use dunlin_store::tier::Ticket;
-use dunlin_store::{Store, Visit};
+use dunlin_store::{KeyHash, Store, Visit};
 
 use super::postponed::Postponed;
-use super::{multiget, single};
+use super::single;
 use crate::memcached::HostName;
 use crate::shard::Shard;
 use crate::tier::{Desk, Hold, Parcel, Refusal, Reserved, Waiter};
@@ -86,20 +86,28 @@ impl<S: Store + Visit + 'static, T: Transport + 'static> Waiter for Late<S, T> {
     }
 }
 
-/// A multi-get whose values are read one by one, and answered together.
-pub(super) struct Together<S> {
+/// What a request makes of the records that it waits for.
+pub(super) trait Gather<S> {
+    /// A record was read: as long as `hold` lives, its item is found, unless it was lost or replaced meanwhile.
+    fn arrived(&mut self, shard: &Shard<S>, request: &DeferredRequest, hash: KeyHash, hold: Option<Hold>);
+
+    /// All were read.
+    fn answer(self, shard: &Shard<S>, request: DeferredRequest, waited: Waited);
+}
+
+/// A request whose records are read one by one, and answered together.
+pub(super) struct Together<S, G> {
     shard: Rc<Shard<S>>,
-    request: RefCell<Option<DeferredRequest>>,
-    holds: RefCell<Vec<Hold>>,
-    reserved: RefCell<Option<Reserved>>,
-    /// Values that are not read yet.
+    /// Until it is answered or refused.
+    waiting: RefCell<Option<(DeferredRequest, G, Reserved)>>,
+    /// Records that are not read yet.
     left: Cell<usize>,
     /// How long the slowest has waited.
     waited: Cell<Waited>,
 }
 
-impl<S: Store + 'static> Together<S> {
-    /// Lets a request wait for the records of `tickets`.
+impl<S: Store + 'static, G: Gather<S> + 'static> Together<S, G> {
+    /// Lets a request for so many keys wait for the records of `tickets`.
     pub fn push(
         shard: &Rc<Shard<S>>,
         desk: &Desk,
@@ -107,79 +115,83 @@ impl<S: Store + 'static> Together<S> {
         keys: usize,
         tickets: &[Ticket],
         reserved: Reserved,
+        gather: G,
     ) {
         let ranked = split_deferred(&request).and_then(|(ranked, _)| ranked);
-        let client = client(desk, request.request().context());
+        let client = reserved.client();
         let together = Rc::new(Together {
             shard: shard.clone(),
-            request: RefCell::new(Some(request)),
-            holds: RefCell::default(),
-            reserved: RefCell::new(Some(reserved)),
+            waiting: RefCell::new(Some((request, gather, reserved))),
             left: Cell::new(tickets.len()),
             waited: Cell::default(),
         });
         for ticket in tickets {
-            if together.request.borrow().is_none() {
+            if together.waiting.borrow().is_none() {
                 // One was refused, and the others with it.
                 return;
             }
-            let part = Box::new(Part(together.clone()));
+            let part = Box::new(Part { together: together.clone(), hash: ticket.hash() });
             desk.push(parcel(desk, client, ranked, keys, *ticket, part));
         }
     }
 
-    fn arrived(&self, hold: Option<Hold>, waited: Waited) {
-        self.holds.borrow_mut().extend(hold);
+    fn arrived(&self, hash: KeyHash, hold: Option<Hold>, waited: Waited) {
+        if let Some((request, gather, _)) = &mut *self.waiting.borrow_mut() {
+            gather.arrived(&self.shard, request, hash, hold);
+        }
         let total = |waited: Waited| u64::from(waited.queued_micros) + u64::from(waited.read_micros);
         if total(waited) >= total(self.waited.get()) {
             self.waited.set(waited);
         }
         self.left.set(self.left.get() - 1);
         if self.left.get() == 0
-            && let Some(request) = self.request.take()
+            && let Some((request, gather, reserved)) = self.waiting.take()
         {
-            multiget::answer(&self.shard, request, self.waited.get());
-            drop((self.holds.take(), self.reserved.take()));
+            gather.answer(&self.shard, request, self.waited.get());
+            drop(reserved);
         }
     }
 }
 
-struct Part<S>(Rc<Together<S>>);
+struct Part<S, G> {
+    together: Rc<Together<S, G>>,
+    hash: KeyHash,
+}
 
-impl<S: Store + 'static> Waiter for Part<S> {
+impl<S: Store + 'static, G: Gather<S> + 'static> Waiter for Part<S, G> {
     fn is_over(&self) -> bool {
-        self.0.request.borrow().as_ref().is_none_or(is_over)
+        self.together.waiting.borrow().as_ref().is_none_or(|(request, ..)| is_over(request))
     }
 
     fn serve(self: Box<Self>, hold: Option<Hold>, waited: Waited) {
-        self.0.arrived(hold, waited);
+        self.together.arrived(self.hash, hold, waited);
     }
 
-    /// One of its values cannot wait: the client asks again for all of them, and nothing is kept for the others.
+    /// One of its records cannot wait: the client asks again for all of them, and nothing is kept for the others.
     fn refuse(self: Box<Self>, _: Refusal) {
-        if let Some(request) = self.0.request.take() {
+        if let Some((request, ..)) = self.together.waiting.take() {
             request.push_back();
-            drop((self.0.holds.take(), self.0.reserved.take()));
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::sync::mpsc::channel;
     use std::sync::{Arc, Mutex};
 
-    use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
+    use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork, LoopbackTransport};
     use dunlin_rpc::{CallError, Endpoint, EndpointConfig, Session, Timers};
-    use dunlin_store::{Item, KeyHash, Side, Sweep as _, Watch};
+    use dunlin_store::{Item, Side, Sweep as _, Watch};
     use tokio::task::{JoinHandle, spawn_local, yield_now};
 
     use super::*;
-    use crate::KvService;
+    use crate::client::ClientConfig;
     use crate::memcached::STALL_WAIT;
     use crate::tier::tests::{Memory, TestShard, fill, run, shard_within, until};
     use crate::tier::{Schedule, desk};
     use crate::wire::{Limits, MULTI_GET, MultiGet, OPERATE, Operation, ServerMap, Status};
+    use crate::{KvClient, KvService};
 
     /// What each change waits for a snapshot's disk.
     const STALL: Duration = Duration::from_millis(10);
@@ -204,8 +216,10 @@ mod tests {
         }
     }
 
-    /// Serves a shard. Returns so many sessions, the task that drives both ends, and the timers of their network.
-    async fn serve(shard: &TestShard, sessions: usize) -> (Vec<Session>, JoinHandle<()>, Timers) {
+    type Loopback = Rc<Endpoint<LoopbackTransport>>;
+
+    /// Serves a shard. Returns the server's endpoint, a client's, and the task that drives both.
+    fn serve_loopback(shard: &TestShard) -> (Loopback, Loopback, JoinHandle<()>) {
         let network = LoopbackNetwork::new(LoopbackConfig::default());
         let [server, client] = [1, 2].map(|node| {
             let transport = network.endpoint(node).unwrap();
@@ -223,6 +237,12 @@ mod tests {
                 yield_now().await;
             }
         });
+        (server, client, driving)
+    }
+
+    /// Serves a shard. Returns so many sessions, the task that drives both ends, and the timers of their network.
+    pub async fn serve(shard: &TestShard, sessions: usize) -> (Vec<Session>, JoinHandle<()>, Timers) {
+        let (server, client, driving) = serve_loopback(shard);
         let mut opened = Vec::new();
         for _ in 0..sessions {
             opened.push(client.connect(&server.local_addr()).await.unwrap());
@@ -295,6 +315,38 @@ mod tests {
             assert_eq!((stats.refused, stats.bytes), (1, 0));
             driving.abort();
             drop(open);
+        });
+    }
+
+    /// A session has eight requests in flight, and a client several sessions.
+    #[test]
+    fn multi_gets_of_one_client_use_all_of_its_sessions() {
+        const CALLS: usize = 20;
+        run(async {
+            let (open, gate) = channel();
+            let device = Arc::new(Memory::new(Some(gate)));
+            let shard = shard_within(device, 1, Schedule::default(), READ_TIME_MAX);
+            spawn_local(desk::attend(shard.clone()));
+            let cold = fill(&shard).await;
+            let (server, endpoint, driving) = serve_loopback(&shard);
+            let config = ClientConfig { sessions_per_core: 3, deadline: None };
+            let client = KvClient::connect(&endpoint, &server.local_addr(), config).await.unwrap();
+            let calls: Vec<_> = (cold[..CALLS].iter().cloned())
+                .map(|(name, _)| {
+                    let client = client.clone();
+                    spawn_local(async move { client.multi_get(&[name]).await.unwrap()[0].is_some() })
+                })
+                .collect();
+            let waiting = || {
+                let stats = shard.desk().unwrap().stats();
+                stats.reading + stats.lengths.iter().sum::<usize>()
+            };
+            until("all of them at the desk", || waiting() == CALLS).await;
+            drop(open);
+            for call in calls {
+                assert!(call.await.unwrap());
+            }
+            driving.abort();
         });
     }
 }

@@ -3,11 +3,14 @@
 //! All operations on one key share a request type, so that a whole receive burst, GETs and PUTs together, is handed
 //! over at once and its cache misses overlap (`single`). A multi-get is a burst of its own (`multiget`).
 
+mod copying;
 pub(crate) mod deleted;
 mod late;
 mod multiget;
 mod postponed;
 mod replica;
+#[cfg(test)]
+mod replica_tests;
 mod scan;
 mod single;
 mod wall;

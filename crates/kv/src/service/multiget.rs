@@ -6,12 +6,12 @@ use arrayvec::ArrayVec;
 use dunlin_rpc::msgbuf::AllocError;
 use dunlin_rpc::{DeferredRequest, MsgBuf, Request};
 use dunlin_store::tier::Ticket;
-use dunlin_store::{Key, Store};
+use dunlin_store::{Key, KeyHash, Store};
 
-use super::late::{Together, client, split, split_deferred};
+use super::late::{Gather, Together, client, split, split_deferred};
 use crate::metrics::{CoreMetrics, Operation, Outcome, Timing};
 use crate::shard::{Shard, on_device};
-use crate::tier::desk;
+use crate::tier::{Hold, desk};
 use crate::wire::{MULTI_GET_VALUE_BYTES_MAX, MultiGet, MultiGetAnswerWriter, Ranked, Status, WAITED_BYTES, Waited};
 
 /// Keys prefetched together: enough to use all outstanding misses of a core, few enough to stay in its first-level
@@ -46,7 +46,7 @@ pub(super) fn multi_get<S: Store + 'static, const RANKED: bool>(
             let client = client(desk, &request.context());
             let Some(reserved) = desk.reserve(client, &tickets) else { return request.push_back() };
             match request.defer() {
-                Ok(request) => Together::push(shard, desk, request, count, &tickets, reserved),
+                Ok(request) => Together::push(shard, desk, request, count, &tickets, reserved, Values::default()),
                 Err(request) => request.push_back(),
             }
             return desk::advance(shard);
@@ -68,12 +68,31 @@ pub(super) fn multi_get<S: Store + 'static, const RANKED: bool>(
     }
 }
 
+/// The values that a multi-get waits for: they stay in memory until it is answered.
+#[derive(Default)]
+struct Values(Vec<Hold>);
+
+impl<S: Store> Gather<S> for Values {
+    fn arrived(&mut self, _: &Shard<S>, _: &DeferredRequest, _: KeyHash, hold: Option<Hold>) {
+        self.0.extend(hold);
+    }
+
+    fn answer(self, shard: &Shard<S>, request: DeferredRequest, waited: Waited) {
+        answer(shard, request, waited);
+    }
+}
+
 /// Answers a multi-get whose values have been read.
-pub(super) fn answer<S: Store>(shard: &Shard<S>, request: DeferredRequest, waited: Waited) {
+fn answer<S: Store>(shard: &Shard<S>, request: DeferredRequest, waited: Waited) {
     // It was parsed before.
     let Some((ranked, payload)) = split_deferred(&request) else { return };
     let Some(keys) = MultiGet::parse(payload) else { return };
     let (head, count) = (head_bytes(ranked), keys.clone().count() as u64);
+    if let Some(status) = shard.refusal(true) {
+        // It must not be read any more, and may have been filled with other items since.
+        let _ = request.enqueue_response(refusal(head, status));
+        return;
+    }
     let mut metrics = shard.metrics.borrow_mut();
     let collected = collect(shard, &mut metrics, keys, head);
     let micros = u64::from(waited.queued_micros) + u64::from(waited.read_micros);
@@ -95,9 +114,13 @@ fn head_bytes(ranked: Option<Ranked>) -> usize {
 
 /// Answers with a single status.
 fn refuse(request: Request<'_>, head: usize, status: Status) {
+    request.respond(&refusal(head, status));
+}
+
+fn refusal(head: usize, status: Status) -> Vec<u8> {
     let mut response = vec![0; head + 1];
     response[head] = status as u8;
-    request.respond(&response);
+    response
 }
 
 /// Returns the records that must be read before a response has all values: no more than fit in it, but one at least.

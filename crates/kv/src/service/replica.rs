@@ -11,29 +11,30 @@
 //!   replaces a later one, and never brings back what was deleted.
 //! - **What a core held before it is filled is dropped when a source has answered,** and is never read. If there is no
 //!   source, an operator can still open the core with what it holds.
+//! - **Where an item is does not matter.** The index of the tier has the versions of its items: they are compared, and
+//!   conditions decided, without the device ([`version`]).
 //! - **A core is read only when it is open.** It closes by itself when its membership is not safe.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt::Debug;
-use std::hash::{BuildHasher, RandomState};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use dunlin_net::Transport;
-use dunlin_rpc::{Endpoint, RegisterError, Request};
-use dunlin_store::{Condition, Key, Moment, Put, Refused, Store, UnixSeconds, Visit};
+use dunlin_rpc::{Endpoint, RegisterError};
+use dunlin_store::{Condition, Key, KeyHash, Moment, Put, Refused, Store, UnixSeconds, Visit};
 
+use super::copying::{self, range_bits};
 use super::deleted::{Deleted, KEPT_SECONDS};
-use super::scan::visit;
+use super::scan::walk;
 use super::wall;
-use crate::cluster::partition_of;
 use crate::metrics::{Operation as Kind, Outcome};
-use crate::shard::Shard;
+use crate::shard::{Shard, version};
 use crate::wire::{
-    FILL, Operation, PartitionScan, PartitionScanWriter, REPLICA, REPLICATE, ReplicaInfo, ReplicaState, Replicate,
-    SCAN_PARTITIONS, Status, TURN, Turn, Turned, Verdict, Version, VersionedItem, parse_fill,
+    FILL, Operation, REPLICA, REPLICATE, ReplicaInfo, ReplicaState, Replicate, SCAN_PARTITIONS, Status, TURN, Turn,
+    Turned, Verdict, Version, VersionedItem, parse_fill,
 };
 
 /// Keys whose changes a core keeps in mind while it is filled, at most: about 100 MB. With more, the fill fails.
@@ -65,9 +66,11 @@ pub struct Replica {
     state: Cell<ReplicaState>,
     /// The number of the fill in progress, or of the last one.
     fill: Cell<u64>,
-    /// By the hash of a key, the highest version of its changes since the fill began.
-    changed: RefCell<HashMap<u64, Version>>,
-    /// More keys were changed than are kept in mind.
+    /// By the store's hash of a key, the highest version of its changes since the fill began.
+    changed: RefCell<HashMap<KeyHash, Version>>,
+    /// Keys whose changes are kept in mind at most.
+    changed_max: usize,
+    /// More keys were changed.
     has_lost_track: Cell<bool>,
     /// The hash from which on items of the time before the fill are to be dropped; `None` if all are.
     drop_from: Cell<Option<u64>>,
@@ -76,7 +79,6 @@ pub struct Replica {
     /// Items may have been dropped for a fill, and none has been completed since.
     has_holes: Cell<bool>,
     deleted: RefCell<Deleted>,
-    hasher: RandomState,
 }
 
 impl Replica {
@@ -90,12 +92,12 @@ impl Replica {
             state: Cell::new(ReplicaState::Closed),
             fill: Cell::new(0),
             changed: RefCell::default(),
+            changed_max: CHANGED_KEYS_MAX,
             has_lost_track: Cell::new(false),
             drop_from: Cell::new(None),
             before: Cell::new(ReplicaState::Closed),
             has_holes: Cell::new(false),
             deleted: RefCell::default(),
-            hasher: RandomState::new(),
         }
     }
 
@@ -119,13 +121,29 @@ impl Replica {
         self
     }
 
+    /// The same with less patience for changes while it is filled.
+    #[cfg(test)]
+    pub fn losing_track_after(self, changes: usize) -> Replica {
+        Replica { changed_max: changes, ..self }
+    }
+
     /// Returns the epoch in which it may serve, 0 without a fence.
     fn epoch(&self) -> Option<u64> {
         self.fence.as_ref().map_or(Some(0), |fence| fence.epoch())
     }
 
+    /// Returns the number of partitions of the cluster.
+    pub(super) fn partitions(&self) -> u32 {
+        self.partitions
+    }
+
     fn is_readable(&self) -> bool {
-        self.state.get() == ReplicaState::Open && self.epoch().is_some()
+        self.filled_by().is_some()
+    }
+
+    /// Returns the number of the fill whose items it has, if it may be read; 0 if it was not filled.
+    pub(super) fn filled_by(&self) -> Option<u64> {
+        (self.state.get() == ReplicaState::Open && self.epoch().is_some()).then(|| self.fill.get())
     }
 
     /// Returns why an operation that is not of the cluster's own protocol is refused.
@@ -174,12 +192,12 @@ impl Replica {
     }
 
     /// Keeps in mind that a key was changed, while the core is filled.
-    fn note(&self, key: u64, version: Version) {
+    fn note(&self, key: KeyHash, version: Version) {
         if self.state.get() != ReplicaState::Filling {
             return;
         }
         let mut changed = self.changed.borrow_mut();
-        let is_full = changed.len() >= CHANGED_KEYS_MAX;
+        let is_full = changed.len() >= self.changed_max;
         match changed.entry(key) {
             Entry::Occupied(mut noted) => _ = noted.insert(version.max(*noted.get())),
             Entry::Vacant(_) if is_full => self.has_lost_track.set(true),
@@ -188,7 +206,7 @@ impl Replica {
     }
 
     /// Returns the highest version of the changes of a key that are kept in mind; 0 if there is none.
-    fn noted(&self, key: u64) -> Version {
+    fn noted(&self, key: KeyHash) -> Version {
         let changed = self.changed.borrow().get(&key).copied().unwrap_or(0);
         changed.max(self.deleted.borrow().version(key))
     }
@@ -245,19 +263,29 @@ impl Replica {
     /// Drops some of the items that were there before the fill.
     fn drop_some(&self, store: &mut (impl Store + Visit)) -> Status {
         let Some(from) = self.drop_from.get() else { return Status::Done };
-        let mut dropped = Vec::new();
+        let (mut dropped, mut behind) = (Vec::new(), Vec::new());
         let changed = self.changed.borrow();
-        let next = visit(store, from, Moment::default(), |key, _| {
-            if !changed.contains_key(&self.hasher.hash_one(key)) {
-                dropped.push(key.to_vec());
+        let next = walk(range_bits(store), from, |range| {
+            if let Some(tier) = store.tier() {
+                let hashes = &mut behind;
+                tier.visit(&range, |record| hashes.push(record.ticket.hash()));
+                behind.retain(|hash| !changed.contains_key(hash));
             }
-            dropped.len() >= DROPPED_AT_ONCE
+            store.visit(range, &mut |hash, key, _| {
+                if !changed.contains_key(&hash) {
+                    dropped.push(key.to_vec());
+                }
+            });
+            dropped.len() + behind.len() >= DROPPED_AT_ONCE
         });
         for key in &dropped {
             if let Ok(key) = store.key(key) {
                 // It is there: it was just visited.
                 let _ = store.delete(&key, None);
             }
+        }
+        if let Some(tier) = store.tier_mut() {
+            behind.into_iter().for_each(|hash| _ = tier.remove(hash, 0));
         }
         self.drop_from.set(next);
         if next.is_some() { Status::Later } else { Status::Done }
@@ -283,11 +311,15 @@ pub(super) fn register<S: Store + Visit + 'static, T: Transport + 'static>(
     endpoint.register(REPLICATE, move |request| {
         let verdict = replicate(&of, &this, request.payload());
         request.respond(&verdict.encode());
+        of.write_tier();
     })?;
     let (of, this) = (shard.clone(), replica.clone());
     endpoint.register(FILL, move |request| {
-        let status = fill(&of, &this, request.payload());
-        request.respond(&[status as u8]);
+        match fill(&of, &this, request.payload()) {
+            Some(status) => request.respond(&[status as u8]),
+            None => request.push_back(),
+        }
+        of.write_tier();
     })?;
     let (of, this) = (shard.clone(), replica.clone());
     endpoint.register(TURN, move |request| {
@@ -299,7 +331,7 @@ pub(super) fn register<S: Store + Visit + 'static, T: Transport + 'static>(
         request.respond(&Turned { status, before }.encode());
     })?;
     let this = replica.clone();
-    endpoint.register(SCAN_PARTITIONS, move |request| scan(&shard, &this, request))
+    endpoint.register(SCAN_PARTITIONS, move |request| copying::scan(&shard, &this, request))
 }
 
 /// Executes a write.
@@ -328,9 +360,11 @@ fn replicate<S: Store>(shard: &Shard<S>, replica: &Replica, request: &[u8]) -> V
         // What it holds may be old.
         return Verdict::Closed;
     }
+    let is_filling = replica.state.get() == ReplicaState::Filling;
+    spare_writes(store, if is_filling { WRITES_SPARED } else { 0 });
     let now = shard.now();
-    let hash = replica.hasher.hash_one(key.bytes());
-    let present = store.peek(&key).map(|item| item.cas);
+    let hash = key.hash();
+    let present = version(store, &key, now);
     // What is there while it is filled may be from before.
     let has_item = present.is_some() && replica.state.get() == ReplicaState::Open;
     let newest = present.unwrap_or(0).max(replica.noted(hash));
@@ -343,12 +377,17 @@ fn replicate<S: Store>(shard: &Shard<S>, replica: &Replica, request: &[u8]) -> V
     }
     let (kind, done) = match operation {
         Operation::Put { value, put, .. } => {
+            if let Err(refused) = put.condition.check(present) {
+                shard.metrics.borrow_mut().count(Kind::Set, Outcome::of(&Err::<(), _>(refused)));
+                return Verdict::Refused(refused);
+            }
             let floor = replica.deleted.borrow().floor(now);
             if present.is_none() && floor >= head.version {
                 return Verdict::Forgotten { floor };
             }
             let expires = wall::in_partition_time(put.expires, shard.moment());
-            let put = Put { expires, cas: Some(head.version), ..put };
+            // The condition was checked above: the store does not know of an item that only the device has.
+            let put = Put { expires, cas: Some(head.version), condition: Condition::Always, ..put };
             (Kind::Set, store.put(&key, value, put).map(|_| ()))
         }
         Operation::Delete { unchanged: None, .. } => (
@@ -374,26 +413,42 @@ fn replicate<S: Store>(shard: &Shard<S>, replica: &Replica, request: &[u8]) -> V
     }
 }
 
-/// Stores items of another replica, unless they were changed here since the fill began.
-fn fill<S: Store>(shard: &Shard<S>, replica: &Replica, request: &[u8]) -> Status {
-    let Some((number, items)) = parse_fill(request) else { return Status::Malformed };
+/// Blocks of the tier that may wait for the device, and that writes leave to a fill: otherwise they would keep it out
+/// for as long as they outrun the device.
+const WRITES_SPARED: usize = 1;
+
+/// Stores items of another replica, unless they were changed here since the fill began. `None` if the tier's device is
+/// behind, so that items would be lost: then the same items come again, and those that are stored by now change nothing.
+fn fill<S: Store>(shard: &Shard<S>, replica: &Replica, request: &[u8]) -> Option<Status> {
+    let Some((number, items)) = parse_fill(request) else { return Some(Status::Malformed) };
     if !replica.is_filled_by(number) || replica.drop_from.get().is_some() {
-        return Status::Changed;
+        return Some(Status::Changed);
+    }
+    if replica.has_lost_track.get() {
+        return Some(Status::Full);
     }
     let store = &mut *shard.store.borrow_mut();
+    spare_writes(store, 0);
     for item in items {
-        let Some(item) = item else { return Status::Malformed };
-        let Ok(key) = store.key(item.key) else { return Status::Malformed };
+        let Some(item) = item else { return Some(Status::Malformed) };
+        let Ok(key) = store.key(item.key) else { return Some(Status::Malformed) };
         if !shard.owns(key.bytes()) {
-            return Status::NotOwned;
+            return Some(Status::NotOwned);
         }
-        match store_older(shard, replica, store, &key, &item) {
-            Ok(()) => {}
-            Err(Refused::TooLarge { .. }) => return Status::TooLarge,
-            Err(_) => return Status::Full,
+        if store.tier().is_some_and(|tier| !tier.has_room()) {
+            return None;
+        }
+        if store_older(shard, replica, store, &key, &item).is_err() {
+            return Some(Status::TooLarge);
         }
     }
-    Status::Done
+    Some(Status::Done)
+}
+
+fn spare_writes(store: &mut impl Store, blocks: usize) {
+    if let Some(tier) = store.tier_mut() {
+        tier.spare_writes(blocks);
+    }
 }
 
 fn store_older<S: Store>(
@@ -403,31 +458,13 @@ fn store_older<S: Store>(
     key: &Key<'_>,
     item: &VersionedItem<'_>,
 ) -> Result<(), Refused> {
-    let present = store.peek(key).map_or(0, |item| item.cas);
+    let present = version(store, key, shard.now()).unwrap_or(0);
     let Some(value) = item.value else { return Ok(()) };
-    if present.max(replica.noted(replica.hasher.hash_one(key.bytes()))) >= item.version {
+    // A change of the same version is the write of this item, which was lost here since.
+    if present >= item.version || replica.noted(key.hash()) > item.version {
         return Ok(());
     }
     let expires = wall::in_partition_time(item.expires, shard.moment());
     let put = Put { flags: item.flags, expires, cas: Some(item.version), ..Put::default() };
     store.put(key, value, put).map(|_| ())
-}
-
-fn scan<S: Store + Visit>(shard: &Shard<S>, replica: &Replica, request: Request<'_>) {
-    let Some(wanted) = PartitionScan::parse(request.payload()) else {
-        shard.count_stray(false);
-        return request.respond(&[Status::Malformed as u8]);
-    };
-    if !replica.is_readable() {
-        return request.respond(&[Status::Closed as u8]);
-    }
-    let store = shard.store.borrow();
-    let mut answer = PartitionScanWriter::new();
-    let next = visit(&*store, wanted.from, shard.moment(), |key, item| {
-        if wanted.wants(partition_of(key, replica.partitions)) {
-            answer.push(&VersionedItem::of_store(key, item));
-        }
-        answer.is_full()
-    });
-    request.respond(&answer.finish(next));
 }

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::pool::{Done, DoneSender, Pool};
-use super::room::{Reserved, Room};
+use super::room::{BYTES_MAX, COPY_BYTES_MAX, Reserved, Room};
 use super::schedule::Schedule;
 use crate::memcached::HostName;
 use crate::metrics::LatencyHistogram;
@@ -33,7 +33,7 @@ pub const RANK_CLASSES: usize = 12;
 /// queue.
 const PLACE_WAIT: Duration = Duration::from_millis(1);
 /// How long a read may take. Time in a queue does not count.
-const READ_TIME_MAX: Duration = Duration::from_secs(10);
+pub(super) const READ_TIME_MAX: Duration = Duration::from_secs(10);
 /// How often reads are looked at that take long, in each [`READ_TIME_MAX`].
 const LOOKS: u32 = 8;
 /// Places that are looked at before the other tasks of the core have their turn.
@@ -143,8 +143,10 @@ pub(crate) struct Desk {
     slots: usize,
     /// For the records that requests wait for,
     for_requests: Rc<Room>,
-    /// and connections.
+    /// connections,
     for_connections: Rc<Room>,
+    /// and copies.
+    for_copies: Rc<Room>,
     read_time_max: Duration,
     is_closed: Cell<bool>,
     done: DoneSender,
@@ -209,8 +211,9 @@ impl Desk {
             schedule,
             reading: RefCell::default(),
             slots: slots.max(1),
-            for_requests: Room::new(),
-            for_connections: Room::new(),
+            for_requests: Room::new(BYTES_MAX),
+            for_connections: Room::new(BYTES_MAX),
+            for_copies: Room::new(COPY_BYTES_MAX),
             read_time_max: READ_TIME_MAX,
             is_closed: Cell::new(false),
             done,
@@ -243,9 +246,19 @@ impl Desk {
         self.pool.clients().clone()
     }
 
+    /// Returns the number of a host's copies: they are a client of their own beside the applications of the host.
+    pub fn copier(&self, host: Option<HostName>) -> u64 {
+        self.pool.clients().hash_one(("copies", host))
+    }
+
     /// Takes room for the records that a request waits for; `None` if there is none.
     pub fn reserve(&self, client: u64, tickets: &[Ticket]) -> Option<Reserved> {
-        self.for_requests.take(client, tickets)
+        self.for_requests.take(client, tickets, 0)
+    }
+
+    /// The same for a copy whose answer has so many bytes already.
+    pub fn reserve_copy(&self, copier: u64, tickets: &[Ticket], answer: usize) -> Option<Reserved> {
+        self.for_copies.take(copier, tickets, answer)
     }
 
     /// Lets an operation wait. Call [`advance`] when the store is not in use.
@@ -327,7 +340,7 @@ impl Desk {
             abandoned: stats.abandoned,
             lengths: self.queue.borrow().lengths(),
             reading: self.reading.borrow().len(),
-            bytes: self.for_requests.taken() + self.for_connections.taken(),
+            bytes: self.for_requests.taken() + self.for_connections.taken() + self.for_copies.taken(),
             waits: stats.waits.clone(),
         }
     }

@@ -4,15 +4,17 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use dunlin_store::tier::{TIER_BLOCKS_MIN, TierConfig};
+use dunlin_store::tier::{Label, TIER_BLOCKS_MIN, TIER_ITEM_BYTES, TIER_LABELLED_ITEM_BYTES, TierConfig};
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::io::Errno;
 use thiserror::Error;
 
 use super::TierSettings;
+use super::desk::READ_TIME_MAX;
 
 /// The first bytes of the file.
 const MAGIC: &[u8; 16] = b"dunlin kv tier 1";
@@ -45,6 +47,21 @@ pub struct TierFile {
     file: File,
     part_bytes: u64,
     nonce: u64,
+    /// After the file: it is dropped when that is closed.
+    opened: Arc<()>,
+}
+
+/// Tells whether a file is still open.
+pub(crate) struct Opened(Weak<()>);
+
+impl Opened {
+    /// Waits until it is closed, but no longer than a device may take.
+    pub fn wait(&self) {
+        let begun = Instant::now();
+        while self.0.strong_count() > 0 && begun.elapsed() < READ_TIME_MAX {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
 }
 
 /// Why a tier cannot be used.
@@ -151,7 +168,12 @@ impl TierFile {
             let _ = file.set_len(HEAD_BYTES);
             TierError::NoRoom { path: path.clone(), bytes: settings.bytes, source }
         })?;
-        Ok(TierFile { file, part_bytes, nonce })
+        Ok(TierFile { file, part_bytes, nonce, opened: Arc::default() })
+    }
+
+    /// Returns what tells when the file is closed: threads may be in a call until then.
+    pub(crate) fn opened(&self) -> Opened {
+        Opened(Arc::downgrade(&self.opened))
     }
 
     /// Returns the offset of a core's part.
@@ -159,12 +181,14 @@ impl TierFile {
         HEAD_BYTES + u64::from(core) * self.part_bytes
     }
 
-    /// Returns the settings of a core's partition.
-    pub(crate) fn config(&self, settings: &TierSettings, core: u16, cores: u16) -> TierConfig {
-        let items_max = settings.index_bytes / usize::from(cores) / dunlin_store::tier::TIER_ITEM_BYTES;
+    /// Returns the settings of a core's partition. With a label, its index has what a replica of a cluster needs.
+    pub(crate) fn config(&self, settings: &TierSettings, core: u16, cores: u16, label: Option<Label>) -> TierConfig {
+        let item_bytes = if label.is_some() { TIER_LABELLED_ITEM_BYTES } else { TIER_ITEM_BYTES };
+        let items_max = settings.index_bytes / usize::from(cores) / item_bytes;
         let mut config = TierConfig::new(self.part_bytes, self.nonce ^ u64::from(core));
         config.items_max = config.items_max.min(items_max.max(1));
         config.value_bytes_min = settings.value_bytes_min;
+        config.label = label;
         config
     }
 }

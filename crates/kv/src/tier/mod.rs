@@ -26,6 +26,7 @@ use std::time::Duration;
 
 pub(crate) use desk::{Desk, Hold, Parcel, Refusal, Waiter, fetch};
 pub use desk::{DeskStats, DeviceHangs, Holds, RANK_CLASSES, Waits};
+pub(crate) use file::Opened;
 pub use file::{Device, TierError, TierFile};
 pub use pool::Pool;
 pub(crate) use room::Reserved;
@@ -47,7 +48,8 @@ pub struct TierSettings {
     /// Bytes of the file.
     pub bytes: u64,
     /// Bytes of memory, beside that for items, for the index of what is in the file: at most
-    /// [`dunlin_store::tier::TIER_ITEM_BYTES`] for each item.
+    /// [`dunlin_store::tier::TIER_ITEM_BYTES`] for each item, or [`dunlin_store::tier::TIER_LABELLED_ITEM_BYTES`] in a
+    /// replica of a cluster.
     pub index_bytes: usize,
     /// Values shorter than this are evicted for good.
     pub value_bytes_min: usize,

@@ -1,6 +1,7 @@
 //! The memory for records that operations wait for: limited in all, and for each client. A core has one room for
 //! requests, which are pushed back if there is none, and one for connections, which wait in line: requests would find
-//! none as long as connections stand in line for it.
+//! none as long as connections stand in line for it. Copies have a small one: they want much at once, and would find
+//! none as long as requests take whatever becomes free.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -12,10 +13,12 @@ use dunlin_store::tier::Ticket;
 
 use crate::memcached::{Account, Held, MemoryPool};
 
-/// Bytes of a room.
-const BYTES_MAX: usize = 32 << 20;
-/// The same for one client: four of them fill a room at least, and several multi-gets fit.
-const CLIENT_BYTES_MAX: usize = BYTES_MAX / 4;
+/// Bytes of a room for requests or connections: several multi-gets of a client fit in its share.
+pub(super) const BYTES_MAX: usize = 32 << 20;
+/// Bytes of a room for copies: two of a client fit in its share.
+pub(super) const COPY_BYTES_MAX: usize = 8 << 20;
+/// A client may have one part in so many.
+const CLIENTS_MIN: usize = 4;
 /// What a record counts at least, so that there are no more of them than a queue has places.
 const RECORD_BYTES_MIN: usize = 1 << 10;
 
@@ -35,9 +38,9 @@ pub(crate) struct Reserved {
 }
 
 impl Room {
-    pub fn new() -> Rc<Room> {
+    pub fn new(bytes_max: usize) -> Rc<Room> {
         Rc::new(Room {
-            pool: MemoryPool::new(BYTES_MAX, CLIENT_BYTES_MAX, &Rc::default()),
+            pool: MemoryPool::new(bytes_max, bytes_max / CLIENTS_MIN, &Rc::default()),
             accounts: RefCell::default(),
         })
     }
@@ -47,9 +50,9 @@ impl Room {
         self.pool.held()
     }
 
-    /// Takes room for these records if there is some, and nobody waits for it.
-    pub fn take(self: &Rc<Room>, client: u64, tickets: &[Ticket]) -> Option<Reserved> {
-        let (mut reserved, bytes) = (self.nothing(client), bytes(tickets));
+    /// Takes room for these records and so many bytes more if there is some, and nobody waits for it.
+    pub fn take(self: &Rc<Room>, client: u64, tickets: &[Ticket], more: usize) -> Option<Reserved> {
+        let (mut reserved, bytes) = (self.nothing(client), bytes(tickets) + more);
         reserved.held.can_have(bytes).then(|| {
             reserved.held.set(bytes);
             reserved
@@ -67,6 +70,13 @@ impl Room {
         let mut accounts = self.accounts.borrow_mut();
         let account = accounts.entry(client).or_insert_with(|| Account::of(&self.pool));
         Reserved { held: Held::nothing(account), room: self.clone(), client }
+    }
+}
+
+impl Reserved {
+    /// Returns the number of the client that has it.
+    pub fn client(&self) -> u64 {
+        self.client
     }
 }
 

@@ -9,12 +9,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dunlin_schedule::{Ageing, Damping, Levels, Order};
-use dunlin_store::tier::{Located, Ticket, TierConfig};
+use dunlin_store::tier::{Label, Located, Ticket, TierConfig};
 use dunlin_store::{Mode, Partition, PartitionConfig, Put, Store};
 use tokio::task::{LocalSet, spawn_local};
 
 use super::desk::{advance, attend};
 use super::*;
+use crate::cluster::label_of;
 use crate::routing::Routing;
 use crate::shard::Shard;
 use crate::wire::Waited;
@@ -31,6 +32,10 @@ pub(crate) struct Memory {
     gate: Option<Mutex<Receiver<()>>>,
     fails_reads: AtomicBool,
     fails_writes: AtomicBool,
+    /// No write ends meanwhile,
+    pub is_stuck: AtomicBool,
+    /// but one for which this is set.
+    pub lets_one_write: AtomicBool,
 }
 
 impl Memory {
@@ -40,6 +45,8 @@ impl Memory {
             gate: gate.map(Mutex::new),
             fails_reads: AtomicBool::new(false),
             fails_writes: AtomicBool::new(false),
+            is_stuck: AtomicBool::new(false),
+            lets_one_write: AtomicBool::new(false),
         }
     }
 }
@@ -58,6 +65,9 @@ impl Device for Memory {
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        while self.is_stuck.load(Ordering::Relaxed) && !self.lets_one_write.swap(false, Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         if self.fails_writes.load(Ordering::Relaxed) {
             return Err(io::ErrorKind::StorageFull.into());
         }
@@ -82,7 +92,8 @@ pub(crate) fn shard_within(
     read_time_max: Duration,
 ) -> TestShard {
     let mut store = Partition::with_secret(PartitionConfig::new(Mode::Cache, MEMORY_BYTES), [1, 2]).unwrap();
-    assert!(store.attach_tier(TierConfig::new(TIER_BYTES, 5)));
+    let label = Some(label_of as Label);
+    assert!(store.attach_tier(TierConfig { label, ..TierConfig::new(TIER_BYTES, 5) }));
     let pool = Pool::start(device, reads, Duration::ZERO).unwrap();
     let desk = Desk::new(pool, 0, reads, schedule).unwrap().with_read_time_max(read_time_max);
     Rc::new(Shard::new(store, Routing::new([3; 16], 1).unwrap(), 0).with_desk(desk))

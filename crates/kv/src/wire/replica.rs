@@ -374,7 +374,12 @@ impl<'a> VersionedItem<'a> {
     /// Returns an item of a store, whose value is left out if it is too long for a scan.
     pub(crate) fn of_store(key: &'a [u8], item: &Item<'a>) -> VersionedItem<'a> {
         let value = (item.value.len() <= SCAN_VALUE_BYTES_MAX).then_some(item.value);
-        VersionedItem { key, value, flags: item.flags, expires: item.expires, version: item.cas }
+        VersionedItem { value, ..VersionedItem::whole(key, item) }
+    }
+
+    /// The same with its value, however long that is.
+    pub(crate) fn whole(key: &'a [u8], item: &Item<'a>) -> VersionedItem<'a> {
+        VersionedItem { key, value: Some(item.value), flags: item.flags, expires: item.expires, version: item.cas }
     }
 
     /// Returns its length.
@@ -456,6 +461,11 @@ impl PartitionScanWriter {
     /// Whether to visit no further range.
     pub fn is_full(&self) -> bool {
         self.0.len() >= SCAN_BYTES
+    }
+
+    /// Returns the bytes of memory that it takes.
+    pub fn bytes(&self) -> usize {
+        self.0.capacity()
     }
 
     /// Returns the response.

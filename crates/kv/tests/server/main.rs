@@ -4,5 +4,6 @@ mod client;
 mod fragile;
 mod memory;
 mod panics;
+mod replicas;
 mod snapshots;
 mod tier;

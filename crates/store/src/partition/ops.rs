@@ -154,13 +154,8 @@ impl Store for Partition {
         check_len(value.len(), self.value_bytes_max)?;
         let is_plain = put.condition == Condition::Always;
         let found = if is_plain { self.find_live(key) } else { self.find_or_recall(key) };
-        match (put.condition, found) {
-            (Condition::Absent, Some(_)) => return Err(Refused::Exists),
-            (Condition::Present | Condition::Unchanged(_), None) => return Err(Refused::NotFound),
-            (Condition::Unchanged(token), Some(place)) if token != self.record(place).fields.cas => {
-                return Err(Refused::Changed);
-            }
-            _ => {}
+        if !is_plain {
+            put.condition.check(found.map(|place| self.record(place).fields.cas))?;
         }
         self.changing(key.hash());
         let cas = put.cas.unwrap_or(self.cas + 1);

@@ -11,6 +11,8 @@
 //!   has the key, which is compared when it is read.
 //! - **One version.** A key has an item in memory or a record in the tier, never both: storing an item drops the
 //!   record, and a record that returns to memory leaves the index. So the tier never returns an outdated value.
+//! - **What is known without a read.** With a [`Label`], the index has each item's token, too. So a replica of a cluster
+//!   compares versions, decides about conditions, and finds what it must pass on, without the device.
 //! - **It is a cache.** It may lose any record at any time, and does: if the device is too slow for the evictions, fails,
 //!   or returns other bytes than were written.
 //!
@@ -20,16 +22,21 @@ mod index;
 mod record;
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use crate::item::{Item, Marks, UnixSeconds};
 use crate::key::{Key, KeyHash};
-use index::{ENTRY_BYTES, Entry, Index};
+use index::{ENTRY_BYTES, Entry, Index, LABEL_BITS, LEN_MAX, TOKEN_BYTES};
 use record::{HEAD_BYTES, Origin, is_intact, record_bytes};
 
 /// Bytes of memory that a record of the tier needs at most: its entry in the index, and its place in the list of its
 /// block, which may have room for as many again.
 pub const TIER_ITEM_BYTES: usize = ENTRY_BYTES + 2 * size_of::<u64>();
+/// The same of a tier with a [`Label`].
+pub const TIER_LABELLED_ITEM_BYTES: usize = TIER_ITEM_BYTES + TOKEN_BYTES;
+/// Bits of a [`Label`]'s result that count.
+pub const TIER_LABEL_BITS: u32 = LABEL_BITS;
 /// Minimum number of blocks of a ring.
 pub const TIER_BLOCKS_MIN: u64 = 8;
 /// Default number of full blocks that wait for the device, at most. Further evicted items are lost.
@@ -42,14 +49,17 @@ const BLOCKS: u64 = 64;
 /// Default length below which values are not kept.
 const VALUE_BYTES_MIN: usize = 128;
 
+/// Puts a key into one of 2^[`TIER_LABEL_BITS`] groups, which are known without reading its record.
+pub type Label = fn(&[u8]) -> u16;
+
 /// Settings of a partition's tier.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub struct TierConfig {
     /// Bytes of its part of the file, at least [`TIER_BLOCKS_MIN`] blocks.
     pub bytes: u64,
     /// Bytes of a block, the unit of writing.
     pub block_bytes: usize,
-    /// Maximum number of records: [`TIER_ITEM_BYTES`] of memory each.
+    /// Maximum number of records: [`TIER_ITEM_BYTES`] of memory each, or [`TIER_LABELLED_ITEM_BYTES`].
     pub items_max: usize,
     /// Values shorter than this are not kept: they cost almost as much memory in the index.
     pub value_bytes_min: usize,
@@ -57,6 +67,8 @@ pub struct TierConfig {
     pub writes_max: usize,
     /// A random number that tells records of this tier from those of an earlier one in the same file.
     pub nonce: u64,
+    /// What the index says of a key, beside the token of its item. Without it, the index has neither.
+    pub label: Option<Label>,
 }
 
 impl TierConfig {
@@ -71,6 +83,7 @@ impl TierConfig {
             value_bytes_min: VALUE_BYTES_MIN,
             writes_max: TIER_WRITES_MAX,
             nonce,
+            label: None,
         }
     }
 }
@@ -110,6 +123,17 @@ pub enum Located {
     Here,
     /// On the device: read it first, and report that to [`Tier::arrived`].
     Device(Ticket),
+}
+
+/// What the index knows of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Indexed {
+    /// Where it is, if it is on the device.
+    pub ticket: Ticket,
+    /// The label of its key.
+    pub label: u16,
+    /// When it expires.
+    pub expires: Option<UnixSeconds>,
 }
 
 /// A block to write.
@@ -236,6 +260,8 @@ pub struct Tier {
     to_write: VecDeque<u64>,
     /// Blocks that wait for the device, taken or not.
     writing: usize,
+    /// How many fewer may wait than otherwise.
+    spared: usize,
     staged: HashMap<u64, Staged>,
     staged_bytes: usize,
     stats: TierStats,
@@ -245,21 +271,24 @@ impl Tier {
     /// Creates an empty tier.
     ///
     /// # Panics
-    /// If it has fewer than [`TIER_BLOCKS_MIN`] blocks, or as many blocks may wait for the device as it has.
+    /// If it has fewer than [`TIER_BLOCKS_MIN`] blocks, or as many blocks may wait for the device as it has, or a block
+    /// has 4 MiB or more.
     pub fn new(config: TierConfig) -> Tier {
         let ring = config.bytes / config.block_bytes as u64;
         assert!(ring >= TIER_BLOCKS_MIN, "a tier of {ring} blocks");
+        assert!(config.block_bytes <= LEN_MAX, "blocks of {} bytes", config.block_bytes);
         assert!((config.writes_max as u64) < ring - 1, "each block is written before it is replaced");
         Tier {
             config,
             ring,
-            index: Index::new(config.items_max),
+            index: Index::new(config.items_max, config.label.is_some()),
             blocks: VecDeque::new(),
             first: 0,
             open: Vec::new(),
             open_hashes: Vec::new(),
             to_write: VecDeque::new(),
             writing: 0,
+            spared: 0,
             staged: HashMap::new(),
             staged_bytes: 0,
             stats: TierStats::default(),
@@ -279,6 +308,51 @@ impl Tier {
             Some(entry) if self.bytes_of(hash.0, &entry).is_some() => Located::Here,
             Some(entry) => Located::Device(Ticket { hash: hash.0, place: entry.place, len: entry.len }),
         }
+    }
+
+    /// Returns the CAS token of the item of a key, without a read; `None` if it has no live record, or the tier has no
+    /// labels.
+    #[inline]
+    pub fn token(&self, hash: KeyHash, now: UnixSeconds) -> Option<u64> {
+        self.index.get(hash.0).filter(|entry| !entry.has_expired(now))?;
+        self.index.token(hash.0)
+    }
+
+    /// Passes each record whose hash is in a range to `each`, without a read. Takes time proportional to the range.
+    pub fn visit(&self, hashes: &RangeInclusive<u64>, mut each: impl FnMut(&Indexed)) {
+        self.index.visit(hashes, |hash, entry| {
+            let ticket = Ticket { hash, place: entry.place, len: entry.len };
+            each(&Indexed { ticket, label: entry.label, expires: (entry.expires != 0).then_some(entry.expires) });
+        });
+    }
+
+    /// Returns the number of bits for which 2^bits ranges of hashes have a few dozen records each at most, on average.
+    pub fn range_bits(&self) -> u32 {
+        self.index.range_bits()
+    }
+
+    /// Returns the key and the item of a live record that is in memory ([`Located::Here`]).
+    pub fn item(&self, hash: KeyHash, now: UnixSeconds) -> Option<(&[u8], Item<'_>)> {
+        let entry = self.index.get(hash.0).filter(|entry| !entry.has_expired(now))?;
+        let (key, item) = record::read(self.bytes_of(hash.0, &entry)?);
+        let marks = Marks { is_fetched: item.marks.is_fetched || entry.was_read, ..item.marks };
+        Some((key, Item { marks, ..item }))
+    }
+
+    /// Whether as many blocks wait for the device as may: then further evicted items may be lost.
+    pub fn is_behind(&self) -> bool {
+        self.writing + self.spared >= self.config.writes_max
+    }
+
+    /// Whether there is room for a burst of evictions, of some items at least: a further block may wait for the device,
+    /// or the open one is nearly empty.
+    pub fn has_room(&self) -> bool {
+        !self.is_behind() || self.open.len() <= self.config.block_bytes / 4
+    }
+
+    /// From now on, leaves so many of the blocks that may wait for the device to evictions after another call of this.
+    pub fn spare_writes(&mut self, blocks: usize) {
+        self.spared = blocks;
     }
 
     /// Returns the bytes of a record if they are in memory.
@@ -313,10 +387,8 @@ impl Tier {
 
     /// Finds the item of a key, if its record is in memory.
     pub(crate) fn find(&self, key: &Key<'_>, now: UnixSeconds) -> Option<Item<'_>> {
-        let entry = self.index.get(key.hash().0).filter(|entry| !entry.has_expired(now))?;
-        let (found, item) = record::read(self.bytes_of(key.hash().0, &entry)?);
-        let marks = Marks { is_fetched: item.marks.is_fetched || entry.was_read, ..item.marks };
-        (found == key.bytes()).then_some(Item { marks, ..item })
+        let (found, item) = self.item(key.hash(), now)?;
+        (found == key.bytes()).then_some(item)
     }
 
     /// Counts a read of an item that [`Tier::find`] finds. Returns whether it was read before: then it belongs in
@@ -338,7 +410,7 @@ impl Tier {
     }
 
     /// Drops the record of a key, if there is one. Returns whether it was live.
-    pub(crate) fn remove(&mut self, hash: KeyHash, now: UnixSeconds) -> bool {
+    pub fn remove(&mut self, hash: KeyHash, now: UnixSeconds) -> bool {
         self.forget(hash).is_some_and(|entry| !entry.has_expired(now))
     }
 
@@ -383,17 +455,18 @@ impl Tier {
         let place = self.open_number() * self.config.block_bytes as u64 + self.open.len() as u64;
         record::write(&mut self.open, Origin { nonce: self.config.nonce, place }, key, item);
         // A record is no longer than a block.
-        let entry = Entry { place, len: len as u32, expires: item.expires.unwrap_or(0), was_read: false };
+        let (len, expires) = (len as u32, item.expires.unwrap_or(0));
+        let label = self.config.label.map_or(0, |label| label(key));
         self.forget(hash);
-        self.index.insert(hash.0, entry);
+        self.index.insert(hash.0, Entry { place, len, label, expires, was_read: false }, item.cas);
         self.open_hashes.push(hash.0);
-        self.stats.bytes += len as u64;
+        self.stats.bytes += u64::from(len);
         self.stats.stored += 1;
     }
 
     /// Closes the open block. False if too many wait for the device.
     fn close(&mut self) -> bool {
-        if self.writing >= self.config.writes_max {
+        if self.is_behind() {
             return false;
         }
         // The next block will be written in place of the oldest, which is gone then. It may still wait to be written, if
@@ -519,7 +592,7 @@ impl Tier {
     pub fn stats(&self) -> TierStats {
         let blocks: usize = self.blocks.iter().filter_map(|block| block.bytes.as_ref()).map(|bytes| bytes.len()).sum();
         let listed: usize = self.blocks.iter().map(|block| block.hashes.len()).sum();
-        let records = self.index.len() * ENTRY_BYTES + listed * size_of::<u64>();
+        let records = self.index.bytes() + listed * size_of::<u64>();
         let memory = records + blocks + self.open.capacity() + self.staged_bytes;
         TierStats {
             items: self.index.len() as u64,

@@ -102,10 +102,15 @@ struct World {
     held: Vec<Ticket>,
 }
 
+fn label(key: &[u8]) -> u16 {
+    u16::from(key[key.len() - 1]) << 4
+}
+
 impl World {
     fn new(seed: u64, faults: Faults) -> World {
         let config = PartitionConfig::new(Mode::Cache, MEMORY_BYTES);
-        let tier = TierConfig { items_max: 4_000, ..TierConfig::new(TIER_BYTES, seed) };
+        let label = Some(label as Label);
+        let tier = TierConfig { items_max: 4_000, label, ..TierConfig::new(TIER_BYTES, seed) };
         let mut store = Partition::with_secret(config, [seed, 1]).unwrap();
         assert!(store.attach_tier(tier));
         store.set_now(NOW);
@@ -147,6 +152,18 @@ impl World {
         }
     }
 
+    /// The index has the token of an item that was not read, and its label.
+    fn check_indexed(&self, key: &[u8], before: Option<&Version>) {
+        let (key, tier) = (self.store.key(key).unwrap(), self.store.tier().unwrap());
+        if let Some(token) = tier.token(key.hash(), self.now) {
+            assert_eq!(Some(token), before.map(|before| before.cas), "an outdated token");
+            let mut visited = Vec::new();
+            tier.visit(&(key.hash().0..=key.hash().0), |record| visited.push(*record));
+            let [record] = visited[..] else { panic!("{visited:?}") };
+            assert_eq!((record.label, record.ticket.hash()), (label(key.bytes()), key.hash()));
+        }
+    }
+
     fn step(&mut self) {
         let number = self.random.below(if self.random.0 & 1 == 0 { KEYS } else { KEYS / 20 });
         let key = World::key_of(number);
@@ -156,6 +173,7 @@ impl World {
             self.fetch(&key);
         }
         let before = self.live(number);
+        self.check_indexed(&key, before.as_ref());
         // Not a number.
         let mut value = vec![self.random.next() as u8; 100 + self.random.below(1_900) as usize];
         value[0] = b'x';
@@ -320,8 +338,28 @@ fn a_device_that_hangs_costs_items_and_no_memory() {
     let stats = tier.stats();
     assert!(stats.dropped > 1_000, "{stats:?}");
     let blocks = (tier.config.writes_max + 1) * tier.config.block_bytes;
-    let most = blocks + tier.config.items_max * TIER_ITEM_BYTES;
+    let most = blocks + tier.config.items_max * TIER_LABELLED_ITEM_BYTES;
     assert!(stats.memory_bytes <= most as u64, "{stats:?}, at most {most}");
+}
+
+#[test]
+fn a_block_is_spared_for_evictions_that_may_have_it() {
+    let mut world = World::new(1, NO_FAULTS);
+    let most = world.store.tier().unwrap().config.writes_max;
+    world.store.tier_mut().unwrap().spare_writes(1);
+    fill(&mut world.store, 0..10_000);
+    let tier = world.store.tier_mut().unwrap();
+    assert_eq!((tier.writing, tier.is_behind(), tier.has_room()), (most - 1, true, false));
+    tier.spare_writes(0);
+    assert!(!tier.is_behind());
+    let mut number = 10_000;
+    while world.store.tier().unwrap().has_room() {
+        fill(&mut world.store, number..number + 1);
+        number += 1;
+    }
+    let tier = world.store.tier().unwrap();
+    assert_eq!(tier.writing, most);
+    assert!(tier.open.len() > tier.config.block_bytes / 4, "only {} bytes", tier.open.len());
 }
 
 #[test]

@@ -232,15 +232,11 @@ fn ready_line(server: &Server, arguments: &Arguments, metrics: Option<SocketAddr
         ModeArgument::Cache => "cache",
         ModeArgument::Store => "store",
     };
-    // It was read before the server started.
-    let tier = arguments.tier.settings(arguments.memory).ok().flatten();
-    let tier = tier.map_or(String::new(), |tier| {
-        format!(" with a tier of {} in {}", human_bytes(tier.bytes), tier.path.display())
-    });
     format!(
-        "serving keys at {}; {cores}, {}, {mode}{tier}; ctrl-C ends it",
+        "serving keys at {}; {cores}, {}, {mode}{}; ctrl-C ends it",
         places.join(", "),
-        human_bytes(arguments.memory as u64)
+        human_bytes(arguments.memory as u64),
+        arguments.tier.summary(arguments.memory)
     )
 }
 

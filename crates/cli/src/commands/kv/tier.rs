@@ -1,4 +1,4 @@
-//! Options of the tier of `dunlin kv serve`, and of the queue in front of it.
+//! Options of the tier of `dunlin kv serve` and `dunlin kv cluster serve`, and of the queue in front of it.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use dunlin_kv::tier::{READS_MAX, Schedule, TierSettings};
 use dunlin_schedule::{Ageing, Damping, Levels, Order, Overflow};
 
-use crate::arguments::size::bytes;
+use crate::arguments::size::{bytes, human_bytes};
 use crate::arguments::time::{Human, human};
 
 /// How slow a device can be made.
@@ -26,7 +26,8 @@ pub struct TierArguments {
     /// Size of FILE [default: 4 times --memory]
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     tier_size: Option<usize>,
-    /// Memory for the index of FILE, besides --memory: 46 bytes for each item [default: an eighth of --memory]
+    /// Memory for the index of FILE, besides --memory: 46 bytes for each item, 56 in a cluster [default: an eighth of
+    /// --memory]
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     tier_index: Option<usize>,
     /// Values shorter than this are not kept in FILE [default: 128]
@@ -91,6 +92,15 @@ impl TierArguments {
         settings.reads = self.tier_reads.unwrap_or(settings.reads);
         settings.delay = self.tier_delay.map_or(settings.delay, |delay| delay.0);
         Ok(Some(settings))
+    }
+
+    /// Returns what a server's ready line says of its tier: nothing if there is none.
+    pub fn summary(&self, memory: usize) -> String {
+        // The settings were checked before the server started.
+        let tier = self.settings(memory).ok().flatten();
+        tier.map_or(String::new(), |tier| {
+            format!(" with a tier of {} in {}", human_bytes(tier.bytes), tier.path.display())
+        })
     }
 
     /// Returns the options that mean nothing without a tier, and whether each is given.

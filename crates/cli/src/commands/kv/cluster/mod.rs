@@ -49,7 +49,7 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Serve(serve::Arguments),
+    Serve(Box<serve::Arguments>),
     Status(status::Arguments),
     Get(gets::Arguments),
     Mget(mgets::Arguments),
@@ -70,7 +70,7 @@ impl Arguments {
 /// Runs the command.
 pub fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     match arguments.command {
-        Command::Serve(arguments) => serve::run(arguments, interrupt),
+        Command::Serve(arguments) => serve::run(*arguments, interrupt),
         Command::Status(arguments) => status::run(&arguments),
         Command::Get(arguments) => gets::run(&arguments),
         Command::Mget(arguments) => mgets::run(&arguments),

@@ -19,6 +19,7 @@ use tokio::sync::oneshot;
 use super::place::{ClusterPlace, Connected, EntryArguments, connect};
 use crate::arguments::size::{bytes, human_bytes};
 use crate::commands::kv::serve::ModeArgument;
+use crate::commands::kv::tier::TierArguments;
 use crate::commands::warn_of_exposure;
 use crate::output;
 use crate::settings::Source;
@@ -38,6 +39,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[command(after_help = "\
 Examples:
   dunlin kv cluster serve a --servers file:shop.toml --new
+  dunlin kv cluster serve a --servers file:shop.toml --memory 4GiB --tier /var/lib/dunlin/a.tier --tier-size 64GiB
   dunlin kv cluster serve a --servers file:shop.toml                 then: dunlin kv cluster refill a --at file:shop.toml
   dunlin kv cluster serve a --servers 1=udp://10.0.0.1:7901,2=udp://10.0.0.2:7901,3=udp://10.0.0.3:7901 --entry /kv/shop --member 101")]
 pub struct Arguments {
@@ -76,6 +78,9 @@ pub struct Arguments {
     metrics: Option<SocketAddr>,
     #[command(flatten)]
     _source: Source,
+    // Last: its heading is that of all options after it.
+    #[command(flatten)]
+    tier: TierArguments,
 }
 
 /// Runs the command.
@@ -145,6 +150,8 @@ fn config(
         ModeArgument::Cache => Mode::Cache,
         ModeArgument::Store => Mode::Store,
     };
+    config.tier = arguments.tier.settings(arguments.memory)?;
+    config.schedule = arguments.tier.schedule()?;
     config.interrupt = interrupt.clone();
     // With a cluster manager, the agent opens it.
     let is_open = arguments.new && fence.is_none();
@@ -163,11 +170,12 @@ fn ready_line(server: &Server, arguments: &Arguments, cluster: &Description, met
     let places: Vec<String> = native.chain(metrics).collect();
     let cores = if server.cores() == 1 { "1 core".to_owned() } else { format!("{} cores", server.cores()) };
     format!(
-        "serving replicas at {}; {} of cluster {}, {cores}, {}; ctrl-C ends it",
+        "serving replicas at {}; {} of cluster {}, {cores}, {}{}; ctrl-C ends it",
         places.join(", "),
         arguments.name,
         cluster.name(),
-        human_bytes(arguments.memory as u64)
+        human_bytes(arguments.memory as u64),
+        arguments.tier.summary(arguments.memory)
     )
 }
 
