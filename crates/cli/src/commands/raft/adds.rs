@@ -73,9 +73,13 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     })
 }
 
-/// Adds a learner to a group, unless an earlier attempt has.
+/// Adds a learner to a group, unless an earlier attempt has. The group may be about to elect a leader.
 async fn add_learner(client: &Client, id: u64, addr: &Addr, patience: Duration) -> Result<()> {
-    let overview = Overview::look(client).await;
+    let (begun, mut overview) = (Instant::now(), Overview::look(client).await);
+    while overview.leader().is_none() && begun.elapsed() < patience {
+        client.timers().sleep(LOOK).await;
+        overview = Overview::look(client).await;
+    }
     match overview.require_leader()?.addresses.get(&id) {
         Some(known) => {
             ensure!(
