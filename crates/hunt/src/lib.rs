@@ -200,10 +200,11 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Returns how many keys may stay undecided: one in 100 seeds, and two, since one seed may have both. A hunt with
-    /// more has judged too little.
+    /// Returns how many keys may stay undecided: one in 100 seeds, and by chance three standard deviations more. A hunt
+    /// with more has judged too little.
     pub fn undecided_max(&self) -> u64 {
-        self.seeds.div_ceil(100).max(2)
+        let expected = self.seeds.div_ceil(100);
+        expected + 3 * expected.isqrt()
     }
 
     /// Adds a run that kept every promise.
@@ -273,7 +274,7 @@ mod tests {
             progress.add(seed, &story);
         }
         assert_eq!(progress.undecided_seeds, (0..16).map(|seed| 3 * seed).collect::<Vec<_>>());
-        assert_eq!((progress.undecided, progress.undecided_max()), (34, 2));
-        assert_eq!(Progress { seeds: 1001, ..progress }.undecided_max(), 11);
+        assert_eq!((progress.undecided, progress.undecided_max()), (34, 4));
+        assert_eq!(Progress { seeds: 1001, ..progress }.undecided_max(), 20);
     }
 }
