@@ -252,11 +252,11 @@ mod tests {
 
     #[test]
     fn undecided_keys_are_told_with_their_seeds_and_bounded() {
-        let mut progress = Progress { seeds: 150, undecided: 2, undecided_seeds: vec![7, 120], ..Progress::default() };
+        let mut progress = Progress { seeds: 150, undecided: 5, undecided_seeds: vec![7, 120], ..Progress::default() };
         assert_eq!(too_little_judged(&progress), None);
-        progress.undecided = 3;
+        progress.undecided = 6;
         let why = too_little_judged(&progress).unwrap();
-        assert!(why.starts_with("3 keys are undecided, and 2 may be") && why.ends_with(": 7, 120"), "{why}");
+        assert!(why.starts_with("6 keys are undecided, and 5 may be") && why.ends_with(": 7, 120"), "{why}");
     }
 
     #[test]
