@@ -6,12 +6,18 @@
 //! Gains are how many times shorter a latency is than with FIFO under the same arrivals, seed by seed. Figures of one
 //! seed move by a tenth at 90 % load, because few requests are large: use `--seeds 5`, or a longer `--for`.
 
+pub(crate) mod cluster;
+pub(crate) mod contenders;
 mod laws;
+mod load;
 mod oracle;
 mod queues;
 pub(crate) mod roles;
+mod rounds;
 mod sensitivity;
 mod slack;
+mod ssd;
+mod steady;
 mod synthetic;
 mod trace;
 
@@ -61,9 +67,32 @@ const EXPERIMENTS: &[Experiment] = &[
         about: "queues under 32 threads that push and pop, beside queues that each thread has for itself",
         run: queues::run,
     },
+    Experiment {
+        name: "rein-load",
+        paper: "Rein Figure 3.9",
+        about: "policies against load on 16 servers whose reads wait, beside the simulator",
+        run: load::run,
+    },
+    Experiment {
+        name: "rein-steady",
+        paper: "Rein Figure 3.10",
+        about: "three minutes of Rein on these servers, and the outstanding keys",
+        run: steady::run,
+    },
+    Experiment {
+        name: "rein-ssd",
+        paper: "Rein Figure 3.12",
+        about: "the same servers with a third of the values in memory",
+        run: ssd::run,
+    },
 ];
 
-const ROLES: &[Entry] = &[Entry::of::<roles::Queues>()];
+const ROLES: &[Entry] = &[
+    Entry::of::<roles::Queues>(),
+    Entry::of::<roles::TierServer>(),
+    Entry::of::<roles::Multigets>(),
+    Entry::of::<roles::Sleepers>(),
+];
 
 /// Minimum number of requests in a run.
 const REQUESTS_MIN: f64 = 1_000.0;

@@ -1,7 +1,13 @@
 //! The processes of experiments on multiget scheduling that run in real time.
 
+mod multigets;
 mod queues;
 mod shared;
+mod sleepers;
+mod tier_server;
 
+pub use multigets::{AllMultigetFigures, Load, MultigetFigures, Multigets, Quantiles};
 pub use queues::Queues;
 pub use shared::QueueKind;
+pub use sleepers::Sleepers;
+pub use tier_server::{ServerOrder, TierFigures, TierServer};

@@ -1,0 +1,153 @@
+//! A cluster of servers with tiers, for experiments in real time.
+
+use std::time::Duration;
+
+use dunlin_lab::measure::Scratch;
+use dunlin_schedule::simulator::{Keys, Law, Setting, Sizes};
+use serde::{Deserialize, Serialize};
+
+use super::contenders::Policies;
+use super::roles::{AllMultigetFigures, Load, Multigets, ServerOrder, TierFigures, TierServer};
+use crate::rpc::roles::{Carrier, Setup};
+use crate::{BenchError, Lab};
+
+/// The thesis' testbed: nodes, rows, and operations of a node at a time.
+const SERVERS: u64 = 16;
+pub(super) const ITEMS: u64 = 100_000;
+const SLOTS: u32 = 8;
+const REPLICAS: u32 = 3;
+/// With fewer items there are fewer servers, so that each still has more than its memory holds.
+const SERVERS_MIN: u64 = 4;
+const VALUE_BYTES: usize = 1024;
+/// Bytes of an item in memory or in the tier: its value, its key, and what describes it.
+const ITEM_BYTES: u64 = 1088;
+/// The least memory of a server.
+pub(super) const MEMORY_MIN: u64 = 1 << 20;
+/// Bytes of a tier for each byte of its items. What is read a second time returns to memory, and is written to the tier
+/// again when it is evicted; so many bytes later, what was not read twice is lost.
+const FILE_TIMES: u64 = 5;
+const FILE_BYTES_MIN: u64 = 8 << 20;
+/// Memory of a server for the index of its tier, for each item: more than the index takes.
+const INDEX_BYTES: u64 = 512;
+const INDEX_BYTES_MIN: u64 = 1 << 20;
+/// The time of a read. With 1 ms, as much as the thesis' testbed serves (129,000 reads per second) would need more than
+/// two cores.
+pub(super) const DELAY: Duration = Duration::from_millis(2);
+/// Maximum average time of storing one value.
+const FILL_MAX: Duration = Duration::from_micros(100);
+/// Keys of a multiget, on average.
+const KEYS_OF_MULTIGET: f64 = 8.6;
+/// The least number of measured multigets.
+const REQUESTS_MIN: f64 = 100.0;
+/// Samples of outstanding keys in a run, and the interval between them at most, as in the thesis.
+const SAMPLES: u32 = 200;
+const SAMPLE_INTERVAL_MAX: Duration = Duration::from_millis(100);
+/// Additional time for each load: until the last multiget is answered.
+const LOAD_SLACK: Duration = Duration::from_secs(5);
+
+/// A cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Cluster {
+    /// Servers, each with a partition of its own and replicas of two others.
+    pub servers: u32,
+    /// Items.
+    pub items: u64,
+    /// Bytes of a value.
+    pub value_bytes: usize,
+    /// Memory for items of a server, in bytes.
+    pub memory: u64,
+    /// Mean time of an operation in one of the parallel reads, in nanoseconds: the simulator's.
+    pub service: u64,
+    /// Time that the network takes, one way, in nanoseconds: the simulator's.
+    pub network: u64,
+}
+
+impl Cluster {
+    /// With this many items, and the least memory. Times are nominal.
+    pub fn of(items: u64) -> Cluster {
+        Cluster {
+            servers: (SERVERS * items / ITEMS).clamp(SERVERS_MIN, SERVERS) as u32,
+            items,
+            value_bytes: VALUE_BYTES,
+            memory: MEMORY_MIN,
+            service: DELAY.as_nanos() as u64,
+            network: 0,
+        }
+    }
+
+    /// Bytes of the items of a server.
+    pub fn server_bytes(&self) -> u64 {
+        self.items * u64::from(REPLICAS) * ITEM_BYTES / u64::from(self.servers)
+    }
+
+    /// Reads that all servers do at a time.
+    pub fn reads(&self) -> u32 {
+        self.servers * SLOTS
+    }
+
+    /// The same in the simulator.
+    pub fn setting(&self, load: f64, requests: u32, seed: u64) -> Setting {
+        Setting {
+            clients: self.servers,
+            servers: self.servers,
+            slots: SLOTS,
+            replicas: REPLICAS,
+            partitions: self.servers,
+            network: self.network,
+            service: self.service,
+            law: Law::Constant,
+            load,
+            sizes: Sizes::Soundcloud,
+            keys: Keys::Uniform(self.items),
+            requests,
+            seed,
+            ..Setting::default()
+        }
+    }
+
+    /// A load with as many measured multigets as come in this time. As in the simulator, half as many come before.
+    pub fn load(&self, policies: Policies, load: f64, time: Duration, seed: u64) -> Load {
+        let keys_per_second = load * f64::from(self.reads()) / (self.service as f64 / 1e9);
+        let requests = (keys_per_second / KEYS_OF_MULTIGET * time.as_secs_f64()).max(REQUESTS_MIN) as u32;
+        let sample = (time / SAMPLES).min(SAMPLE_INTERVAL_MAX);
+        Load { policies, load, requests, warm_up: requests / 2, seed, sample }
+    }
+}
+
+/// The results of one start of a cluster.
+pub(super) struct Ran {
+    pub figures: AllMultigetFigures,
+    pub servers: Vec<TierFigures>,
+}
+
+/// Starts a cluster, stores its items, reads as fast as possible for `peak`, and runs loads of `length` each.
+pub(super) fn run(
+    lab: &Lab,
+    cluster: &Cluster,
+    order: ServerOrder,
+    peak: Duration,
+    (length, loads): (Duration, Vec<Load>),
+) -> Result<Ran, BenchError> {
+    let of_loads = (length * 2 + LOAD_SLACK) * loads.len() as u32;
+    let time = FILL_MAX * (cluster.items * u64::from(REPLICAS)) as u32 + peak * 2 + of_loads;
+    let scratch = Scratch::make("rein")?;
+    let start = |number| {
+        let server = TierServer {
+            carrier: Carrier::Udp,
+            order,
+            memory: cluster.memory,
+            file: scratch.path().join(format!("{number}.tier")),
+            file_bytes: (cluster.server_bytes() * FILE_TIMES).max(FILE_BYTES_MIN),
+            index_bytes: (cluster.items * INDEX_BYTES).max(INDEX_BYTES_MIN),
+            reads: SLOTS,
+            delay: DELAY,
+        };
+        lab.anywhere(server, time + LOAD_SLACK)
+    };
+    let mut servers = (0..cluster.servers).map(start).collect::<Result<Vec<_>, _>>()?;
+    let addresses = servers.iter_mut().map(|server| server.ready()).collect::<Result<Vec<_>, _>>()?;
+    let clients = Multigets { setup: Setup::new(Carrier::Udp), servers: addresses, cluster: *cluster, peak, loads };
+    let figures = lab.client(clients, time)?.result()?;
+    let servers = servers.into_iter().map(|server| server.stop()).collect::<Result<_, _>>()?;
+    Ok(Ran { figures, servers })
+}

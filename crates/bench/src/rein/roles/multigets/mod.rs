@@ -1,0 +1,267 @@
+//! Clients of a cluster whose values are in tiers: they send multigets at the times of a Poisson process, whatever is
+//! answered.
+//!
+//! `dunlin_kv::KvCluster` reads servers that are replicas, and those have no tier. These clients use its protocol with
+//! each server, and the policies of `dunlin-schedule` as the simulator does: each operation chooses its replica.
+
+mod links;
+mod read;
+mod seen;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use dunlin_lab::peer::{Control, Role};
+use dunlin_net::Transport;
+use dunlin_net::random::Random;
+use dunlin_rpc::Endpoint;
+use dunlin_schedule::simulator::{Arrivals, Placement, Setting};
+use serde::{Deserialize, Serialize};
+
+pub use seen::{MultigetFigures, Quantiles};
+
+use crate::BenchError;
+use crate::rein::cluster::Cluster;
+use crate::rein::contenders::Policies;
+use crate::rpc::roles::setup::{OnTransport, Setup, Side};
+use crate::workload::item::{fill_value, is_value, key};
+use links::Links;
+use read::Clients;
+use seen::{PARTS, Seen, Sent, Used};
+
+/// Values of each server that are stored at a time.
+const FILLERS: usize = 8;
+/// Reads of each server at a time, for its highest rate.
+const PEAK_READS: usize = 32;
+
+/// Stores the values of a cluster, then runs loads.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Multigets {
+    /// Transport and endpoint.
+    pub setup: Setup,
+    /// The servers' addresses, in the order of their numbers.
+    pub servers: Vec<String>,
+    /// The cluster.
+    pub cluster: Cluster,
+    /// How long to read from all servers as fast as they can; zero to leave that out.
+    pub peak: Duration,
+    /// The loads, one after the other.
+    pub loads: Vec<Load>,
+}
+
+/// A load.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Load {
+    /// How multigets are scheduled.
+    pub policies: Policies,
+    /// Share of the servers' highest rate.
+    pub load: f64,
+    /// Measured multigets, by the setting of the simulator.
+    pub requests: u32,
+    /// The first multigets, which are not measured.
+    pub warm_up: u32,
+    /// Determines arrivals and keys.
+    pub seed: u64,
+    /// Interval of samples of the outstanding keys.
+    pub sample: Duration,
+}
+
+/// The results.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct AllMultigetFigures {
+    /// Values per second, and busy time of all processors in percent.
+    pub peak: Option<(f64, f64)>,
+    /// Of each load.
+    pub loads: Vec<MultigetFigures>,
+}
+
+impl Role for Multigets {
+    const NAME: &'static str = "clients of a cluster with tiers";
+    type Ready = ();
+    type Output = AllMultigetFigures;
+    type Error = BenchError;
+
+    fn run(self, control: &Control<Self>) -> Result<AllMultigetFigures, BenchError> {
+        self.setup.on_transport(Side::Client, Drive { role: &self, control })
+    }
+}
+
+struct Drive<'a> {
+    role: &'a Multigets,
+    control: &'a Control<Multigets>,
+}
+
+impl OnTransport for Drive<'_> {
+    type Output = AllMultigetFigures;
+
+    fn run<T: Transport + 'static>(self, transport: T) -> Result<AllMultigetFigures, BenchError> {
+        let endpoint = Rc::new(Endpoint::new(transport, self.role.setup.endpoint())?);
+        let links = Rc::new(Links::open(&endpoint, &self.role.servers)?);
+        self.fill(&endpoint, &links)?;
+        let has_peak = !self.role.peak.is_zero();
+        let peak = has_peak.then(|| self.peak(&endpoint, &links)).transpose()?;
+        let run = |load| self.load(&endpoint, &links, load);
+        Ok(AllMultigetFigures { peak, loads: self.role.loads.iter().map(run).collect::<Result<_, _>>()? })
+    }
+}
+
+impl Drive<'_> {
+    /// The keys that each server has.
+    fn keys(&self) -> Vec<Vec<u64>> {
+        let placement = Placement::new(&self.role.cluster.setting(1.0, 1, 0));
+        let mut keys = vec![Vec::new(); self.role.servers.len()];
+        for number in 0..self.role.cluster.items {
+            placement.of(placement.partition(number)).iter().for_each(|server| keys[*server as usize].push(number));
+        }
+        keys
+    }
+
+    fn fill<T: Transport + 'static>(&self, endpoint: &Rc<Endpoint<T>>, links: &Rc<Links<T>>) -> Result<(), BenchError> {
+        let left = Rc::new(Cell::new(0));
+        let failed = Rc::new(RefCell::new(None));
+        for (server, keys) in self.keys().into_iter().enumerate() {
+            let keys = Rc::new(RefCell::new(keys));
+            for _ in 0..FILLERS {
+                let (links, keys, left, failed) = (links.clone(), keys.clone(), left.clone(), failed.clone());
+                let mut value = vec![0; self.role.cluster.value_bytes];
+                left.set(left.get() + 1);
+                endpoint.spawn(async move {
+                    let next = || keys.borrow_mut().pop();
+                    while let Some(number) = next() {
+                        fill_value(number, &mut value);
+                        let taken = links.take(server as u32);
+                        if let Err(error) = taken.client().set(&key(number), &value).await {
+                            failed.replace(Some(error));
+                            break;
+                        }
+                    }
+                    left.set(left.get() - 1);
+                });
+            }
+        }
+        endpoint.run_until(|| left.get() == 0 || self.control.stopping());
+        failed.take().map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// Reads single values from all servers as fast as they can. Returns values per second, and busy time of all
+    /// processors.
+    fn peak<T: Transport + 'static>(
+        &self,
+        endpoint: &Rc<Endpoint<T>>,
+        links: &Rc<Links<T>>,
+    ) -> Result<(f64, f64), BenchError> {
+        let (is_over, left, values) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)), Rc::new(Cell::new(0u64)));
+        let failed = Rc::new(RefCell::new(None));
+        for (server, keys) in self.keys().into_iter().enumerate() {
+            let keys = Rc::new(keys);
+            for reader in 0..PEAK_READS {
+                let (links, keys, failed) = (links.clone(), keys.clone(), failed.clone());
+                let (is_over, left, values) = (is_over.clone(), left.clone(), values.clone());
+                let mut random = Random::new((server * PEAK_READS + reader) as u64);
+                left.set(left.get() + 1);
+                endpoint.spawn(async move {
+                    while !is_over.get() {
+                        let number = keys[random.below(keys.len() as u64) as usize];
+                        let read = links.take(server as u32).client().get(&key(number)).await;
+                        match read {
+                            Ok(value) if value.as_ref().is_none_or(|value| is_value(number, value)) => {}
+                            Ok(_) => break,
+                            Err(error) => {
+                                failed.replace(Some(error));
+                                break;
+                            }
+                        }
+                        values.set(values.get() + 1);
+                    }
+                    left.set(left.get() - 1);
+                });
+            }
+        }
+        let readers = left.get();
+        let run = self.role.peak.as_nanos() as u64;
+        let is_disturbed = || left.get() < readers || self.control.stopping();
+        let until = |at: u64| endpoint.run_until(|| endpoint.loop_time() >= at || is_disturbed());
+        // A fifth as warm-up.
+        until(endpoint.now() + run / 5);
+        let (before, used, begun) = (values.get(), Used::now()?, endpoint.now());
+        until(begun + run);
+        let seconds = (endpoint.now() - begun) as f64 / 1e9;
+        let (count, (processors, _)) = (values.get() - before, used.until(&Used::now()?));
+        let is_wrong = left.get() < readers;
+        is_over.set(true);
+        endpoint.run_until(|| left.get() == 0 || self.control.stopping());
+        match failed.take() {
+            Some(error) => Err(BenchError::Kv(error)),
+            None if is_wrong => Err(BenchError::WrongAnswers { wrong: 1, missing: 0, refused: 0 }),
+            None if count == 0 => Err(BenchError::no_samples("the highest rate")),
+            None => Ok((count as f64 / seconds, processors)),
+        }
+    }
+
+    fn load<T: Transport + 'static>(
+        &self,
+        endpoint: &Rc<Endpoint<T>>,
+        links: &Rc<Links<T>>,
+        load: &Load,
+    ) -> Result<MultigetFigures, BenchError> {
+        let setting = self.role.cluster.setting(load.load, load.requests, load.seed);
+        let clients = Clients::new(endpoint, links, load.policies, &setting);
+        links.waited_share();
+        let end: Rc<Cell<Option<Result<(), BenchError>>>> = Rc::default();
+        let ending = end.clone();
+        let generating = generate(clients.clone(), setting, *load);
+        endpoint.spawn(async move { ending.set(Some(generating.await)) });
+        let mut ended = None;
+        endpoint.run_until(|| {
+            ended = ended.take().or_else(|| end.take());
+            let is_over = ended.as_ref().is_some_and(|ended| ended.is_err() || clients.open.get() == 0);
+            is_over || clients.failed.borrow().is_some() || self.control.stopping()
+        });
+        // Answers of copies that lost the race.
+        endpoint.run_until(|| {
+            clients.outstanding.get() == 0 || clients.failed.borrow().is_some() || self.control.stopping()
+        });
+        ended.unwrap_or(Ok(()))?;
+        if let Some(error) = clients.failed.take() {
+            return Err(error.into());
+        }
+        let seen: Seen = clients.seen.take();
+        seen.figures(links.waited_share())
+    }
+}
+
+/// Sends the multigets of a setting when they are due.
+async fn generate<T: Transport + 'static>(
+    clients: Rc<Clients<T>>,
+    setting: Setting,
+    load: Load,
+) -> Result<(), BenchError> {
+    let (endpoint, timers) = (clients.endpoint.clone(), clients.endpoint.timers());
+    let (last, warm_up) = (setting.measured().end as usize, load.warm_up as usize);
+    let counted = last.saturating_sub(warm_up).max(1);
+    let (begun, loop_begun) = (clients.clock.now(), endpoint.loop_time());
+    let mut next_sample = 0;
+    for (number, arrival) in Arrivals::new(&setting)?.take(last).enumerate() {
+        // What is due was sent before the event loop goes on.
+        if endpoint.loop_time() < loop_begun + arrival.at {
+            timers.sleep_until(loop_begun + arrival.at).await;
+        }
+        let counts = number.checked_sub(warm_up);
+        let part = counts.map(|number| number * PARTS / counted);
+        let sent = Sent { due: begun + arrival.at, part };
+        let now = clients.clock.now();
+        let mut seen = clients.seen.borrow_mut();
+        if counts == Some(0) {
+            seen.begin()?;
+        }
+        seen.sent(&sent, now);
+        if counts.is_some() && now >= next_sample {
+            next_sample = now + load.sample.as_nanos() as u64;
+            seen.outstanding.push(((now - begun) as f64 / 1e6, clients.outstanding.get() as f64));
+        }
+        drop(seen);
+        clients.start(&arrival, sent);
+    }
+    clients.seen.borrow_mut().end()
+}

@@ -1,0 +1,67 @@
+//! `rein-steady`: Figure 3.10. Three minutes of Rein, with the keys that are outstanding meanwhile. One run only: the
+//! three minutes are 180 times the length of a run.
+
+use std::time::Duration;
+
+use dunlin_lab::measure::Spread;
+use dunlin_lab::report::{Line, Metric, Places, Plot, RowBuilder, Target};
+
+use super::cluster::{self, Cluster, ITEMS};
+use super::contenders::Policies;
+use super::roles::{Load, MultigetFigures};
+use super::rounds::{self, PERCENTILES, at, of};
+use crate::{BenchError, Lab};
+
+/// Runs in the measured time.
+const RUNS: u32 = 180;
+const LOAD: f64 = 0.75;
+/// A twentieth of the multigets come before those that are measured.
+const WARM_UP: u32 = 20;
+/// By how much the 99th percentile of the last minute may exceed that of the first: more, and queues would grow.
+const DRIFT_MAX: f64 = 1.5;
+
+pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
+    lab.expect_cases(1);
+    lab.expect_steps(1);
+    let cluster = rounds::calibrate(lab, Cluster::of(lab.items(ITEMS)))?;
+    lab.step("three minutes of Rein");
+    let name = at(LOAD, Policies::Rein.name());
+    let length = lab.run_length() * RUNS;
+    let ran = lab.once(&name, |lab| {
+        // Of these, the simulator's setting measures two thirds.
+        let all = cluster.load(Policies::Rein, LOAD, length * 2 / 3, 1);
+        let load = Load { warm_up: all.requests / WARM_UP, ..all };
+        cluster::run(lab, &cluster, Policies::Rein.order(), Duration::ZERO, (length, vec![load]))
+    })?;
+    let figures = ran.figures.loads.into_iter().next().ok_or(BenchError::no_samples("a load"))?;
+    push(lab, &name, figures);
+    Ok(())
+}
+
+fn push(lab: &mut Lab, name: &str, figures: MultigetFigures) {
+    let row =
+        |what: &str, metric, figure: f64| RowBuilder::new(format!("{name}{what}"), metric, Spread::single(figure));
+    for (percentile, metric) in PERCENTILES {
+        lab.push(row("", metric, of(percentile, &figures.latency)));
+    }
+    let [first, second, third] = figures.p99_of_parts;
+    lab.push(row(", first third", Metric::LatencyP99, first));
+    lab.push(row(", second third", Metric::LatencyP99, second));
+    let drift = Target::CaseTimes { case: format!("{name}, first third"), factor: DRIFT_MAX };
+    lab.push(row(", last third", Metric::LatencyP99, third).target(drift));
+    let keys: Vec<f64> = figures.outstanding.iter().map(|(_, keys)| *keys).collect();
+    let mean = keys.iter().sum::<f64>() / keys.len().max(1) as f64;
+    let variance = keys.iter().map(|keys| (keys - mean).powi(2)).sum::<f64>() / keys.len().max(1) as f64;
+    let most = keys.iter().copied().fold(0.0, f64::max);
+    for (what, figure) in [("mean", mean), ("standard deviation", variance.sqrt()), ("most", most)] {
+        lab.push(row(&format!(", outstanding keys, {what}"), Metric::Count, figure));
+    }
+    lab.push(row(", busy time of all processors", Metric::CoreShare, figures.processors));
+    lab.push(row(", how late a multiget was sent", Metric::LatencyP99, figures.late.p99));
+    lab.plot(Plot {
+        title: "keys that were requested and have no answer, every 100 ms at most".into(),
+        unit: "keys",
+        lines: vec![Line { name: name.into(), points: figures.outstanding }],
+        places: Places::PageAndTerminal,
+    });
+}
