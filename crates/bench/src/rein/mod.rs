@@ -76,7 +76,7 @@ const EXPERIMENTS: &[Experiment] = &[
     Experiment {
         name: "rein-steady",
         paper: "Rein Figure 3.10",
-        about: "three minutes of Rein on these servers, and the outstanding keys",
+        about: "Rein on these servers for three minutes (`--for 3s`), and the outstanding keys",
         run: steady::run,
     },
     Experiment {

@@ -1,5 +1,6 @@
 //! Policies on real servers, compared in rounds: each round has every policy under the same arrivals.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use dunlin_lab::measure::Spread;
@@ -179,8 +180,9 @@ impl Rounds {
         Ok(())
     }
 
-    /// Adds what shows whether figures are of waiting for devices: the processors, the generator, and lost values.
-    pub fn push_conditions(&self, lab: &mut Lab) -> Result<(), BenchError> {
+    /// Adds what shows whether figures are of waiting for devices: the processors, the generator, lost values, and the
+    /// share that devices read, in percent.
+    pub fn push_conditions(&self, lab: &mut Lab, from_devices: RangeInclusive<f64>) -> Result<(), BenchError> {
         for (place, load) in self.loads.iter().enumerate() {
             let worst = |figure: fn(&MultigetFigures) -> f64| {
                 let of_round = |round: &Vec<Vec<MultigetFigures>>| round[place].iter().map(figure).fold(0.0, f64::max);
@@ -200,7 +202,8 @@ impl Rounds {
             let percent = |round: &(u64, u64, u64)| 100.0 * part(round) as f64 / round.0.max(1) as f64;
             spread_of(&self.values.iter().map(percent).collect::<Vec<f64>>())
         };
-        lab.push(RowBuilder::new("values that devices read", Metric::Share, share(|round| round.1)?));
+        let read = RowBuilder::new("values that devices read", Metric::Share, share(|round| round.1)?);
+        lab.push(read.within(from_devices));
         let lost = RowBuilder::new("values that servers had lost", Metric::Lost, share(|round| round.2)?);
         lab.push(lost.target(Target::Absolute(LOST_MAX)));
         lab.note(

@@ -4,6 +4,7 @@
 //! `dunlin_kv::KvCluster` reads servers that are replicas, and those have no tier. These clients use its protocol with
 //! each server, and the policies of `dunlin-schedule` as the simulator does: each operation chooses its replica.
 
+mod items;
 mod links;
 mod read;
 mod seen;
@@ -26,6 +27,7 @@ use crate::rein::cluster::Cluster;
 use crate::rein::contenders::Policies;
 use crate::rpc::roles::setup::{OnTransport, Setup, Side};
 use crate::workload::item::{fill_value, is_value, key};
+use items::Items;
 use links::Links;
 use read::Clients;
 use seen::{PARTS, Seen, Sent, Used};
@@ -98,36 +100,35 @@ impl OnTransport for Drive<'_> {
     fn run<T: Transport + 'static>(self, transport: T) -> Result<AllMultigetFigures, BenchError> {
         let endpoint = Rc::new(Endpoint::new(transport, self.role.setup.endpoint())?);
         let links = Rc::new(Links::open(&endpoint, &self.role.servers)?);
-        self.fill(&endpoint, &links)?;
+        let setting = self.role.cluster.setting(1.0, 1, 0);
+        let placement = Placement::new(&setting);
+        let items = Rc::new(Items::new(&placement, setting.partitions, self.role.cluster.items));
+        let stored = items.of_servers(&placement, self.role.servers.len());
+        self.fill(&endpoint, &links, &stored)?;
         let has_peak = !self.role.peak.is_zero();
-        let peak = has_peak.then(|| self.peak(&endpoint, &links)).transpose()?;
-        let run = |load| self.load(&endpoint, &links, load);
-        Ok(AllMultigetFigures { peak, loads: self.role.loads.iter().map(run).collect::<Result<_, _>>()? })
+        let peak = has_peak.then(|| self.peak(&endpoint, &links, &stored)).transpose()?;
+        let run = |(number, load)| self.load(&endpoint, &links, (&items, number), load);
+        Ok(AllMultigetFigures { peak, loads: self.role.loads.iter().enumerate().map(run).collect::<Result<_, _>>()? })
     }
 }
 
 impl Drive<'_> {
-    /// The keys that each server has.
-    fn keys(&self) -> Vec<Vec<u64>> {
-        let placement = Placement::new(&self.role.cluster.setting(1.0, 1, 0));
-        let mut keys = vec![Vec::new(); self.role.servers.len()];
-        for number in 0..self.role.cluster.items {
-            placement.of(placement.partition(number)).iter().for_each(|server| keys[*server as usize].push(number));
-        }
-        keys
-    }
-
-    fn fill<T: Transport + 'static>(&self, endpoint: &Rc<Endpoint<T>>, links: &Rc<Links<T>>) -> Result<(), BenchError> {
+    fn fill<T: Transport + 'static>(
+        &self,
+        endpoint: &Rc<Endpoint<T>>,
+        links: &Rc<Links<T>>,
+        stored: &[Vec<u64>],
+    ) -> Result<(), BenchError> {
         let left = Rc::new(Cell::new(0));
         let failed = Rc::new(RefCell::new(None));
-        for (server, keys) in self.keys().into_iter().enumerate() {
-            let keys = Rc::new(RefCell::new(keys));
+        for (server, items) in stored.iter().enumerate() {
+            let items = Rc::new(RefCell::new(items.clone()));
             for _ in 0..FILLERS {
-                let (links, keys, left, failed) = (links.clone(), keys.clone(), left.clone(), failed.clone());
+                let (links, items, left, failed) = (links.clone(), items.clone(), left.clone(), failed.clone());
                 let mut value = vec![0; self.role.cluster.value_bytes];
                 left.set(left.get() + 1);
                 endpoint.spawn(async move {
-                    let next = || keys.borrow_mut().pop();
+                    let next = || items.borrow_mut().pop();
                     while let Some(number) = next() {
                         fill_value(number, &mut value);
                         let taken = links.take(server as u32);
@@ -150,19 +151,20 @@ impl Drive<'_> {
         &self,
         endpoint: &Rc<Endpoint<T>>,
         links: &Rc<Links<T>>,
+        stored: &[Vec<u64>],
     ) -> Result<(f64, f64), BenchError> {
         let (is_over, left, values) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)), Rc::new(Cell::new(0u64)));
         let failed = Rc::new(RefCell::new(None));
-        for (server, keys) in self.keys().into_iter().enumerate() {
-            let keys = Rc::new(keys);
+        for (server, items) in stored.iter().enumerate() {
+            let items = Rc::new(items.clone());
             for reader in 0..PEAK_READS {
-                let (links, keys, failed) = (links.clone(), keys.clone(), failed.clone());
+                let (links, items, failed) = (links.clone(), items.clone(), failed.clone());
                 let (is_over, left, values) = (is_over.clone(), left.clone(), values.clone());
                 let mut random = Random::new((server * PEAK_READS + reader) as u64);
                 left.set(left.get() + 1);
                 endpoint.spawn(async move {
                     while !is_over.get() {
-                        let number = keys[random.below(keys.len() as u64) as usize];
+                        let number = items[random.below(items.len() as u64) as usize];
                         let read = links.take(server as u32).client().get(&key(number)).await;
                         match read {
                             Ok(value) if value.as_ref().is_none_or(|value| is_value(number, value)) => {}
@@ -203,10 +205,11 @@ impl Drive<'_> {
         &self,
         endpoint: &Rc<Endpoint<T>>,
         links: &Rc<Links<T>>,
+        items: (&Rc<Items>, usize),
         load: &Load,
     ) -> Result<MultigetFigures, BenchError> {
         let setting = self.role.cluster.setting(load.load, load.requests, load.seed);
-        let clients = Clients::new(endpoint, links, load.policies, &setting);
+        let clients = Clients::new(endpoint, links, items, load.policies, &setting);
         links.waited_share();
         let end: Rc<Cell<Option<Result<(), BenchError>>>> = Rc::default();
         let ending = end.clone();

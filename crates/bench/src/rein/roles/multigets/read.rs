@@ -12,6 +12,7 @@ use dunlin_rpc::Endpoint;
 use dunlin_schedule::simulator::{Arrival, Placement, Setting};
 use dunlin_schedule::{ChooseReplica, Opsets, Policy, Told};
 
+use super::items::Items;
 use super::links::Links;
 use super::seen::{Seen, Sent};
 use crate::rein::contenders::{Copies, Policies};
@@ -26,6 +27,9 @@ pub(super) struct Clients<T: Transport + 'static> {
     pub endpoint: Rc<Endpoint<T>>,
     pub links: Rc<Links<T>>,
     placement: Placement,
+    items: Rc<Items>,
+    /// The number of the load.
+    load: usize,
     policy: Policy,
     copies: Copies,
     /// Of each client.
@@ -49,7 +53,7 @@ struct Multiget {
 }
 
 struct Op {
-    key: u64,
+    item: u64,
     partition: u32,
     rank: u64,
     /// The servers that were asked: at most two.
@@ -58,12 +62,20 @@ struct Op {
 }
 
 impl<T: Transport + 'static> Clients<T> {
-    pub fn new(endpoint: &Rc<Endpoint<T>>, links: &Rc<Links<T>>, policies: Policies, setting: &Setting) -> Rc<Self> {
+    pub fn new(
+        endpoint: &Rc<Endpoint<T>>,
+        links: &Rc<Links<T>>,
+        (items, load): (&Rc<Items>, usize),
+        policies: Policies,
+        setting: &Setting,
+    ) -> Rc<Self> {
         let choice = || policies.choice(setting);
         Rc::new(Clients {
             endpoint: endpoint.clone(),
             links: links.clone(),
             placement: Placement::new(setting),
+            items: items.clone(),
+            load,
             policy: policies.policy(),
             copies: policies.copies(),
             choices: RefCell::new(std::iter::repeat_with(choice).take(setting.clients as usize).collect()),
@@ -86,7 +98,7 @@ impl<T: Transport + 'static> Clients<T> {
         let places: Vec<usize> = partitions.iter().map(|partition| opsets.add(*partition, 1)).collect();
         opsets.rank(&self.policy);
         let op = |((key, partition), place): ((&u64, u32), usize)| Op {
-            key: *key,
+            item: self.items.of(*key, partition, self.load),
             partition,
             rank: opsets.as_slice()[place].rank,
             asked: Cell::default(),
@@ -130,7 +142,7 @@ impl<T: Transport + 'static> Clients<T> {
         self.ask_again_later(&multiget, &ops);
         let taken = self.links.take(server);
         let client = taken.client().with_rank(Some(Ranked { rank, wants_waited: false }));
-        let keys: Vec<[u8; KEY_BYTES]> = ops.iter().map(|place| key(multiget.ops[*place].key)).collect();
+        let keys: Vec<[u8; KEY_BYTES]> = ops.iter().map(|place| key(multiget.ops[*place].item)).collect();
         let values = match &keys[..] {
             [key] => client.get(key).await.map(|value| vec![value]),
             keys => client.multi_get(keys).await,
@@ -173,7 +185,7 @@ impl<T: Transport + 'static> Clients<T> {
         for (place, value) in ops.iter().zip(values) {
             let op = &multiget.ops[*place];
             match value {
-                Some(value) => seen.wrong += u64::from(!is_value(op.key, &value)),
+                Some(value) => seen.wrong += u64::from(!is_value(op.item, &value)),
                 None => seen.missing += 1,
             }
             seen.values += 1;
