@@ -28,11 +28,15 @@ type Simulated = Vec<(Policies, Vec<Outcome>)>;
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     lab.expect_cases(2);
     let cluster = rounds::calibrate(lab, Cluster::new(lab))?;
+    // Before the rounds, so that the goals are known.
+    let mut simulated = Vec::new();
+    for load in LOADS {
+        simulated.push(simulate(lab, &cluster, load)?);
+    }
     let rounds = rounds::measure(lab, &cluster, &Policies::ALL, &LOADS)?;
-    for (place, load) in LOADS.into_iter().enumerate() {
-        let simulated = simulate(lab, &cluster, load)?;
-        push_gains(lab, &rounds, place, &simulated)?;
-        push_order(lab, &rounds, place, &simulated)?;
+    for (place, simulated) in simulated.iter().enumerate() {
+        push_gains(lab, &rounds, place, simulated)?;
+        push_order(lab, &rounds, place, simulated)?;
     }
     rounds.push_latencies(lab)?;
     rounds.push_conditions(lab, FROM_DEVICES)?;
