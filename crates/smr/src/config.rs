@@ -98,8 +98,9 @@ pub struct NodeConfig {
     /// snapshot. Default 256 MiB.
     pub snapshot_log_bytes: u64,
     /// Bytes of the state machine that go into a snapshot, or are restored from one, in one turn of the event loop,
-    /// approximately, whatever the number of groups. The sessions are copied in the first turn, all at once: at most `session_reply_bytes_max` bytes,
-    /// and 28 for each session. At least 1 byte; default 32 KiB.
+    /// approximately, whatever the number of groups; one group may do both in its turn. The sessions are copied in the
+    /// first turn, all at once: at most `session_reply_bytes_max` bytes, and 28 for each session. At least 1 byte;
+    /// default 32 KiB.
     pub snapshot_step_bytes: usize,
     /// The shortest time between two snapshots taken for copies of the state ([`crate::Client::backup`]); a client that
     /// asks for one earlier waits. Default 1 minute.

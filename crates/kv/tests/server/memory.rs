@@ -43,9 +43,10 @@ fn an_unread_get_of_a_long_value_holds_it_once_also_when_another_core_has_it() {
     for (key, client) in clients.iter_mut().enumerate() {
         client.say(&format!("get {key}\r\n").repeat(GETS).into_bytes());
     }
+    // While an answer is on its way from the other core, more is held than once it is here.
     let all = (CLIENTS * VALUE_BYTES) as u64;
-    let held = connections_until(&server, |connections| connections.memory_bytes >= all).memory_bytes;
-    assert!(held <= all + all / 10 + (CLIENTS as u64 * (64 << 10)), "{held} bytes for {CLIENTS} unread answers");
+    let once = all..=all + all / 10 + CLIENTS as u64 * (64 << 10);
+    connections_until(&server, |connections| once.contains(&connections.memory_bytes));
     for (key, client) in clients.iter_mut().enumerate() {
         let answer = [format!("VALUE {key} 0 {VALUE_BYTES}\r\n").as_bytes(), &value, b"\r\nEND\r\n"].concat();
         let mut got = vec![0; answer.len()];

@@ -61,6 +61,9 @@ pub struct ClientConfig {
     pub attempt_timeout: Duration,
     /// How long the client waits before it asks the next replica, when one is busy or there is no leader. Default 5 ms.
     pub pause: Duration,
+    /// Bytes of the largest snapshot that [`Client::backup`] takes into memory: those that replicas may make
+    /// ([`crate::NodeConfig::snapshot_bytes_max`]). Default 4 GiB.
+    pub snapshot_bytes_max: u64,
 }
 
 impl Default for ClientConfig {
@@ -72,6 +75,7 @@ impl Default for ClientConfig {
             timeout: Duration::from_secs(10),
             attempt_timeout: Duration::from_secs(1),
             pause: Duration::from_millis(5),
+            snapshot_bytes_max: 4 << 30,
         }
     }
 }
@@ -356,6 +360,13 @@ impl<T: Transport> Client<T> {
             let piece = StatePiece::parse(&piece).map_err(|_| ClientError::Protocol)?;
             let StatePiece { term, total, bytes, .. } = piece;
             index = piece.index;
+            if total > self.config.snapshot_bytes_max {
+                return Err(ClientError::Refused(format!(
+                    "replica {from} has a snapshot of {total} bytes, and this client takes {} at most: see \
+                     snapshot_bytes_max of its configuration",
+                    self.config.snapshot_bytes_max
+                )));
+            }
             data.extend_from_slice(bytes);
             if data.len() as u64 == total {
                 return Ok(Some(GroupState { index, term, snapshot: data.into() }));

@@ -162,6 +162,8 @@ pub(super) struct Core {
     pub reads: PendingReads,
     pub kept: KeptQuestions,
     pub incoming: Option<Incoming>,
+    /// Snapshots of members that were given up since they came slowly, after the last one that came as a whole.
+    pub given_up: u32,
     pub staging: Option<Staging>,
     /// The state of the log's own snapshot, while it is being restored. Nothing is executed before that is done.
     pub own_restoring: Option<Restoring>,
@@ -292,6 +294,7 @@ impl Core {
             reads: PendingReads::default(),
             kept: KeptQuestions::default(),
             incoming: None,
+            given_up: 0,
             staging: None,
             own_restoring,
             restored: None,
@@ -458,7 +461,8 @@ impl Core {
         if role_changed {
             self.on_role();
         }
-        self.compact_if_due()
+        self.compact_if_due();
+        Ok(())
     }
 
     fn write(&mut self, number: u64, batch: Batch, messages: Vec<Message>) -> Result<(), NodeError> {

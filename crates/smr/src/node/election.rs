@@ -124,9 +124,7 @@ impl Core {
         self.expire_incoming();
         self.expire_copy();
         // A replica whose log is full may receive no more bursts.
-        if let Err(error) = self.compact_if_full() {
-            return self.fail(error);
-        }
+        self.compact_if_full();
         let patience = self.patience();
         let raft = &mut self.raft.raft;
         let is_time = raft.election_elapsed >= patience && !is_unfit;

@@ -165,7 +165,7 @@ impl Core {
         if !self.later.entries.is_empty() {
             self.execute_for_a_turn();
             self.report_applied();
-            self.compact_if_due()?;
+            self.compact_if_due();
         }
         if self.is_leader() {
             self.prefetch_appended();

@@ -248,20 +248,18 @@ impl Shared {
         touched.append(&mut self.touched.borrow_mut());
         let goes_on = !touched.is_empty();
         self.touched.replace(touched);
-        if goes_on || self.make_memory() || self.pass_turn() {
-            self.work_touched();
+        if goes_on || self.make_memory() {
+            return self.work_touched();
         }
+        self.pass_turn();
     }
 
-    /// If no group is taking a snapshot, lets the one do so that has waited longest. Returns whether any has waited.
-    fn pass_turn(&self) -> bool {
-        let mut has_waited = false;
+    /// If no group is taking a snapshot, reserves the next turn for the one that has waited longest.
+    fn pass_turn(&self) {
         while self.common.taking.get().is_none() {
-            let Some(group) = self.common.next_taking.borrow_mut().pop_front() else { break };
-            self.visit(group, Core::compact_after_others);
-            has_waited = true;
+            let Some(group) = self.common.next_taking.borrow_mut().pop_front() else { return };
+            self.cores[usize::from(group)].borrow_mut().reserve_taking();
         }
-        has_waited
     }
 
     /// If a group lacks the memory for a snapshot, has all groups give up those that they keep for copies. If it is one
@@ -279,7 +277,7 @@ impl Shared {
             }
         }
         if is_more && let Some(starved) = starved {
-            self.visit(starved, Core::compact_after_others);
+            self.visit(starved, Core::compact);
         }
         is_more
     }

@@ -27,7 +27,7 @@ pub(super) struct Snapshots {
     taking: Option<Taking>,
     /// The group waits for its turn to take or to restore a piece.
     has_turn: bool,
-    /// It takes a snapshot when others have taken theirs.
+    /// It takes a snapshot when it has its turn: others may be taking theirs.
     is_next: bool,
     pause_max: u64,
     /// This group keeps the shared log from getting shorter; its next snapshot keeps no entries.
@@ -85,20 +85,24 @@ impl Snapshots {
 
 impl Core {
     /// Takes a snapshot if the log has grown long.
-    pub fn compact_if_due(&mut self) -> Result<(), NodeError> {
+    pub fn compact_if_due(&mut self) {
         // This runs after each burst, and finding out the length of a log may take a look at all of it. The log only
         // grows while a snapshot is being taken.
         if self.is_taking() {
-            return Ok(());
+            return;
         }
         let base = self.raft.store().base().get_metadata().index;
-        if self.is_turn(base) || self.is_large(base) || self.is_full(base) { self.compact() } else { Ok(()) }
+        if self.is_turn(base) || self.is_large(base) || self.is_full(base) {
+            self.compact();
+        }
     }
 
     /// Takes a snapshot if the log takes no more entries.
-    pub fn compact_if_full(&mut self) -> Result<(), NodeError> {
+    pub fn compact_if_full(&mut self) {
         let base = self.raft.store().base().get_metadata().index;
-        if !self.is_taking() && self.is_full(base) { self.compact() } else { Ok(()) }
+        if !self.is_taking() && self.is_full(base) {
+            self.compact();
+        }
     }
 
     /// Has this group do a piece in its turn.
@@ -108,14 +112,32 @@ impl Core {
         }
     }
 
+    /// Reserves the next turn to take a snapshot for this group, if it waits for that; returns whether it does.
+    pub fn reserve_taking(&mut self) -> bool {
+        if self.snapshots.is_next {
+            self.common.taking.set(Some(self.group));
+            self.await_turn();
+        }
+        self.snapshots.is_next
+    }
+
     /// It is this group's turn: takes a piece of the snapshot of the own state, and restores one.
     pub fn take_turn(&mut self) {
         self.snapshots.has_turn = false;
         if self.failure.is_none()
-            && let Err(error) = self.continue_snapshot().and_then(|()| self.continue_restore())
+            && let Err(error) = self.take_snapshot().and_then(|()| self.continue_restore())
         {
             self.fail(error);
         }
+    }
+
+    /// Continues the snapshot of the own state, or begins one if that was reserved for this group.
+    fn take_snapshot(&mut self) -> Result<(), NodeError> {
+        let is_reserved = self.common.taking.get() == Some(self.group);
+        if is_reserved && std::mem::take(&mut self.snapshots.is_next) {
+            return self.begin_snapshot();
+        }
+        self.continue_snapshot()
     }
 
     /// Whether a snapshot is under way.
@@ -146,15 +168,16 @@ impl Core {
         self.applied > base && self.raft.store().room() == Room::Full
     }
 
-    /// Begins to take a snapshot, unless one is under way.
-    pub fn compact(&mut self) -> Result<(), NodeError> {
-        if self.is_taking() {
-            return Ok(());
+    /// Has this group take a snapshot in its turn, unless one is under way.
+    pub fn compact(&mut self) {
+        if !self.is_taking() && !std::mem::replace(&mut self.snapshots.is_next, true) {
+            self.common.next_taking.borrow_mut().push_back(self.group);
         }
-        if self.common.taking.get().is_some_and(|group| group != self.group) {
-            if !std::mem::replace(&mut self.snapshots.is_next, true) {
-                self.common.next_taking.borrow_mut().push_back(self.group);
-            }
+    }
+
+    /// Begins to take a snapshot, unless there is nothing new, or one is under way.
+    fn begin_snapshot(&mut self) -> Result<(), NodeError> {
+        if self.is_taking() || self.applied == self.raft.store().base().get_metadata().index {
             return Ok(());
         }
         if !self.has_memory_for_own() {
@@ -175,7 +198,6 @@ impl Core {
         }
         let begun = self.now();
         let snapshot = header(self.applied, self.raft.store().term(self.applied)?, self.conf_state());
-        self.common.taking.set(Some(self.group));
         // A machine without support for pieces copies everything now.
         let state = long_work(|| self.state.begin_snapshot());
         self.snapshots.taking = Some(Taking { snapshot, state });
@@ -263,7 +285,7 @@ impl Core {
     pub fn note_snapshots(&mut self) {
         self.note_base();
         let is_taking = self.is_taking();
-        if !is_taking && self.common.taking.get() == Some(self.group) {
+        if !is_taking && !self.snapshots.is_next && self.common.taking.get() == Some(self.group) {
             self.common.taking.set(None);
         }
         if !is_taking && self.sending.is_empty() && self.incoming.is_none() && self.own_snapshot_bytes == 0 {
@@ -292,22 +314,12 @@ impl Core {
     /// Gives that up.
     pub fn leave_memory(&mut self, claim: Claim) {
         self.give_up_copy();
-        self.incoming.take_if(|incoming| incoming.leaves_memory_to(claim));
+        let incoming = self.incoming.take_if(|incoming| incoming.leaves_memory_to(claim));
+        self.given_up += u32::from(incoming.is_some_and(|incoming| incoming.is_slow()));
         if self.stops_sending_for(claim) {
             self.stop_sending_replaced();
         }
         self.note_snapshots();
-    }
-
-    /// Takes a snapshot now that other groups have taken theirs, or have given up those that they were receiving.
-    pub fn compact_after_others(&mut self) {
-        self.snapshots.is_next = false;
-        if self.failure.is_none()
-            && self.applied > self.raft.store().base().get_metadata().index
-            && let Err(error) = self.compact()
-        {
-            self.fail(error);
-        }
     }
 
     /// Takes a snapshot, since this group keeps the shared log from getting shorter. If the last snapshot has all
@@ -316,16 +328,13 @@ impl Core {
         if self.failure.is_some() {
             return;
         }
-        let result = if self.applied > self.raft.store().base().get_metadata().index {
+        if self.applied > self.raft.store().base().get_metadata().index {
             self.snapshots.holds_log = true;
-            self.compact()
-        } else if self.is_taking() {
-            Ok(())
-        } else {
-            self.raft.mut_store().forget_kept().map_err(NodeError::from)
-        };
-        if let Err(error) = result {
-            self.fail(error);
+            self.compact();
+        } else if !self.is_taking()
+            && let Err(error) = self.raft.mut_store().forget_kept()
+        {
+            self.fail(error.into());
         }
     }
 

@@ -36,8 +36,10 @@ const DOUBLINGS_MAX: u32 = 4;
 /// A partly received snapshot is dropped after this many ticks without data, or with less than one full piece.
 const PATIENCE_TICKS: u32 = 1000;
 /// After the first of these periods, a member's snapshot gives way to another member's if it comes so slowly that it
-/// takes more of them than this.
+/// takes more of them than this; after one was given up, than twice as many, and so on, with this many doublings. So two
+/// that come slowly do not take turns for ever.
 const PERIODS_MAX: u32 = 60;
+const PERIOD_DOUBLINGS_MAX: u32 = 6;
 
 /// A snapshot to send.
 pub(super) struct Outgoing {
@@ -150,6 +152,8 @@ pub(super) struct Incoming {
     fresh: usize,
     /// Ticks since it began.
     age: u32,
+    /// Ticks in which it must come, at this pace, to give way to no other.
+    due: u32,
 }
 
 impl Drop for Outgoing {
@@ -167,9 +171,10 @@ impl Drop for Incoming {
 
 impl Incoming {
     /// Begins a snapshot with its first piece.
-    fn new(chunk: &Chunk<'_>, sender: Option<u64>) -> Incoming {
+    fn new(chunk: &Chunk<'_>, sender: Option<u64>, given_up: u32) -> Incoming {
         let Chunk { from, term, index, total, .. } = *chunk;
-        Incoming { sender, from, term, index, total, data: Vec::new(), checksum: 0, idle: 0, fresh: 0, age: 0 }
+        let due = (PERIODS_MAX * PATIENCE_TICKS) << given_up.min(PERIOD_DOUBLINGS_MAX);
+        Incoming { sender, from, term, index, total, data: Vec::new(), checksum: 0, idle: 0, fresh: 0, age: 0, due }
     }
 
     /// Whether a piece of this sender may change anything: no other sender speaks for a member, or takes its place.
@@ -186,10 +191,10 @@ impl Incoming {
         }
     }
 
-    /// Whether its sender might hold the memory for as long as it likes.
-    fn is_slow(&self) -> bool {
-        let due = u128::from(self.total) * u128::from(self.age) / u128::from(PERIODS_MAX * PATIENCE_TICKS);
-        self.age > PATIENCE_TICKS && (self.data.len() as u128) < due
+    /// Whether it is from a member that might hold the memory for as long as it likes.
+    pub fn is_slow(&self) -> bool {
+        let expected = u128::from(self.total) * u128::from(self.age) / u128::from(self.due);
+        self.sender.is_some() && self.age > PATIENCE_TICKS && (self.data.len() as u128) < expected
     }
 
     /// A tick has passed; returns whether it has expired.
@@ -362,10 +367,8 @@ impl Core {
 
     /// Takes a current snapshot, for a member that was added after the last one. The library asks for it again.
     fn snapshot_for(&mut self, to: u64) {
-        if self.failure.is_none()
-            && let Err(error) = self.compact()
-        {
-            return self.fail(error);
+        if self.failure.is_none() {
+            self.compact();
         }
         self.raft.report_snapshot(to, SnapshotStatus::Failure);
     }
@@ -409,7 +412,8 @@ impl Core {
                 discard(message.snapshot.unwrap_or_default().data);
                 // Without an answer, the sender learns that the attempt failed. The own snapshot has its turn before
                 // the next one is received.
-                return self.compact_if_due();
+                self.compact_if_due();
+                return Ok(());
             }
         }
         if let (Some(reply), Ok(mut buffer)) = (reply, MsgBuf::with_len(size_of::<u64>())) {
@@ -509,7 +513,7 @@ impl Core {
                     return sender.map(|_| Taken::Crowded);
                 }
             }
-            self.incoming = Some(Incoming::new(&chunk, sender));
+            self.incoming = Some(Incoming::new(&chunk, sender, self.given_up));
             // Now, since pieces for other groups may come in the same burst.
             self.note_snapshots();
         }
@@ -538,6 +542,7 @@ impl Core {
             self.incoming = None;
             return None;
         }
+        self.given_up = 0;
         let mut snapshot = chunk.header();
         snapshot.data = std::mem::take(&mut self.incoming.take()?.data).into();
         let mut message = Message { from: chunk.from, to: chunk.to, term: chunk.term, ..Message::default() };

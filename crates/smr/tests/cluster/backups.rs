@@ -10,7 +10,7 @@ use dunlin_smr::backup::GroupState;
 use dunlin_smr::kv::{Command, Condition, KvMachine};
 use dunlin_smr::wire::request::{Request, set_cluster};
 use dunlin_smr::wire::response::Response;
-use dunlin_smr::{Client, ClientError, NodeConfig, StateMachine as _, wire};
+use dunlin_smr::{Client, ClientConfig, ClientError, NodeConfig, StateMachine as _, wire};
 
 use super::harness::{Cluster, client_config, config};
 
@@ -145,4 +145,20 @@ fn few_snapshots_are_taken_for_copies() {
     // A client that waits gets its copy.
     cluster.put("key 0", b"last").unwrap();
     assert!(cluster.drive(cluster.client.backup()).is_ok());
+}
+
+/// Otherwise a replica could claim any length, and send pieces for ever.
+#[test]
+fn a_client_takes_no_longer_snapshot_than_it_is_told_to() {
+    let cluster = filled(config());
+    let copy = |snapshot_bytes_max: u64| {
+        let limits = ClientConfig { snapshot_bytes_max, ..client_config() };
+        cluster.drive(Client::new(&cluster.endpoint, cluster.members.clone(), limits).backup())
+    };
+    let bytes = copy(1 << 20).unwrap().snapshot.len() as u64;
+    assert!(copy(bytes).is_ok());
+    let before = calls(&cluster);
+    let refused = copy(bytes - 1).unwrap_err().to_string();
+    assert!(refused.contains("snapshot_bytes_max"), "{refused}");
+    assert!(calls(&cluster) - before < 10, "it is refused with the first piece");
 }

@@ -206,6 +206,28 @@ fn many_groups_do_not_all_restore_a_piece_in_one_turn() {
     assert!((0..GROUPS).all(|group| applied(&world, 3, group) > 0));
 }
 
+/// Short ones that wait for a long one.
+#[test]
+fn many_groups_do_not_all_take_a_snapshot_in_one_turn() {
+    const GROUPS: u16 = 12;
+    let snapshots = NodeConfig { snapshot_entries: 20, snapshot_step_bytes: 500, ..config() };
+    let mut world = World::padded(InMemory, GROUPS, snapshots, |group| if group == 0 { 100_000 } else { 0 });
+    world.all_lead();
+    world.paused.push(3);
+    (0..GROUPS).for_each(|group| (0..20).for_each(|_| _ = world.add(group, 1).unwrap()));
+    world.paused.clear();
+    let taken_by_all = |world: &World<InMemory>| (0..GROUPS).map(|group| taken(world, 3, group)).sum::<u64>();
+    let begun = taken_by_all(&world);
+    for _ in 0..2000 {
+        let before = taken_by_all(&world);
+        world.turn();
+        let taken = taken_by_all(&world) - before;
+        // An endpoint goes on as long as there are packets.
+        assert!(taken < u64::from(GROUPS) / 3, "{taken} snapshots in one turn");
+    }
+    assert!(taken_by_all(&world) >= begun + u64::from(GROUPS));
+}
+
 /// One that takes long to take, and is due again by then, leaves others their turn.
 #[test]
 fn each_group_has_its_turn_to_take_a_snapshot() {
@@ -313,6 +335,34 @@ fn a_snapshot_that_comes_slowly_gives_way_to_that_of_another_group() {
         rounds += 1;
     }
     assert!(rounds > 1, "it has just begun");
+}
+
+/// Each would take more than the time after which it gives way to the other.
+#[test]
+fn two_snapshots_that_come_slowly_do_not_give_way_to_each_other_for_ever() {
+    const PAUSE: Duration = Duration::from_millis(900);
+    /// One piece in each pause takes longer than 60,000 ticks.
+    const PIECE: usize = LARGEST as usize / 100;
+    let limits = NodeConfig { snapshot_bytes_max: LARGEST, snapshot_memory_max: 2 * LARGEST, ..config() };
+    let snapshots = NodeConfig { chunk_bytes: PIECE, ..limits };
+    let world = World::padded(InMemory, 4, snapshots, |_| LARGEST as usize * 9 / 20);
+    world.all_lead();
+    world.all_rest();
+    assert!(base_bytes(&world, 3) > LARGEST);
+    let (mut sent, mut given_up) = ([0; 2], 0);
+    while sent.iter().all(|bytes| *bytes < LARGEST * 9 / 10) {
+        for (bytes, group) in sent.iter_mut().zip([1, 2]) {
+            if send_as_member(&world, 3, group, [*bytes, LARGEST], PIECE) {
+                *bytes += PIECE as u64;
+            } else {
+                given_up += u32::from(*bytes > 0);
+                *bytes = 0;
+            }
+        }
+        assert!(given_up < 20, "each has been given up again and again");
+        world.turns(PAUSE);
+    }
+    assert!(given_up > 0, "no other was to be received meanwhile");
 }
 
 /// An attacker sends them again before they expire.
