@@ -31,9 +31,10 @@ const FILE_BYTES_MIN: u64 = 8 << 20;
 /// Memory of a server for the index of its tier, for each item: more than the index takes.
 const INDEX_BYTES: u64 = 512;
 const INDEX_BYTES_MIN: u64 = 1 << 20;
-/// The time of a read. With 1 ms the servers would do as many reads as the thesis' testbed, 129,000 a second, and two
-/// cores would be busy with them.
-pub(super) const DELAY: Duration = Duration::from_millis(4);
+/// The time of a read. With 1 ms the servers could do as many reads as the thesis' testbed, 129,000 a second, but a read
+/// costs a server tens of microseconds of processor time, for it wakes two threads: that would keep several cores busy,
+/// and operations would wait for these. With 8 ms two cores are enough.
+pub(super) const DELAY: Duration = Duration::from_millis(8);
 /// Maximum average time of storing one value.
 const FILL_MAX: Duration = Duration::from_micros(100);
 /// Keys of a multiget, on average.

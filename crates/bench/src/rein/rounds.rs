@@ -10,9 +10,11 @@ use dunlin_lab::spread;
 use super::cluster::{self, Cluster, DELAY};
 use super::contenders::Policies;
 use super::roles::{Load, MultigetFigures, Quantiles, ServerOrder, Sleepers};
-use super::{IDLE, Percentile, row_name};
+use super::{Percentile, row_name};
 use crate::{BenchError, Lab};
 
+/// A load at which multigets wait for hardly more than their own operations.
+const LOW: f64 = 0.05;
 /// More processor time than this, in percent, and operations wait for processors, not for devices.
 const PROCESSORS_MAX: f64 = 75.0;
 /// The share of a read's time by which multigets may be sent late, at the 99th percentile.
@@ -59,7 +61,7 @@ pub(super) fn calibrate(lab: &mut Lab, cluster: Cluster) -> Result<Cluster, Benc
         let run = lab.run_length();
         let sleepers = Sleepers { threads: cluster.reads(), delay: DELAY, run };
         let floor = lab.anywhere(sleepers, run)?.result()?;
-        let idle = vec![cluster.load(Policies::Fifo, IDLE, run, 1)];
+        let idle = vec![cluster.load(Policies::Fifo, LOW, run, 1)];
         let ran = cluster::run(lab, &cluster, ServerOrder::Fifo, run, (run, idle))?;
         let (rate, processors) = ran.figures.peak.ok_or(BenchError::no_samples("the highest rate"))?;
         let idle = ran.figures.loads.first().ok_or(BenchError::no_samples("a load"))?.latency;
@@ -72,7 +74,7 @@ pub(super) fn calibrate(lab: &mut Lab, cluster: Cluster) -> Result<Cluster, Benc
     lab.push(RowBuilder::new("highest rate, busy time of all processors", Metric::CoreShare, processors));
     for (percentile, metric) in PERCENTILES {
         let idle = spread(&runs, |(.., idle)| of(percentile, idle))?;
-        lab.push(RowBuilder::new("idle: FIFO", metric, idle).floor(DELAY.as_nanos() as f64));
+        lab.push(RowBuilder::new(at(LOW, "FIFO"), metric, idle).floor(DELAY.as_nanos() as f64));
     }
     let service = f64::from(cluster.reads()) / rate.median * 1e9;
     let idle = spread(&runs, |(.., idle)| idle.p50)?.median;
