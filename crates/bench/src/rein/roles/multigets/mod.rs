@@ -37,6 +37,9 @@ const FILLERS: usize = 8;
 /// Reads of each server at a time, for its highest rate.
 const PEAK_READS: usize = 32;
 
+/// How long a load waits before its time begins.
+const BEFORE: Duration = Duration::from_millis(1);
+
 /// Stores the values of a cluster, then runs loads.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Multigets {
@@ -243,9 +246,12 @@ async fn generate<T: Transport + 'static>(
     let (endpoint, timers) = (clients.endpoint.clone(), clients.endpoint.timers());
     let (last, warm_up) = (setting.measured().end as usize, load.warm_up as usize);
     let counted = last.saturating_sub(warm_up).max(1);
+    let arrivals = Arrivals::new(&setting)?;
+    // Then the event loop has just read its time.
+    timers.sleep(BEFORE).await;
     let (begun, loop_begun) = (clients.clock.now(), endpoint.loop_time());
     let mut next_sample = 0;
-    for (number, arrival) in Arrivals::new(&setting)?.take(last).enumerate() {
+    for (number, arrival) in arrivals.take(last).enumerate() {
         // What is due was sent before the event loop goes on.
         if endpoint.loop_time() < loop_begun + arrival.at {
             timers.sleep_until(loop_begun + arrival.at).await;
