@@ -1,5 +1,6 @@
 //! A cluster of servers with tiers, for experiments in real time.
 
+use std::thread;
 use std::time::Duration;
 
 use dunlin_lab::measure::Scratch;
@@ -151,6 +152,10 @@ pub(super) fn run(
     let addresses = servers.iter_mut().map(|server| server.ready()).collect::<Result<Vec<_>, _>>()?;
     let clients = Multigets { setup: Setup::new(Carrier::Udp), servers: addresses, cluster: *cluster, peak, loads };
     let figures = lab.client(clients, time)?.result()?;
-    let servers = servers.into_iter().map(|server| server.stop()).collect::<Result<_, _>>()?;
+    // Together, since each takes a moment to notice that it is to stop.
+    let servers = thread::scope(|scope| {
+        let stops: Vec<_> = servers.into_iter().map(|server| scope.spawn(|| server.stop())).collect();
+        stops.into_iter().map(|stop| stop.join().expect("stopping does not panic")).collect::<Result<_, _>>()
+    })?;
     Ok(Ran { figures, servers })
 }
