@@ -99,23 +99,30 @@ fn push_order(lab: &mut Lab, rounds: &Rounds, place: usize, simulated: &Simulate
             let measured = spread_of(&rounds.gains(place, *policy, percentile))?.median;
             gains.push((median(fifo, ours, percentile)?, measured));
         }
-        let share = share_in_order(&gains);
+        let Some(share) = share_in_order(&gains) else {
+            lab.note(format!(
+                "{:.0} %: the simulator's policies do not differ at {}.",
+                LOADS[place] * 100.0,
+                percentile.name()
+            ));
+            continue;
+        };
         let name = at(LOADS[place], &format!("pairs of policies in the simulator's order, {}", percentile.name()));
         lab.push(RowBuilder::new(name, Metric::Share, share.into()).target(Target::Absolute(100.0)));
     }
     Ok(())
 }
 
-/// Of pairs whose first figures differ, the share whose second figures differ in the same direction; in percent.
-fn share_in_order(gains: &[(f64, f64)]) -> f64 {
+/// Of pairs whose first figures differ, the share whose second figures differ in the same direction; in percent. `None` if
+/// none differ.
+fn share_in_order(gains: &[(f64, f64)]) -> Option<f64> {
     let pairs = gains.iter().enumerate().flat_map(|(place, a)| gains[place + 1..].iter().map(move |b| (a, b)));
     let ordered: Vec<bool> = pairs
         .filter(|(a, b)| f64::max(a.0 / b.0, b.0 / a.0) >= ORDER_MIN)
         .map(|(a, b)| (a.0 > b.0) == (a.1 > b.1))
         .collect();
     let count = ordered.iter().filter(|is_same| **is_same).count();
-    // Without differences, there is nothing to reproduce.
-    if ordered.is_empty() { 100.0 } else { 100.0 * count as f64 / ordered.len() as f64 }
+    (!ordered.is_empty()).then(|| 100.0 * count as f64 / ordered.len() as f64)
 }
 
 #[cfg(test)]
@@ -124,8 +131,8 @@ mod tests {
 
     #[test]
     fn pairs_that_differ_have_an_order() {
-        assert_eq!(share_in_order(&[(1.0, 1.0), (2.0, 1.5), (3.0, 1.7)]), 100.0);
-        assert_eq!(share_in_order(&[(1.0, 1.0), (2.0, 1.5), (3.0, 1.2)]), 100.0 * 2.0 / 3.0);
-        assert_eq!(share_in_order(&[(1.0, 1.0), (1.01, 0.5)]), 100.0, "a difference of 1 % is none");
+        assert_eq!(share_in_order(&[(1.0, 1.0), (2.0, 1.5), (3.0, 1.7)]), Some(100.0));
+        assert_eq!(share_in_order(&[(1.0, 1.0), (2.0, 1.5), (3.0, 1.2)]), Some(100.0 * 2.0 / 3.0));
+        assert_eq!(share_in_order(&[(1.0, 1.0), (1.01, 0.5)]), None, "a difference of 1 % is none");
     }
 }
