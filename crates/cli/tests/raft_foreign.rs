@@ -2,7 +2,7 @@
 
 mod program;
 
-use program::raft::{Directory, ask, done, found, free_replica, status};
+use program::raft::{Directory, ask, done, found, free_replica, status, until};
 use program::{Server, dunlin};
 use serde_json::Value;
 
@@ -49,10 +49,11 @@ fn two_clusters_that_share_an_address_lose_nothing() {
     assert!(code == 2 && out.contains("foreign") && err.contains("correct the list of replicas"), "{code} {out} {err}");
 
     // Both lead, neither counts the replica of the other, and all replicas of this one have the same state.
-    let state = status(&here);
-    let replicas = state["replicas"].as_array().unwrap();
-    let leader = state["leader"].as_u64().unwrap();
-    assert!(replicas.iter().all(|replica| replica["leader"] == leader), "{state}");
+    let leader = until("all have the same leader", || {
+        let state = status(&here);
+        let leader = state["leader"].as_u64()?;
+        state["replicas"].as_array()?.iter().all(|replica| replica["leader"] == leader).then_some(leader)
+    });
     let victim = if leader == 3 { 1 } else { leader };
     servers[victim as usize - 1].kill();
     for name in ["here", "later"] {

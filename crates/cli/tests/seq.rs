@@ -19,7 +19,7 @@ use dunlin_rpc::{Endpoint, EndpointConfig};
 use dunlin_seq::direct::packet::{Bytes, Kind, Packet};
 use dunlin_seq::direct::{DirectClient, DirectConfig};
 use dunlin_seq::{Client, ClientConfig};
-use program::raft::{Directory, free_replica};
+use program::raft::{Directory, free_replica, until};
 use program::{Server, dunlin};
 
 /// Kills of a normal test run; `DUNLIN_KILLS` gives more.
@@ -376,9 +376,12 @@ fn numbers_rise_through_kills_of_replicas() {
     assert!(String::from_utf8_lossy(&other.stderr).contains("of a sequencer replica"), "{other:?}");
 }
 
-/// A holder that is stopped in order gives up its office: nobody waits for the end of its term.
+/// A holder that is stopped in order gives up its office: nobody waits for the end of its term. A busy machine may make
+/// an election or a flush long, but not each of them.
 #[test]
 fn numbers_go_on_when_replicas_are_stopped_in_order() {
+    /// Less than what is left of a lease of 2 s when its holder, which renews it every half a second, has ended.
+    const QUICK: Duration = Duration::from_millis(1200);
     let directory = Directory::new("seq-orderly");
     let all = [1, 2, 3].map(free_replica).join(",");
     let start = |id: u64, more: &[&str]| {
@@ -387,21 +390,25 @@ fn numbers_go_on_when_replicas_are_stopped_in_order() {
         let arguments = [&arguments[..], &["--metrics", "127.0.0.1:0"]].concat();
         Server::start(dunlin(&[&arguments[..], more].concat()))
     };
-    let mut replicas: Vec<Server> = (1..=3).map(|id| start(id, &["--new"])).collect();
-    let (mut last, mut stopped) = (None, 0);
-    for id in 1..=3u64 {
+    let mut replicas: Vec<(u64, Server)> = (1..=3).map(|id| (id, start(id, &["--new"]))).collect();
+    let (mut last, mut times) = (None, Vec::new());
+    while times.len() < 3 || times.len() < 9 && times.iter().all(|time| *time >= QUICK) {
         let drawn = next(&all, "5");
         assert!(last.is_none_or(|last| last < drawn[0]), "{drawn:?} after {last:?}");
         last = drawn.last().copied();
-        let serve = |server: &&Server| metrics(server).lines().any(|line| line == "dunlin_replica_serving 1");
-        assert_eq!(replicas.iter().filter(serve).count(), 1, "one has the office");
-        replicas.remove(0).stop("-TERM");
-        stopped += 1;
-        // Less than a lease, and enough for an election.
-        let (code, out, err) = run(&["next", "--at", &all, "--timeout", "1900ms"]);
-        assert_eq!(code, 0, "after {stopped}: {out}{err}");
-        replicas.push(start(id, &[]));
+        let serves = |server: &Server| metrics(server).lines().any(|line| line == "dunlin_replica_serving 1");
+        let holder = until("one has the office", || {
+            let holders: Vec<usize> = (0..3).filter(|place| serves(&replicas[*place].1)).collect();
+            if let [holder] = holders[..] { Some(holder) } else { None }
+        });
+        let (id, server) = replicas.remove(holder);
+        server.stop("-TERM");
+        let begun = Instant::now();
+        next(&all, "1");
+        times.push(begun.elapsed());
+        replicas.push((id, start(id, &[])));
     }
+    assert!(times.iter().any(|time| *time < QUICK), "each waited for the end of a term: {times:?}");
 }
 
 /// Two sequencers compete for a lease of the cluster manager. The one that hands out numbers is killed, or stopped.

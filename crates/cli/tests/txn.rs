@@ -271,7 +271,7 @@ fn assert_kept(counted: &Counted) {
 #[test]
 fn tables_are_made_written_read_and_shown() {
     let service = Service::start(3);
-    let (code, _, err) = service.run(&["get", "accounts", "a", "--timeout", "300ms"]);
+    let (code, _, err) = service.run(&["get", "accounts", "a", "--timeout", "20s"]);
     assert!(code == 1 && err.contains("there is no table \"accounts\""), "{code} {err}");
     let (code, _, err) = service.run(&["table", "create", "accounts", "--replicas", "4"]);
     assert!(code == 2 && err.contains("4 copies need 4 members, and 3 are there"), "{code} {err}");

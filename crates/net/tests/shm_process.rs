@@ -301,7 +301,12 @@ fn a_socket_clears_the_regions_of_killed_endpoints() {
     assert!(region.exists(), "the living are left alone");
     drop(child);
     drop(socket());
-    assert!(!region.exists());
+    // An endpoint of another test's process may be about to remove it, and then this one leaves that to it.
+    let start = Instant::now();
+    while region.exists() {
+        assert!(start.elapsed() < PATIENCE, "the region stays");
+        thread::yield_now();
+    }
 }
 
 #[test]

@@ -106,31 +106,37 @@ fn a_driver_that_sleeps_is_woken_by_packets_tasks_and_threads() {
             });
             let session = endpoint.connect(&endpoint.local_addr()).await.unwrap();
             let slept_before = endpoint.stats().transport.waits;
-            let begun = Instant::now();
-            for _ in 0..ROUNDS {
-                sleep(REST).await;
-                // A packet.
-                let (done, is_done) = oneshot::channel();
-                ask.send(done).unwrap();
-                is_done.await.unwrap();
-                sleep(REST).await;
-                // A call of another task of this thread.
-                echo(&session).await;
-                sleep(REST).await;
-                // Another thread, which wakes a task of the endpoint.
-                let (wake, woken) = oneshot::channel();
-                let (tell, told) = oneshot::channel();
-                endpoint.spawn(async move {
-                    woken.await.unwrap();
-                    tell.send(()).unwrap();
-                });
-                thread::spawn(move || {
-                    thread::sleep(REST);
-                    wake.send(()).unwrap();
-                });
-                told.await.unwrap();
+            // Half of what it takes if each wake-up is lost. Again if the machine was too busy.
+            let limit = 3 * ROUNDS * Duration::from_millis(50);
+            let mut times = Vec::new();
+            while times.len() < 3 && times.last().is_none_or(|time| *time >= limit) {
+                let begun = Instant::now();
+                for _ in 0..ROUNDS {
+                    sleep(REST).await;
+                    // A packet.
+                    let (done, is_done) = oneshot::channel();
+                    ask.send(done).unwrap();
+                    is_done.await.unwrap();
+                    sleep(REST).await;
+                    // A call of another task of this thread.
+                    echo(&session).await;
+                    sleep(REST).await;
+                    // Another thread, which wakes a task of the endpoint.
+                    let (wake, woken) = oneshot::channel();
+                    let (tell, told) = oneshot::channel();
+                    endpoint.spawn(async move {
+                        woken.await.unwrap();
+                        tell.send(()).unwrap();
+                    });
+                    thread::spawn(move || {
+                        thread::sleep(REST);
+                        wake.send(()).unwrap();
+                    });
+                    told.await.unwrap();
+                }
+                times.push(begun.elapsed());
             }
-            assert!(begun.elapsed() < 3 * ROUNDS * Duration::from_millis(50), "{addrs:?}: {:?}", begun.elapsed());
+            assert!(times.last().is_some_and(|time| *time < limit), "{addrs:?}: {times:?}");
             assert!(endpoint.stats().transport.waits >= slept_before + u64::from(ROUNDS), "it never slept");
             drop(ask);
             other_process.join().unwrap();

@@ -178,7 +178,9 @@ impl<S: Service> Replica<S> {
 
     /// Checks that another replica gets the lead while this one's disk hangs: otherwise nobody is served.
     fn judge_lead(&mut self, now: u64) {
-        if !(self.waits_for_hung && self.leads()) {
+        // One that rests serves nobody; its time begins when it is woken. Of two voters, the other one is no majority.
+        let may_give_way = || !self.node.is_resting() && self.node.status().voters.len() > 2;
+        if !(self.waits_for_hung && self.leads() && may_give_way()) {
             self.leads_hung = None;
             return;
         }

@@ -21,6 +21,8 @@ const IDLE_SHARE_MAX: f64 = 0.01;
 /// An idle endpoint with a session sleeps until it checks its peer again, every 100 ms; a keep-alive of the peer, or an
 /// answer to its own, ends a sleep early, four times a second.
 const IDLE_SLEEPS: std::ops::RangeInclusive<u64> = 4..=40;
+/// Seconds of which one must be as an idle one is.
+const IDLE_TRIES: usize = 5;
 const CALLS: u64 = 20;
 
 /// Processor time of this thread.
@@ -91,13 +93,16 @@ fn an_idle_endpoint_is_cheap_and_wakes(address: Addr) {
     let client = Endpoint::new(AnyTransport::for_peer(&address).unwrap(), EndpointConfig::default()).unwrap();
     let session = client.block_on(client.connect(&address)).unwrap();
     client.block_on(session.call(ECHO, vec![1; 32])).unwrap();
-    // With an open session, so with its keep-alive.
-    let before = sleeps(&client);
-    let share = share(|| client.run_for(IDLE));
-    let idle_sleeps = sleeps(&client) - before;
-    println!("{address}: an idle client used {:.2} % of a core and slept {idle_sleeps} times", share * 100.0);
-    assert!(share < IDLE_SHARE_MAX, "{share}");
-    assert!(IDLE_SLEEPS.contains(&idle_sleeps), "{idle_sleeps}");
+    // With an open session, so with its keep-alive. Again if the machine stood still for most of a second.
+    let mut tries = Vec::new();
+    let is_idle = |usage: &Usage| usage.share < IDLE_SHARE_MAX && IDLE_SLEEPS.contains(&usage.sleeps);
+    while tries.len() < IDLE_TRIES && !tries.last().is_some_and(is_idle) {
+        let before = sleeps(&client);
+        let share = share(|| client.run_for(IDLE));
+        tries.push(Usage { share, sleeps: sleeps(&client) - before });
+    }
+    println!("{address}: an idle client used {tries:?}");
+    assert!(tries.last().is_some_and(is_idle), "{tries:?}");
     // Both sleep now. A call wakes the server, and its answer the client.
     let mut times = Vec::new();
     let before = sleeps(&client);
@@ -112,8 +117,8 @@ fn an_idle_endpoint_is_cheap_and_wakes(address: Addr) {
     assert!(slept >= CALLS / 2, "{slept}");
     times.sort_unstable();
     println!("{address}: a call that wakes both took {:?} (median)", times[10]);
-    // Far below the cost of a lost wake-up, which is the longest sleep. `dunlin bench run rpc-wakeup` measures it.
-    assert!(times[10] < Duration::from_millis(20), "{times:?}");
+    // Below the cost of a lost wake-up, which is the longest sleep: 100 ms. `dunlin bench run rpc-wakeup` measures it.
+    assert!(times[10] < Duration::from_millis(60), "{times:?}");
     let usage = server.stop();
     println!("{address}: its server used {:.2} % and slept {} times", usage.share * 100.0, usage.sleeps);
     // It slept while the client was idle, and again before most calls.
@@ -190,13 +195,18 @@ fn run_for_ends_on_time_whether_or_not_there_is_anything_to_do() {
     for poll in [PollPolicy::Spin, PollPolicy::default(), yielding, PollPolicy::Sleep] {
         let transport = AnyTransport::bind(&"udp://127.0.0.1:0".parse().unwrap()).unwrap();
         let endpoint = Endpoint::new(transport, EndpointConfig { poll, ..EndpointConfig::default() }).unwrap();
-        let start = Instant::now();
-        for _ in 0..20 {
-            endpoint.run_for(Duration::from_millis(2));
+        // An iteration that oversleeps would take a tenth of a second each time: two seconds in all. Again if the
+        // machine stood still.
+        let mut times: Vec<u128> = Vec::new();
+        while times.len() < 3 && times.last().is_none_or(|time| *time >= 1_500) {
+            let start = Instant::now();
+            for _ in 0..20 {
+                endpoint.run_for(Duration::from_millis(2));
+            }
+            times.push(start.elapsed().as_millis());
         }
-        let time = start.elapsed();
-        // An iteration that oversleeps would take a tenth of a second each time: two seconds in all.
-        assert!((40..1_500).contains(&time.as_millis()), "{poll:?}: {time:?}");
+        let last = times[times.len() - 1];
+        assert!(times.iter().all(|time| *time >= 40) && last < 1_500, "{poll:?}: {times:?}");
     }
 }
 

@@ -213,6 +213,7 @@ impl<R: Reserve> Work<R> {
         });
         let (mut until, mut is_last, epoch) = (first.until, first.range.end == NUMBERS_END, first.epoch);
         self.counter.install(epoch, first.range, until, self.config.range / 2);
+        let mut has_failed = false;
         loop {
             let reserve = if is_last { 0 } else { self.config.range / 2 };
             let is_low = self.wait(reserve, is_last).await;
@@ -221,8 +222,11 @@ impl<R: Reserve> Work<R> {
             }
             // An epoch that is named from now on may be newer than the answer.
             self.counter.forget_named();
-            let count = if is_low && !is_last { self.config.range } else { 0 };
-            match self.reserve.extend(count).await {
+            // After a failure it is the term alone that is to be extended, which may succeed where a reservation does not.
+            let count = if is_low && !is_last && !has_failed { self.config.range } else { 0 };
+            let extended = self.reserve.extend(count).await;
+            has_failed = extended.is_err();
+            match extended {
                 Ok(reserved) => {
                     until = reserved.until;
                     if count == 0 {

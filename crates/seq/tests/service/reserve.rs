@@ -1,12 +1,15 @@
 //! Sequencers that reserve numbers on a replica: taking and passing on the office.
 
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use dunlin_net::Addr;
-use dunlin_rpc::CallError;
-use dunlin_seq::reserve::{Keeper, KeeperConfig, Replicated, ReplicatedConfig, Reservations, Reserve};
+use dunlin_rpc::{CallError, Timers};
+use dunlin_seq::reserve::{
+    Keeper, KeeperConfig, Replicated, ReplicatedConfig, Reservations, Reserve, ReserveError, Reserved,
+};
 use dunlin_seq::wire::{NEXT, Next};
 use dunlin_seq::{Batching, ClientConfig, Counter, NUMBERS_END, RUN_MAX, SeqError, SeqService, Setback};
 use dunlin_serve::epoch::refusal;
@@ -251,4 +254,47 @@ fn requests_of_other_epochs_are_refused_with_the_present_one() {
         let SeqError::TimedOut { last: Some(last) } = &error else { panic!("{error}") };
         assert!(matches!(last, Setback::OldEpoch { epoch: 0, known: 2, .. } | Setback::NotServing(_)), "{error}");
     });
+}
+
+/// Reservations of which only the first succeeds, as if their storage had become full. Terms go on.
+struct Full(Timers);
+
+impl Full {
+    fn reserved(&self, range: Range<u64>) -> Reserved {
+        Reserved { range, until: self.0.boot_now() + LEASE.as_nanos() as u64, epoch: 1 }
+    }
+}
+
+impl Reserve for Full {
+    async fn take(&mut self, count: u64) -> Result<Reserved, ReserveError> {
+        Ok(self.reserved(0..count))
+    }
+
+    async fn extend(&mut self, count: u64) -> Result<Reserved, ReserveError> {
+        if count > 0 { Err(ReserveError::Failed("full".to_owned())) } else { Ok(self.reserved(0..0)) }
+    }
+
+    async fn release(&mut self) -> Result<(), ReserveError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_term_is_extended_though_no_more_numbers_can_be_reserved() {
+    let mut net = Net::new();
+    let (endpoint, counter) = (net.start(1), Arc::new(Counter::idle()));
+    let service = SeqService::register(&endpoint, counter.clone(), Batching::Bursts).unwrap();
+    let config = KeeperConfig { range: RANGE, renew: LEASE / 6, ..KeeperConfig::default() };
+    let keeper = Keeper::start(&endpoint, &counter, Full(endpoint.timers()), config);
+    let client = net.client(&[1], ClientConfig::default());
+    net.run(async {
+        // More than half of them, so that more are to be reserved.
+        let run = client.run(RUN_MAX).await.unwrap();
+        client.next().await.unwrap();
+        client.timers().sleep(LEASE * 10).await;
+        assert_eq!(client.next().await.unwrap(), run.end + 1, "the rest is handed out");
+    });
+    let stats = keeper.stats();
+    assert_eq!((stats.taken, stats.expired, service.stats().not_serving), (1, 0, 0));
+    assert!(stats.failures > 10 && stats.renewals > 10, "{stats:?}");
 }

@@ -363,15 +363,16 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Passes over a replica that did not help, and turns to the next one, unless another request has turned elsewhere
-    /// meanwhile.
+    /// Passes over a replica that did not help, and turns to the next one in the order of ids, unless another request
+    /// has turned elsewhere meanwhile. The order is the same for all requests: one that has time for a single attempt
+    /// goes on where the last one ended.
     fn turn_from(&self, from: u64, search: &mut Search) {
         self.pass(from, search);
         if self.target.get() != from {
             return;
         }
         let members = self.members.borrow();
-        let mut others = members.iter().filter(|(id, _)| *id != from);
+        let mut others = members.iter().filter(|(id, _)| *id > from).chain(members.iter().filter(|(id, _)| *id < from));
         let next = others.clone().find(|(_, addr)| !search.has_passed(addr)).or_else(|| {
             search.passed.clear();
             others.next()
@@ -435,5 +436,20 @@ mod tests {
         }
         assert_eq!(client.target.get(), 3, "{asked:?}");
         assert_eq!(asked, [1, 2, 1, 2, 1], "the first of them that was told so by as many as there are members");
+    }
+
+    /// Operations that end before the client may turn elsewhere a second time.
+    #[test]
+    fn operations_of_one_attempt_each_come_to_all_replicas() {
+        let network = LoopbackNetwork::new(LoopbackConfig::default());
+        let endpoint = Rc::new(Endpoint::new(network.endpoint(9).unwrap(), EndpointConfig::default()).unwrap());
+        let members = [1, 2, 3, 4, 5].map(|id| (id, Addr::Node(id as u32)));
+        let client = Client::new(&endpoint, members, ClientConfig::default());
+        let asked = [0; 7].map(|_| {
+            let target = client.target.get();
+            client.turn_from_silent(target, None, &mut Search::default());
+            target
+        });
+        assert_eq!(asked, [1, 2, 3, 4, 5, 1, 2]);
     }
 }

@@ -61,8 +61,8 @@ pub struct ClientConfig {
     pub attempt_timeout: Duration,
     /// How long the client waits before it asks the next replica, when one is busy or there is no leader. Default 5 ms.
     pub pause: Duration,
-    /// Bytes of the largest snapshot that [`Client::backup`] takes into memory: those that replicas may make
-    /// ([`crate::NodeConfig::snapshot_bytes_max`]). Default 4 GiB.
+    /// Bytes of the largest snapshot that [`Client::backup`] takes into memory. Default 4 GiB, which is also the largest
+    /// that replicas accept by default ([`crate::NodeConfig::snapshot_bytes_max`]).
     pub snapshot_bytes_max: u64,
 }
 

@@ -10,6 +10,7 @@ use dunlin_rpc::RequestBurst;
 use raft::eraftpb::Snapshot;
 
 use super::core::Core;
+use crate::config::NodeError;
 use crate::discard::discard;
 use crate::wire::piece::StatePiece;
 use crate::wire::response::Response;
@@ -55,7 +56,9 @@ impl Core {
     ) -> Result<(), Response<'static>> {
         let snapshot = self.snapshot_to_copy(index).ok_or_else(|| Response::Refused(REPLACED.into()))?;
         if snapshot.get_metadata().index < least {
-            self.take_for_copy(least);
+            if let Err(error) = self.take_for_copy(least) {
+                self.fail(error);
+            }
             return Err(Response::Busy);
         }
         let (metadata, data) = (snapshot.get_metadata(), &snapshot.data);
@@ -80,16 +83,16 @@ impl Core {
     }
 
     /// Takes a snapshot that has this entry, unless one was just taken for a copy, or other snapshots would have to
-    /// give way: any client may ask for one.
-    fn take_for_copy(&mut self, least: u64) {
+    /// give way: any client may ask for one. It begins at once, since in its turn others might have to.
+    fn take_for_copy(&mut self, least: u64) -> Result<(), NodeError> {
         let (now, pause) = (self.now(), self.config.copy_snapshot_pause.as_nanos());
         let is_early = self.copies.taken.is_some_and(|taken| u128::from(now.saturating_sub(taken)) < pause);
-        let others_take = self.common.taking.get().is_some();
+        let others_take = self.common.taking.get().is_some() || !self.common.next_taking.borrow().is_empty();
         if is_early || self.applied < least || others_take || self.is_taking() || !self.has_memory_for_own() {
-            return;
+            return Ok(());
         }
         self.copies.taken = Some(now);
-        self.compact();
+        self.begin_snapshot()
     }
 
     /// Keeps the snapshot of which this was copied, unless another is being copied. Only a piece behind those before it

@@ -91,7 +91,7 @@ pub(super) struct Common {
     pub links: Rc<RefCell<Links>>,
     /// The groups that do pieces of snapshots.
     pub turns: Rc<RefCell<Turns>>,
-    /// The group that is taking a snapshot of its state: one at a time.
+    /// The group that is taking a snapshot of its state, or has the next turn to begin one: one at a time.
     pub taking: Rc<Cell<Option<u16>>>,
     /// Those that are to take one after it, in this order.
     pub next_taking: Rc<RefCell<VecDeque<u16>>>,

@@ -13,7 +13,6 @@ use raft::GetEntriesContext;
 use raft::eraftpb::{Entry, EntryType};
 
 use super::core::Core;
-use crate::config::NodeError;
 use crate::machine::PREFETCHED_MAX;
 use crate::probe::Stage;
 use crate::wire::command::Command;
@@ -155,12 +154,9 @@ impl Core {
     }
 
     /// Does the work that waited.
-    ///
-    /// # Errors
-    /// As for taking a snapshot, which may be due now.
-    pub fn work_later(&mut self) -> Result<(), NodeError> {
+    pub fn work_later(&mut self) {
         if self.failure.is_some() {
-            return Ok(());
+            return;
         }
         if !self.later.entries.is_empty() {
             self.execute_for_a_turn();
@@ -170,7 +166,6 @@ impl Core {
         if self.is_leader() {
             self.prefetch_appended();
         }
-        Ok(())
     }
 
     /// Prefetches memory for commands that are in the log and not executed.

@@ -36,11 +36,7 @@ impl Replica {
             let Some(node) = weak.upgrade() else { return Poll::Ready(()) };
             let is_time = node.core_mut().later.is_time(context);
             if is_time {
-                node.enter(|core| {
-                    if let Err(error) = core.work_later() {
-                        core.fail(error);
-                    }
-                });
+                node.enter(Core::work_later);
             }
             Poll::Pending
         })));

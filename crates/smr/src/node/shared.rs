@@ -260,6 +260,8 @@ impl Shared {
             let Some(group) = self.common.next_taking.borrow_mut().pop_front() else { return };
             self.cores[usize::from(group)].borrow_mut().reserve_taking();
         }
+        let keeps = |group| self.core(group).keeps_taking() || self.core(group).failure.is_some();
+        debug_assert!(self.common.taking.get().is_some_and(keeps), "no group would take a snapshot any more");
     }
 
     /// If a group lacks the memory for a snapshot, has all groups give up those that they keep for copies. If it is one
@@ -277,7 +279,7 @@ impl Shared {
             }
         }
         if is_more && let Some(starved) = starved {
-            self.visit(starved, Core::compact);
+            self.visit(starved, Core::compact_now);
         }
         is_more
     }

@@ -27,11 +27,21 @@ pub(super) struct Snapshots {
     taking: Option<Taking>,
     /// The group waits for its turn to take or to restore a piece.
     has_turn: bool,
-    /// It takes a snapshot when it has its turn: others may be taking theirs.
-    is_next: bool,
+    waits: Waits,
     pause_max: u64,
     /// This group keeps the shared log from getting shorter; its next snapshot keeps no entries.
     holds_log: bool,
+}
+
+/// Whether a group waits to take a snapshot.
+#[derive(Default, PartialEq, Eq)]
+enum Waits {
+    #[default]
+    No,
+    /// For the groups before it.
+    InLine,
+    /// For its turn of the event loop: no other group takes one.
+    Reserved,
 }
 
 /// An incomplete snapshot.
@@ -87,8 +97,8 @@ impl Core {
     /// Takes a snapshot if the log has grown long.
     pub fn compact_if_due(&mut self) {
         // This runs after each burst, and finding out the length of a log may take a look at all of it. The log only
-        // grows while a snapshot is being taken.
-        if self.is_taking() {
+        // grows while a snapshot is being taken, or waits.
+        if self.is_taking() || self.snapshots.waits != Waits::No {
             return;
         }
         let base = self.raft.store().base().get_metadata().index;
@@ -112,13 +122,18 @@ impl Core {
         }
     }
 
-    /// Reserves the next turn to take a snapshot for this group, if it waits for that; returns whether it does.
-    pub fn reserve_taking(&mut self) -> bool {
-        if self.snapshots.is_next {
+    /// Reserves a turn to take a snapshot for this group, if it still waits in line, and takes no leader's meanwhile.
+    pub fn reserve_taking(&mut self) {
+        if std::mem::take(&mut self.snapshots.waits) == Waits::InLine && !self.is_taking() {
+            self.snapshots.waits = Waits::Reserved;
             self.common.taking.set(Some(self.group));
             self.await_turn();
         }
-        self.snapshots.is_next
+    }
+
+    /// Whether this group keeps others from taking a snapshot.
+    pub fn keeps_taking(&self) -> bool {
+        self.snapshots.waits == Waits::Reserved || self.snapshots.is_taking() || self.raft.store().is_compacting()
     }
 
     /// It is this group's turn: takes a piece of the snapshot of the own state, and restores one.
@@ -133,11 +148,7 @@ impl Core {
 
     /// Continues the snapshot of the own state, or begins one if that was reserved for this group.
     fn take_snapshot(&mut self) -> Result<(), NodeError> {
-        let is_reserved = self.common.taking.get() == Some(self.group);
-        if is_reserved && std::mem::take(&mut self.snapshots.is_next) {
-            return self.begin_snapshot();
-        }
-        self.continue_snapshot()
+        if self.snapshots.waits == Waits::Reserved { self.begin_snapshot() } else { self.continue_snapshot() }
     }
 
     /// Whether a snapshot is under way.
@@ -170,13 +181,30 @@ impl Core {
 
     /// Has this group take a snapshot in its turn, unless one is under way.
     pub fn compact(&mut self) {
-        if !self.is_taking() && !std::mem::replace(&mut self.snapshots.is_next, true) {
+        if !self.is_taking() && self.snapshots.waits == Waits::No {
+            self.snapshots.waits = Waits::InLine;
             self.common.next_taking.borrow_mut().push_back(self.group);
         }
     }
 
-    /// Begins to take a snapshot, unless there is nothing new, or one is under way.
-    fn begin_snapshot(&mut self) -> Result<(), NodeError> {
+    /// Takes a snapshot at once, unless another group is taking one: others have just given up memory for it.
+    pub fn compact_now(&mut self) {
+        if self.common.taking.get().is_some() {
+            return self.compact();
+        }
+        if self.failure.is_none()
+            && let Err(error) = self.begin_snapshot()
+        {
+            self.fail(error);
+        }
+    }
+
+    /// Begins to take a snapshot, unless there is nothing new, or one is under way. No other group takes one.
+    ///
+    /// # Errors
+    /// If the log has failed.
+    pub fn begin_snapshot(&mut self) -> Result<(), NodeError> {
+        self.snapshots.waits = Waits::No;
         if self.is_taking() || self.applied == self.raft.store().base().get_metadata().index {
             return Ok(());
         }
@@ -196,6 +224,7 @@ impl Core {
                 return Ok(());
             }
         }
+        self.common.taking.set(Some(self.group));
         let begun = self.now();
         let snapshot = header(self.applied, self.raft.store().term(self.applied)?, self.conf_state());
         // A machine without support for pieces copies everything now.
@@ -284,11 +313,10 @@ impl Core {
     /// one has finished.
     pub fn note_snapshots(&mut self) {
         self.note_base();
-        let is_taking = self.is_taking();
-        if !is_taking && !self.snapshots.is_next && self.common.taking.get() == Some(self.group) {
+        if self.common.taking.get() == Some(self.group) && !self.keeps_taking() {
             self.common.taking.set(None);
         }
-        if !is_taking && self.sending.is_empty() && self.incoming.is_none() && self.own_snapshot_bytes == 0 {
+        if !self.is_taking() && self.sending.is_empty() && self.incoming.is_none() && self.own_snapshot_bytes == 0 {
             return;
         }
         let bytes = self.memory_under_way();
@@ -315,7 +343,9 @@ impl Core {
     pub fn leave_memory(&mut self, claim: Claim) {
         self.give_up_copy();
         let incoming = self.incoming.take_if(|incoming| incoming.leaves_memory_to(claim));
-        self.given_up += u32::from(incoming.is_some_and(|incoming| incoming.is_slow()));
+        if claim == Claim::Member && incoming.is_some_and(|incoming| incoming.is_slow()) {
+            self.given_up += 1;
+        }
         if self.stops_sending_for(claim) {
             self.stop_sending_replaced();
         }
@@ -372,6 +402,7 @@ impl Core {
 
     /// Gives up the snapshot that is being taken: the state has been replaced.
     pub fn abandon_snapshot(&mut self) {
+        self.snapshots.waits = Waits::No;
         if let Some(taking) = self.snapshots.taking.take() {
             discard(taking.state);
         }

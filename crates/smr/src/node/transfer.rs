@@ -410,8 +410,7 @@ impl Core {
             Err(error) => {
                 self.reject(sender, &message, &error);
                 discard(message.snapshot.unwrap_or_default().data);
-                // Without an answer, the sender learns that the attempt failed. The own snapshot has its turn before
-                // the next one is received.
+                // Without an answer, the sender learns that the attempt failed. The own snapshot may be due.
                 self.compact_if_due();
                 return Ok(());
             }
@@ -542,9 +541,13 @@ impl Core {
             self.incoming = None;
             return None;
         }
-        self.given_up = 0;
+        let mut incoming = self.incoming.take()?;
+        // Anybody may send one that is wrong.
+        if incoming.sender.is_some() {
+            self.given_up = 0;
+        }
         let mut snapshot = chunk.header();
-        snapshot.data = std::mem::take(&mut self.incoming.take()?.data).into();
+        snapshot.data = std::mem::take(&mut incoming.data).into();
         let mut message = Message { from: chunk.from, to: chunk.to, term: chunk.term, ..Message::default() };
         message.set_msg_type(MessageType::MsgSnapshot);
         message.set_snapshot(snapshot);

@@ -444,8 +444,11 @@ impl<S: Machinery, L: LogStore + 'static> Core for ReplicaCore<S, L> {
     fn end(self) -> Result<()> {
         // It may hold the endpoint, so it is dropped first.
         let dismissed = self.machinery.dismiss(self.companion);
-        self.host.close().with_context(|| format!("replica {} did not end in order", self.id))?;
-        dismissed
+        let closed = self.host.close().with_context(|| format!("replica {} did not end in order", self.id));
+        if let (Err(_), Err(why)) = (&closed, &dismissed) {
+            eprintln!("dunlin: {why:#}");
+        }
+        closed.and(dismissed)
     }
 }
 

@@ -21,9 +21,10 @@ use crate::output;
 
 /// How often a thread publishes its counters.
 pub const PUBLISH_EVERY: Duration = Duration::from_millis(100);
-/// Descriptors for everything but clients by datagrams that are remembered: clients by RPC over shared memory take up to
-/// 1,024.
-const DESCRIPTORS_BESIDE: u64 = 512 + 1024;
+/// Descriptors for everything but clients.
+const DESCRIPTORS_BESIDE: u64 = 512;
+/// Descriptors that clients by RPC over shared memory take on each core, at most.
+const DESCRIPTORS_OF_CORE: u64 = 1024;
 
 /// Where datagrams are served, beside requests.
 #[derive(Debug, Clone, clap::Args)]
@@ -33,7 +34,7 @@ pub struct DirectArguments {
     #[arg(long, value_name = "ADDRESS")]
     direct_at: Vec<Addr>,
     /// Queues by which answers to datagrams leave in turn. Each has an address of its own: port or name follow those of
-    /// the one before. With several, the thread never sleeps
+    /// the one before, and a port that is taken gives way to any free one. With several, the thread never sleeps
     #[arg(long, value_name = "QUEUES", default_value = "1", requires = "direct_at", value_parser = RangedU64ValueParser::<u16>::new().range(1..=QUEUES_MAX as u64))]
     queues: u16,
 }
@@ -97,14 +98,19 @@ impl Direct {
     ///
     /// # Errors
     /// If the addresses cannot be bound.
-    pub fn start(arguments: &DirectArguments, counter: &Arc<Counter>, interrupt: &Interrupt) -> Result<Option<Direct>> {
+    pub fn start(
+        arguments: &DirectArguments,
+        counter: &Arc<Counter>,
+        cores: u16,
+        interrupt: &Interrupt,
+    ) -> Result<Option<Direct>> {
         if arguments.direct_at.is_empty() {
             return Ok(None);
         }
         let (arguments, counter, stats) = (arguments.clone(), counter.clone(), Stats::default());
         let published = stats.clone();
         let begin = move |stopped: Stopped| {
-            let mut server = open(&arguments, counter)?;
+            let mut server = open(&arguments, counter, cores)?;
             let addresses = server.local_addrs();
             let work = move || {
                 while !stopped.is_set() {
@@ -142,13 +148,13 @@ impl Direct {
     }
 }
 
-fn open(arguments: &DirectArguments, counter: Arc<Counter>) -> Result<DirectServer<AnyTransport>> {
+fn open(arguments: &DirectArguments, counter: Arc<Counter>, cores: u16) -> Result<DirectServer<AnyTransport>> {
     let DirectArguments { direct_at: at, queues } = arguments;
     let config = DirectServerConfig { rotate: *queues > 1, ..DirectServerConfig::default() };
     // Over shared memory each client that is remembered takes one for each queue.
     let of_clients = u64::from(*queues) * config.peers_max as u64;
     if at.iter().any(|addr| matches!(addr, Addr::Shm(_)))
-        && let Err(error) = allow_descriptors(of_clients + DESCRIPTORS_BESIDE)
+        && let Err(error) = allow_descriptors(of_clients + u64::from(cores) * DESCRIPTORS_OF_CORE + DESCRIPTORS_BESIDE)
     {
         eprintln!("dunlin: {error}");
     }

@@ -122,7 +122,7 @@ impl Machinery for Sequencers {
         let reserve = Replicated::new(client, ReplicatedConfig { start: self.start, ..ReplicatedConfig::default() })?;
         let keeper =
             Keeper::start(endpoint, &counter, reserve, KeeperConfig { range: self.range, ..KeeperConfig::default() });
-        let direct = Direct::start(&self.direct, &counter, &self.interrupt)?;
+        let direct = Direct::start(&self.direct, &counter, 1, &self.interrupt)?;
         let service = SeqService::register(endpoint, counter, Batching::Bursts)?;
         Ok(Sequencer { _following: Following(task), keeper, service, direct })
     }

@@ -148,7 +148,7 @@ pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
     let exposed = server.addresses().iter().filter(|address| addresses::is_exposed(address));
     exposed.for_each(|address| warn_of_exposure(&address.to_string()));
     server.advice().iter().for_each(|advice| eprintln!("dunlin: {advice}"));
-    let direct = Direct::start(&arguments.direct, &counter, &interrupt)?;
+    let direct = Direct::start(&arguments.direct, &counter, server.cores(), &interrupt)?;
     let of_direct = direct.as_ref().map(Direct::stats);
     let office = OfficeStats::default();
     let of_office = arguments.office.is_given().then(|| office.clone());
@@ -166,6 +166,11 @@ pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
     let by_datagrams = direct.map(Direct::stop).transpose();
     // Nobody draws any more, so the next holder may begin.
     let given_up = candidacy.map(Companion::stop).transpose();
+    // The first is the error of the command.
+    let failed = ended.as_ref().err().map(ToString::to_string).into_iter();
+    let failed = failed.chain(by_datagrams.as_ref().err().map(|why| format!("{why:#}")));
+    let failed = failed.chain(given_up.as_ref().err().map(|why| format!("{why:#}")));
+    failed.skip(1).for_each(|why| eprintln!("dunlin: {why}"));
     let numbers = ended? + by_datagrams?.unwrap_or(0);
     if given_up?.is_some() {
         output::line(format_args!("{numbers} numbers handed out"))?;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::super::open::set;
 use super::super::sockaddr::SockAddr;
 use super::super::socket::{Arrival, Socket};
-use super::{CALLS_PER_CHECK, Half, LOST_AFTER, Method, ready, say_goodbye, two_sockets};
+use super::{CALLS_PER_CHECK, GIVE_UP_AFTER, Half, LOST_AFTER, Method, ready, say_goodbye, two_sockets};
 
 /// Trains in flight: one is sent while the other is answered.
 const TRAINS: usize = 2;
@@ -27,7 +27,7 @@ pub fn echo_rate(size: usize, train: usize, duration: Duration, on_start: impl F
         let on_start = &on_start;
         let serving = scope.spawn(move || {
             on_start(Half::Server);
-            serve(&server, duration + Duration::from_secs(1))
+            serve(&server, duration + 2 * GIVE_UP_AFTER)
         });
         on_start(Half::Client);
         client.connect(server_addr)?;
@@ -85,7 +85,7 @@ fn call(socket: &UdpSocket, size: usize, train: usize, duration: Duration) -> io
     for _ in 0..TRAINS {
         send()?;
     }
-    while start.elapsed() < duration {
+    while start.elapsed() < duration || answered == 0 && start.elapsed() < duration + GIVE_UP_AFTER {
         for _ in 0..CALLS_PER_CHECK {
             let Some(arrival) = ready(raw.receive(&mut buffer))? else { continue };
             let datagrams = arrival.len.div_ceil(arrival.segment);

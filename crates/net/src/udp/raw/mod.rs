@@ -33,6 +33,9 @@ pub const BATCH_MAX: usize = 32;
 const RECV_BUFFER_BYTES: usize = 64 << 20;
 /// How long [`ping_call`] waits before it treats a datagram as lost.
 const LOST_AFTER: Duration = Duration::from_millis(50);
+/// How much longer than asked [`ping_call`] and [`echo_rate`] wait for the first answer: the other thread may be
+/// descheduled for all of the time.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(3);
 /// How often a half signals that it is done: the other's queue may be full.
 const GOODBYES: usize = 5;
 /// Calls between two reads of the clock.
@@ -147,11 +150,12 @@ pub fn ping_call(socket: &UdpSocket, server: SocketAddr, size: usize, duration: 
     socket.connect(server)?;
     let clock = Clock::new();
     let end = duration.as_nanos() as u64;
+    let give_up_at = (duration + GIVE_UP_AFTER).as_nanos() as u64;
     let out = vec![1; size.clamp(1, TRAIN_BYTES_MAX)];
     let mut buffer = vec![0; 65_536];
     let mut samples = Vec::with_capacity(1 << 20);
     let mut sent_at = clock.now();
-    while sent_at < end {
+    while sent_at < end || samples.is_empty() && sent_at < give_up_at {
         ready(socket.send(&out))?;
         loop {
             let answered = ready(socket.recv(&mut buffer))?.is_some();
@@ -179,7 +183,7 @@ pub fn ping_pong(size: usize, duration: Duration, on_start: impl Fn(Half) + Sync
         let on_start = &on_start;
         let serving = scope.spawn(move || {
             on_start(Half::Server);
-            ping_serve(&server, duration + Duration::from_secs(1))
+            ping_serve(&server, duration + 2 * GIVE_UP_AFTER)
         });
         on_start(Half::Client);
         let samples = ping_call(&client, server_addr, size, duration);
