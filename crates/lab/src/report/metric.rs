@@ -92,6 +92,12 @@ pub enum Metric {
     /// CPU time of an operation.
     #[serde(rename = "CPU time")]
     CpuTime,
+    /// Share of the quantity named by the case, of which less is better.
+    #[serde(rename = "portion")]
+    Portion,
+    /// Number of the things named by the case that wait.
+    #[serde(rename = "backlog")]
+    Backlog,
 }
 
 /// Which direction is better.
@@ -136,6 +142,8 @@ impl Metric {
             Metric::ItemOverhead => "memory beyond key and value",
             Metric::CoreShare => "share of a core",
             Metric::CpuTime => "CPU time",
+            Metric::Portion => "portion",
+            Metric::Backlog => "backlog",
         }
     }
 
@@ -155,7 +163,8 @@ impl Metric {
             Metric::SessionMemory | Metric::Memory | Metric::ItemMemory | Metric::ItemOverhead => "B",
             Metric::Sessions => "sessions",
             Metric::IdleShare | Metric::HitRatio | Metric::Lost | Metric::CoreShare | Metric::Share => "%",
-            Metric::Count => "1",
+            Metric::Portion => "%",
+            Metric::Count | Metric::Backlog => "1",
             Metric::Calls => "calls",
             Metric::Events => "events",
             Metric::Advantage => "x",
@@ -175,7 +184,7 @@ impl Metric {
                 Better::Lower
             }
             Metric::SessionMemory | Metric::Memory | Metric::Sessions => Better::Lower,
-            Metric::IdleShare | Metric::Calls => Better::Lower,
+            Metric::IdleShare | Metric::Calls | Metric::Portion | Metric::Backlog => Better::Lower,
             Metric::Lost | Metric::ItemMemory | Metric::ItemOverhead | Metric::CoreShare | Metric::CpuTime => {
                 Better::Lower
             }
@@ -253,6 +262,8 @@ mod tests {
             Metric::ItemOverhead,
             Metric::CoreShare,
             Metric::CpuTime,
+            Metric::Portion,
+            Metric::Backlog,
         ] {
             assert_eq!(serde_json::to_value(metric).unwrap(), metric.name());
         }
