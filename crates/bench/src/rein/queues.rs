@@ -42,13 +42,13 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
         }
     }
     lab.note(
-        "An operation is a push or a pop, also of an empty queue. The floor of shared queues is an addition to one word \
-         that all threads use, that of the others a bare `VecDeque` for each thread.",
+        "An operation is a push or a pop, also of an empty queue. The floor of shared queues is an addition to one \
+         word that all threads use, that of the others a bare `VecDeque` for each thread.",
     );
     lab.note(
-        "A server of Dunlin has one thread for each core, and requests for its part of the keys come to its own socket. So \
-         its queue is touched by that thread alone, and needs no lock; what the rows of shared queues cost does not arise. \
-         It gives up what they have: an idle core does not take what waits for a busy one.",
+        "A server of Dunlin has one thread for each core, and requests for its part of the keys come to its own \
+         socket. So its queue is touched by that thread alone, and needs no lock; what the rows of shared queues cost \
+         does not arise. It gives up what they have: an idle core does not take what waits for a busy one.",
     );
     if kinds.len() < 10 {
         lab.note("This build has no queues without locks: they need the cargo feature `rivals` or `peers`.");
