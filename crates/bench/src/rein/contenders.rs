@@ -31,6 +31,9 @@ pub enum Policies {
     Shipped,
 }
 
+/// More work for the devices than this share of what they can do, and a run would end long before queues are steady.
+const WORK_MAX: f64 = 0.9;
+
 /// How many replicas are asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Copies {
@@ -120,10 +123,24 @@ impl Policies {
         }
     }
 
-    /// The same in the simulator, which sends no copies.
+    /// Work for the devices at a load, as a share of what they can do.
+    pub fn work(self, load: f64) -> f64 {
+        load * match self.copies() {
+            Copies::One => 1.0,
+            Copies::Two => 2.0,
+            Copies::Speculative => 1.1,
+        }
+    }
+
+    /// Whether queues stop growing at a load.
+    pub fn is_steady(self, load: f64) -> bool {
+        self.work(load) <= WORK_MAX
+    }
+
+    /// The same in the simulator, which sends no copies, and whose C3 is told of queues.
     pub fn simulated(self, setting: &Setting) -> Option<(Contender, Setting)> {
         let contender = Contender::with_order(self.policy(), self.order().order());
         let setting = Setting { choice: self.replica_choice(), ..setting.clone() };
-        (self.copies() == Copies::One).then_some((contender, setting))
+        (self.copies() == Copies::One && self != Policies::C3).then_some((contender, setting))
     }
 }

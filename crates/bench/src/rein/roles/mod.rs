@@ -6,8 +6,8 @@ mod shared;
 mod sleepers;
 mod tier_server;
 
-pub use multigets::{AllMultigetFigures, Load, MultigetFigures, Multigets, Quantiles};
+pub use multigets::{AllMultigetFigures, Load, MultigetFigures, Multigets, Peak, Quantiles};
 pub use queues::Queues;
 pub use shared::QueueKind;
 pub use sleepers::Sleepers;
-pub use tier_server::{ServerOrder, TierFigures, TierServer};
+pub use tier_server::{ServerOrder, TierServer};

@@ -1,5 +1,6 @@
 //! The floor of a cluster whose reads wait: threads that only wait.
 
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -29,8 +30,9 @@ impl Role for Sleepers {
     type Error = BenchError;
 
     fn run(self, _: &Control<Self>) -> Result<f64, BenchError> {
-        let over = AtomicBool::new(false);
+        let (begin, over) = (Barrier::new(self.threads as usize + 1), AtomicBool::new(false));
         let sleep = || {
+            begin.wait();
             let mut sleeps = 0u64;
             while !over.load(Ordering::Relaxed) {
                 thread::sleep(self.delay);
@@ -39,8 +41,9 @@ impl Role for Sleepers {
             sleeps
         };
         thread::scope(|scope| {
-            let begun = Instant::now();
             let threads: Vec<_> = (0..self.threads).map(|_| scope.spawn(sleep)).collect();
+            begin.wait();
+            let begun = Instant::now();
             thread::sleep(self.run);
             over.store(true, Ordering::Relaxed);
             let sleeps: u64 = threads.into_iter().map(|thread| thread.join().expect("sleeping does not panic")).sum();

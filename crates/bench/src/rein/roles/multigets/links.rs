@@ -14,14 +14,35 @@ use crate::BenchError;
 const LINKS: usize = 32;
 /// Requests that a connection has in flight; further ones wait at the client, in order of arrival.
 const SLOTS: u32 = 8;
-/// How long an operation may take: longer than any run waits.
-const DEADLINE: Duration = Duration::from_secs(30);
+/// How long an operation may take: longer than any run waits, which ends by its own limit.
+const DEADLINE: Duration = Duration::from_secs(600);
 
 /// The connections with all servers.
 pub(super) struct Links<T: Transport> {
     servers: Vec<Vec<Rc<Link<T>>>>,
     taken: Cell<u64>,
     waited: Cell<u64>,
+}
+
+/// Counters of all servers.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Counters {
+    /// Values that devices have read.
+    pub reads: u64,
+    /// Operations that found no place in a server's queue, and were pushed back.
+    pub refused: u64,
+}
+
+async fn sum<T: Transport + 'static>(servers: &[Rc<Link<T>>]) -> Result<Counters, KvError> {
+    let mut sum = Counters::default();
+    for server in servers {
+        let stats = server.client.stats().await?;
+        if let Some(tier) = stats.tier() {
+            sum.reads += tier.count("reads");
+            sum.refused += tier.refused;
+        }
+    }
+    Ok(sum)
 }
 
 struct Link<T: Transport> {
@@ -75,12 +96,22 @@ impl<T: Transport + 'static> Links<T> {
     /// Takes the connection with a server that has the fewest requests in flight.
     pub fn take(&self, server: u32) -> Taken<T> {
         let links = &self.servers[server as usize];
-        // There are some.
+        // `LINKS` is not 0.
         let link = links.iter().min_by_key(|link| link.busy.get()).unwrap_or(&links[0]);
         self.taken.set(self.taken.get() + 1);
         self.waited.set(self.waited.get() + u64::from(link.busy.get() >= SLOTS));
         link.busy.set(link.busy.get() + 1);
         Taken(link.clone())
+    }
+
+    /// What the servers have counted since they were started.
+    pub fn counters(&self, endpoint: &Rc<Endpoint<T>>) -> Result<Counters, BenchError> {
+        let servers: Vec<Rc<Link<T>>> = self.servers.iter().map(|links| links[0].clone()).collect();
+        let result: Rc<RefCell<Option<Result<Counters, KvError>>>> = Rc::default();
+        let ended = result.clone();
+        endpoint.spawn(async move { _ = ended.replace(Some(sum(&servers).await)) });
+        endpoint.run_until(|| result.borrow().is_some());
+        Ok(result.take().expect("the task has ended")?)
     }
 
     /// Share of the requests that found no connection free, since the last call.

@@ -23,12 +23,12 @@ use serde::{Deserialize, Serialize};
 pub use seen::{MultigetFigures, Quantiles};
 
 use crate::BenchError;
-use crate::rein::cluster::Cluster;
+use crate::rein::cluster::{Access, Cluster};
 use crate::rein::contenders::Policies;
 use crate::rpc::roles::setup::{OnTransport, Setup, Side};
 use crate::workload::item::{fill_value, is_value, key};
 use items::Items;
-use links::Links;
+use links::{Counters, Links};
 use read::Clients;
 use seen::{PARTS, Seen, Sent, Used};
 
@@ -36,9 +36,6 @@ use seen::{PARTS, Seen, Sent, Used};
 const FILLERS: usize = 8;
 /// Reads of each server at a time, for its highest rate.
 const PEAK_READS: usize = 32;
-
-/// How long a load waits before its time begins.
-const BEFORE: Duration = Duration::from_millis(1);
 
 /// Stores the values of a cluster, then runs loads.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -72,11 +69,22 @@ pub struct Load {
     pub sample: Duration,
 }
 
+/// The highest rate.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Peak {
+    /// Values per second.
+    pub values: f64,
+    /// Of these, from the devices.
+    pub reads: f64,
+    /// Busy time of all processors, in percent.
+    pub processors: f64,
+}
+
 /// The results.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct AllMultigetFigures {
-    /// Values per second, and busy time of all processors in percent.
-    pub peak: Option<(f64, f64)>,
+    /// The highest rate.
+    pub peak: Option<Peak>,
     /// Of each load.
     pub loads: Vec<MultigetFigures>,
 }
@@ -103,9 +111,10 @@ impl OnTransport for Drive<'_> {
     fn run<T: Transport + 'static>(self, transport: T) -> Result<AllMultigetFigures, BenchError> {
         let endpoint = Rc::new(Endpoint::new(transport, self.role.setup.endpoint())?);
         let links = Rc::new(Links::open(&endpoint, &self.role.servers)?);
-        let setting = self.role.cluster.setting(1.0, 1, 0);
+        let cluster = &self.role.cluster;
+        let setting = cluster.setting(1.0, 1, 0);
         let placement = Placement::new(&setting);
-        let items = Rc::new(Items::new(&placement, setting.partitions, self.role.cluster.items));
+        let items = Rc::new(Items::new(&placement, setting.partitions, (cluster.items, cluster.access)));
         let stored = items.of_servers(&placement, self.role.servers.len());
         self.fill(&endpoint, &links, &stored)?;
         let has_peak = !self.role.peak.is_zero();
@@ -148,26 +157,31 @@ impl Drive<'_> {
         failed.take().map_or(Ok(()), |error| Err(error.into()))
     }
 
-    /// Reads single values from all servers as fast as they can. Returns values per second, and busy time of all
-    /// processors.
+    /// Reads single values from all servers as fast as they can.
     fn peak<T: Transport + 'static>(
         &self,
         endpoint: &Rc<Endpoint<T>>,
         links: &Rc<Links<T>>,
         stored: &[Vec<u64>],
-    ) -> Result<(f64, f64), BenchError> {
+    ) -> Result<Peak, BenchError> {
+        let counted = links.counters(endpoint)?;
         let (is_over, left, values) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)), Rc::new(Cell::new(0u64)));
         let failed = Rc::new(RefCell::new(None));
         for (server, items) in stored.iter().enumerate() {
-            let items = Rc::new(items.clone());
+            let (items, turn) = (Rc::new(items.clone()), Rc::new(Cell::new(0)));
             for reader in 0..PEAK_READS {
-                let (links, items, failed) = (links.clone(), items.clone(), failed.clone());
+                let (links, items, turn, failed) = (links.clone(), items.clone(), turn.clone(), failed.clone());
+                let access = self.role.cluster.access;
                 let (is_over, left, values) = (is_over.clone(), left.clone(), values.clone());
                 let mut random = Random::new((server * PEAK_READS + reader) as u64);
                 left.set(left.get() + 1);
                 endpoint.spawn(async move {
                     while !is_over.get() {
-                        let number = items[random.below(items.len() as u64) as usize];
+                        let place = match access {
+                            Access::InTurn => turn.replace(turn.get() + 1) % items.len(),
+                            Access::AtRandom => random.below(items.len() as u64) as usize,
+                        };
+                        let number = items[place];
                         let read = links.take(server as u32).client().get(&key(number)).await;
                         match read {
                             Ok(value) if value.as_ref().is_none_or(|value| is_value(number, value)) => {}
@@ -192,7 +206,7 @@ impl Drive<'_> {
         let (before, used, begun) = (values.get(), Used::now()?, endpoint.now());
         until(begun + run);
         let seconds = (endpoint.now() - begun) as f64 / 1e9;
-        let (count, (processors, _)) = (values.get() - before, used.until(&Used::now()?));
+        let (count, processors) = (values.get() - before, used.until(&Used::now()?));
         let is_wrong = left.get() < readers;
         is_over.set(true);
         endpoint.run_until(|| left.get() == 0 || self.control.stopping());
@@ -200,7 +214,11 @@ impl Drive<'_> {
             Some(error) => Err(BenchError::Kv(error)),
             None if is_wrong => Err(BenchError::WrongAnswers { wrong: 1, missing: 0, refused: 0 }),
             None if count == 0 => Err(BenchError::no_samples("the highest rate")),
-            None => Ok((count as f64 / seconds, processors)),
+            None => {
+                let reads = links.counters(endpoint)?.reads - counted.reads;
+                let rate = count as f64 / seconds;
+                Ok(Peak { values: rate, reads: rate * reads as f64 / values.get() as f64, processors })
+            }
         }
     }
 
@@ -214,6 +232,7 @@ impl Drive<'_> {
         let setting = self.role.cluster.setting(load.load, load.requests, load.seed);
         let clients = Clients::new(endpoint, links, items, load.policies, &setting);
         links.waited_share();
+        let before = links.counters(endpoint)?;
         let end: Rc<Cell<Option<Result<(), BenchError>>>> = Rc::default();
         let ending = end.clone();
         let generating = generate(clients.clone(), setting, *load);
@@ -233,38 +252,51 @@ impl Drive<'_> {
             return Err(error.into());
         }
         let seen: Seen = clients.seen.take();
-        seen.figures(links.waited_share())
+        let waited = links.waited_share();
+        let after = links.counters(endpoint)?;
+        let counted = Counters { reads: after.reads - before.reads, refused: after.refused - before.refused };
+        seen.figures(waited, counted)
     }
 }
 
-/// Sends the multigets of a setting when they are due.
+/// Sends the multigets of a setting when they are due, until the last one that is measured is answered, or as many as
+/// the simulator sends.
 async fn generate<T: Transport + 'static>(
     clients: Rc<Clients<T>>,
     setting: Setting,
     load: Load,
 ) -> Result<(), BenchError> {
-    let (endpoint, timers) = (clients.endpoint.clone(), clients.endpoint.timers());
+    let timers = clients.endpoint.timers();
     let (last, warm_up) = (setting.measured().end as usize, load.warm_up as usize);
     let counted = last.saturating_sub(warm_up).max(1);
     let arrivals = Arrivals::new(&setting)?;
-    // Then the event loop has just read its time.
-    timers.sleep(BEFORE).await;
-    let (begun, loop_begun) = (clients.clock.now(), endpoint.loop_time());
+    let begun = clients.clock.now();
     let mut next_sample = 0;
-    for (number, arrival) in arrivals.take(last).enumerate() {
-        // What is due was sent before the event loop goes on.
-        if endpoint.loop_time() < loop_begun + arrival.at {
-            timers.sleep_until(loop_begun + arrival.at).await;
+    for (number, arrival) in arrivals.enumerate() {
+        let due = begun + arrival.at;
+        // The event loop's time is older than the clock's, so that it may wake this too early.
+        while let Some(left @ 1..) = due.checked_sub(clients.clock.now()) {
+            timers.sleep(Duration::from_nanos(left)).await;
         }
-        let counts = number.checked_sub(warm_up);
+        let counts = number.checked_sub(warm_up).filter(|_| number < last);
         let part = counts.map(|number| number * PARTS / counted);
-        let sent = Sent { due: begun + arrival.at, part };
+        let sent = Sent { due, part };
         let now = clients.clock.now();
         let mut seen = clients.seen.borrow_mut();
         if counts == Some(0) {
+            seen.measured.0 = due;
             seen.begin()?;
         }
-        seen.sent(&sent, now);
+        if number <= last {
+            seen.measured.1 = due;
+        }
+        if number == last {
+            seen.end()?;
+        }
+        if number >= last && seen.unanswered == 0 {
+            break;
+        }
+        seen.sent(&sent, now, arrival.keys.len() as u64);
         if counts.is_some() && now >= next_sample {
             next_sample = now + load.sample.as_nanos() as u64;
             seen.outstanding.push(((now - begun) as f64 / 1e6, clients.outstanding.get() as f64));

@@ -1,8 +1,9 @@
 //! What the clients of a run have seen.
 
-use dunlin_lab::measure::{Latencies, cpu_nanos, shared_nanos};
+use dunlin_lab::measure::Latencies;
 use serde::{Deserialize, Serialize};
 
+use super::links::Counters;
 use crate::BenchError;
 
 /// Parts of a run, for what changes with time.
@@ -21,13 +22,20 @@ pub(super) struct Sent {
 pub(super) struct Seen {
     parts: [Latencies; PARTS],
     late: Latencies,
+    /// Measured multigets without all of their answers.
+    pub unanswered: u64,
+    /// Keys, in the whole run and in its measured part.
+    keys: u64,
+    measured_keys: u64,
+    /// When the first measured multiget was due, and when the measured part was over.
+    pub measured: (u64, u64),
     pub values: u64,
     pub missing: u64,
     pub wrong: u64,
     /// Milliseconds, and keys without an answer.
     pub outstanding: Vec<(f64, f64)>,
     begun: Option<Used>,
-    used: Option<(f64, f64)>,
+    used: Option<f64>,
 }
 
 /// Percentiles of latencies, in nanoseconds.
@@ -50,16 +58,22 @@ pub struct MultigetFigures {
     pub latency: Quantiles,
     /// The 99th percentile of each part of the run.
     pub p99_of_parts: [f64; PARTS],
-    /// How late multigets were sent.
-    pub late: Quantiles,
+    /// How late multigets were sent, 99th percentile.
+    pub late: f64,
+    /// Measured multigets.
+    pub multigets: u64,
+    /// Keys per second of the measured part.
+    pub offered: f64,
+    /// Values that devices read for each key of the run: more than 1 with copies.
+    pub reads_of_key: f64,
+    /// Operations that servers pushed back.
+    pub refused: u64,
     /// Values that were returned or missing, in the whole run with what is not measured.
     pub values: u64,
     /// Values that a server had lost.
     pub missing: u64,
     /// Busy time of all processors, whoever used it, in percent.
     pub processors: f64,
-    /// Busy time of this process, in percent of one core.
-    pub core: f64,
     /// Share of requests that waited for a connection, from 0 to 1.
     pub waited: f64,
     /// Over time, in milliseconds: keys that were requested and have no answer.
@@ -73,17 +87,20 @@ impl Seen {
         Ok(())
     }
 
-    /// Ends it.
+    /// Ends it; once only.
     pub fn end(&mut self) -> Result<(), BenchError> {
-        if let Some(begun) = &self.begun {
+        if let Some(begun) = self.begun.take() {
             self.used = Some(begun.until(&Used::now()?));
         }
         Ok(())
     }
 
-    /// Counts a multiget that is sent now.
-    pub fn sent(&mut self, sent: &Sent, now: u64) {
+    /// Counts a multiget of so many keys that is sent now.
+    pub fn sent(&mut self, sent: &Sent, now: u64, keys: u64) {
+        self.keys += keys;
         if sent.part.is_some() {
+            self.unanswered += 1;
+            self.measured_keys += keys;
             self.late.record(now.saturating_sub(sent.due));
         }
     }
@@ -91,12 +108,13 @@ impl Seen {
     /// Counts a multiget whose last answer has come.
     pub fn answered(&mut self, sent: &Sent, now: u64) {
         if let Some(part) = sent.part {
+            self.unanswered -= 1;
             self.parts[part].record(now.saturating_sub(sent.due));
         }
     }
 
     /// The figures.
-    pub fn figures(self, waited: f64) -> Result<MultigetFigures, BenchError> {
+    pub fn figures(self, waited: f64, counted: Counters) -> Result<MultigetFigures, BenchError> {
         if self.wrong > 0 {
             return Err(BenchError::WrongAnswers { wrong: self.wrong, missing: self.missing, refused: 0 });
         }
@@ -105,15 +123,17 @@ impl Seen {
         if all.count() == 0 {
             return Err(BenchError::no_samples("a load of multigets"));
         }
-        let (processors, core) = self.used.unwrap_or_default();
         Ok(MultigetFigures {
             latency: Quantiles::of(&all),
             p99_of_parts: self.parts.map(|part| part.quantile(0.99)),
-            late: Quantiles::of(&self.late),
+            late: self.late.quantile(0.99),
+            multigets: all.count(),
+            offered: self.measured_keys as f64 / ((self.measured.1 - self.measured.0).max(1) as f64 / 1e9),
+            reads_of_key: counted.reads as f64 / self.keys.max(1) as f64,
+            refused: counted.refused,
             values: self.values,
             missing: self.missing,
-            processors,
-            core,
+            processors: self.used.unwrap_or_default(),
             waited,
             outstanding: self.outstanding,
         })
@@ -129,8 +149,6 @@ impl Quantiles {
 
 /// Processor time that was used up to a moment.
 pub(super) struct Used {
-    at: u64,
-    own_nanos: u64,
     /// Of all processors, in the kernel's ticks.
     busy: u64,
     total: u64,
@@ -141,14 +159,12 @@ impl Used {
         let doing = || BenchError::io("read the processors' times from /proc/stat");
         let text = std::fs::read_to_string("/proc/stat").map_err(doing())?;
         let (busy, total) = times(&text).ok_or_else(|| doing()(std::io::ErrorKind::InvalidData.into()))?;
-        Ok(Used { at: shared_nanos(), own_nanos: cpu_nanos(), busy, total })
+        Ok(Used { busy, total })
     }
 
-    /// Percent of all processors, and of one core by this process.
-    pub fn until(&self, end: &Used) -> (f64, f64) {
-        let percent = |part: u64, of: u64| 100.0 * part as f64 / of.max(1) as f64;
-        let all = percent(end.busy.saturating_sub(self.busy), end.total.saturating_sub(self.total));
-        (all, percent(end.own_nanos - self.own_nanos, end.at - self.at))
+    /// Percent of all processors.
+    pub fn until(&self, end: &Used) -> f64 {
+        100.0 * end.busy.saturating_sub(self.busy) as f64 / end.total.saturating_sub(self.total).max(1) as f64
     }
 }
 
