@@ -266,7 +266,8 @@ impl Rounds {
             for policy in [Policies::Fifo].into_iter().chain(self.policies(load)) {
                 let place = Place::of(load, policy);
                 let name = at(*share, policy.name());
-                push_disturbances(lab, &name, &self.runs(place)?);
+                let with_baseline = [self.runs(place)?, self.runs(place.fifo())?].concat();
+                push_disturbances(lab, &name, &with_baseline);
                 self.push_use(lab, &name, place)?;
             }
             for policy in self.policies.iter().filter(|policy| !policy.is_steady(*share)) {
@@ -278,7 +279,7 @@ impl Rounds {
             "Latencies run from the time at which a multiget should have been sent. Each policy is compared with FIFO \
              on the same servers; the order of servers, policies and loads is drawn for each round. Processors are \
              busy with whatever uses them. Of late sending, processors, waiting, refusals and losses, rows have the \
-             worst round.",
+             worst round of the policy and of its FIFO.",
         );
         Ok(())
     }
