@@ -3,13 +3,14 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
+use dunlin_schedule::ConfigError;
 use dunlin_store::tier::{Located, Ticket};
 use dunlin_store::{Key, Moment, Store, UnixSeconds};
 
 use crate::metrics::{CoreMetrics, TierSnapshot};
 use crate::routing::{Core, Routing};
-use crate::service::Replica;
-use crate::tier::Desk;
+use crate::service::{Line, Replica};
+use crate::tier::{Desk, Schedule};
 use crate::wire::{Status, Version};
 
 /// A partition and its part of the keys. One thread owns it; the rpc service and the memcached connections of that
@@ -29,6 +30,8 @@ pub struct Shard<S> {
     replica: OnceCell<Rc<Replica>>,
     /// Where operations wait for the tier.
     desk: Option<Desk>,
+    /// Where multi-gets wait for their turn.
+    line: Line,
 }
 
 /// Requests that are not an operation of this core.
@@ -56,7 +59,19 @@ impl<S: Store> Shard<S> {
             moment: Cell::default(),
             replica: OnceCell::new(),
             desk: None,
+            line: Line::default(),
         }
+    }
+
+    /// Serves multi-gets that wait in this order, instead of the default.
+    pub(crate) fn with_schedule(self, schedule: Schedule) -> Result<Shard<S>, ConfigError> {
+        Ok(Shard { line: Line::new(schedule)?, ..self })
+    }
+
+    /// Returns the line of multi-gets.
+    #[inline]
+    pub(crate) fn line(&self) -> &Line {
+        &self.line
     }
 
     /// Lets operations wait at this desk for the tier behind the store.

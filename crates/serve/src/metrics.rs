@@ -88,6 +88,12 @@ pub fn of_endpoint(stats: &EndpointStats) -> Vec<Family> {
         ),
         Family::one(
             Kind::Gauge,
+            "endpoint_held_bytes",
+            "Memory that peers make it hold: requests in progress, and responses that are kept.",
+            stats.held_bytes,
+        ),
+        Family::one(
+            Kind::Gauge,
             "endpoint_credits_reserved",
             "Places in the receive queue that are promised.",
             stats.credits_reserved as u64,

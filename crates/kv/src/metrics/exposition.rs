@@ -44,6 +44,7 @@ impl Collector for Scrape {
         text.operations()?;
         text.store()?;
         text.tier()?;
+        text.multi_gets()?;
         text.connections()?;
         text.endpoint()?;
         text.handlers()
@@ -168,23 +169,8 @@ impl<'a> Text<'a, '_> {
 
     /// What waits for the tier, and for how long.
     fn queue(&mut self) -> fmt::Result {
-        let cores =
-            self.stats.cores.iter().zip(self.cores).filter_map(|(core, number)| Some((core.tier.as_ref()?, number)));
-        let cores: Vec<_> = cores.collect();
         let help = "Operations that wait for the tier, by level; those above the share of their client are damped.";
-        let mut metric = self.encoder.encode_descriptor("queue_length", help, None, MetricType::Gauge)?;
-        for (tier, number) in &cores {
-            let Some((damped, levels)) = tier.lengths.split_last() else { continue };
-            let levels = levels.iter().enumerate().map(|(level, length)| (level.to_string(), length));
-            for (level, length) in levels.chain([("damped".to_owned(), damped)]) {
-                let labels: &Labels<'_> = &[("core", number), ("level", &level)];
-                metric.encode_family(&labels)?.encode_gauge(&Whole(*length))?;
-            }
-        }
-        if cores.iter().all(|(tier, _)| tier.waits.is_empty()) {
-            // A metric without a value is malformed.
-            return Ok(());
-        }
+        self.lengths("queue_length", help, |core| core.tier.as_ref().map_or(&[], |tier| &tier.lengths))?;
         type Wait = fn(&WaitSnapshot) -> &LatencyHistogram;
         let waits: [(&str, &str, Wait); 2] = [
             ("queue_wait_seconds", "How long operations waited in the queue, by the least rank of a class.", |waits| {
@@ -197,15 +183,60 @@ impl<'a> Text<'a, '_> {
             ),
         ];
         for (name, help, of) in waits {
-            let mut metric = self.encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
-            for (tier, number) in &cores {
-                for (class, waits) in tier.waits.iter().enumerate().take(u64::BITS as usize) {
-                    let (rank, latency) = ((1u64 << class).to_string(), of(waits));
-                    let labels: &Labels<'_> = &[("core", number), ("rank", &rank)];
-                    let sum = latency.sum_nanos() / NANOS_PER_SECOND;
-                    let (count, buckets) = (latency.count(), buckets(latency));
-                    metric.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
-                }
+            self.waits(name, help, |core| core.tier.iter().flat_map(|tier| &tier.waits).map(of).collect())?;
+        }
+        Ok(())
+    }
+
+    /// Multi-gets that wait for their turn, if any ever had to.
+    fn multi_gets(&mut self) -> fmt::Result {
+        if self.stats.cores.iter().all(|core| core.multi_gets.is_none()) {
+            return Ok(());
+        }
+        let help = "Multi-gets that wait for their turn, by level; those above the share of their client are damped.";
+        self.lengths("multi_get_queue_length", help, |core| {
+            core.multi_gets.as_ref().map_or(&[], |queue| &queue.lengths)
+        })?;
+        let help = "Multi-gets that waited for their turn: served, refused for lack of room, abandoned by their client.";
+        self.counters("multi_get_queue_operations", help, "outcome", |core| {
+            let Some(queue) = &core.multi_gets else { return Vec::new() };
+            let outcomes = [("served", queue.served), ("refused", queue.refused), ("abandoned", queue.abandoned)];
+            outcomes.map(|(outcome, count)| (outcome.to_owned(), count)).into()
+        })?;
+        let help = "How long multi-gets waited for their turns, by the least rank of a class.";
+        self.waits("multi_get_queue_wait_seconds", help, |core| {
+            core.multi_gets.iter().flat_map(|queue| &queue.waits).collect()
+        })
+    }
+
+    /// The lengths of queues, by level.
+    fn lengths(&mut self, name: &str, help: &str, of: impl Fn(&CoreStats) -> &[u64]) -> fmt::Result {
+        let mut metric = self.encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (core, number) in self.stats.cores.iter().zip(self.cores) {
+            let Some((damped, levels)) = of(core).split_last() else { continue };
+            let levels = levels.iter().enumerate().map(|(level, length)| (level.to_string(), length));
+            for (level, length) in levels.chain([("damped".to_owned(), damped)]) {
+                let labels: &Labels<'_> = &[("core", number), ("level", &level)];
+                metric.encode_family(&labels)?.encode_gauge(&Whole(*length))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Times that operations waited, by class of rank.
+    fn waits(&mut self, name: &str, help: &str, of: impl Fn(&CoreStats) -> Vec<&LatencyHistogram>) -> fmt::Result {
+        if self.stats.cores.iter().all(|core| of(core).is_empty()) {
+            // A metric without a value is malformed.
+            return Ok(());
+        }
+        let mut metric = self.encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        for (core, number) in self.stats.cores.iter().zip(self.cores) {
+            for (class, latency) in of(core).into_iter().enumerate().take(u64::BITS as usize) {
+                let rank = (1u64 << class).to_string();
+                let labels: &Labels<'_> = &[("core", number), ("rank", &rank)];
+                let sum = latency.sum_nanos() / NANOS_PER_SECOND;
+                let (count, buckets) = (latency.count(), buckets(latency));
+                metric.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
             }
         }
         Ok(())
@@ -242,6 +273,8 @@ impl<'a> Text<'a, '_> {
         self.gauge("endpoint_requests_held", "Requests in progress, or with a response that is kept.", None, |core| {
             core.endpoint.requests_held
         })?;
+        let help = "Memory that peers make it hold: requests in progress, and responses that are kept.";
+        self.gauge("endpoint_held", help, Some(Unit::Bytes), |core| core.endpoint.held_bytes)?;
         self.gauge("endpoint_credits_reserved", "Places in the receive queue that are promised.", None, |core| {
             core.endpoint.credits_reserved
         })?;

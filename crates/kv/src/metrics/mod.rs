@@ -8,6 +8,7 @@
 mod exposition;
 mod latency;
 mod operation;
+mod queue;
 mod recorder;
 mod snapshot;
 #[cfg(test)]
@@ -18,6 +19,8 @@ mod timing;
 pub use exposition::{CONTENT_TYPE, exposition};
 pub use latency::LatencyHistogram;
 pub use operation::{Operation, Outcome};
+pub(crate) use queue::rank_class;
+pub use queue::{QueueSnapshot, RANK_CLASSES};
 pub use recorder::{ConnectionCounts, CoreMetrics};
 pub use snapshot::{
     CoreStats, EndpointSnapshot, HandlerSnapshot, OperationStats, ServerStats, StatsError, StoreSnapshot,

@@ -13,6 +13,7 @@ use thiserror::Error;
 use super::latency::LatencyHistogram;
 use super::operation::Operation;
 use super::recorder::{ConnectionCounts, CoreMetrics};
+use super::queue::QueueSnapshot;
 use super::tier::TierSnapshot;
 
 /// Version of the encoding. A reader accepts its own version and older ones; missing fields are zero.
@@ -66,6 +67,9 @@ pub struct CoreStats {
     /// Its tier, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tier: Option<TierSnapshot>,
+    /// Its multi-gets that had to wait for their turn, if there ever were any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub multi_gets: Option<QueueSnapshot>,
 }
 
 /// Statistics of operations of one kind.
@@ -187,6 +191,8 @@ pub struct EndpointSnapshot {
     pub calls_pending: u64,
     /// Requests that handlers are processing, or whose responses are kept.
     pub requests_held: u64,
+    /// Bytes that peers make it hold now: requests in progress, and responses that are kept.
+    pub held_bytes: u64,
     /// Receive-queue slots reserved for credits now.
     pub credits_reserved: u64,
     /// Tasks of its executor now.
@@ -249,6 +255,7 @@ impl From<&EndpointStats> for EndpointSnapshot {
             sessions: u64::from(stats.sessions),
             calls_pending: u64::from(stats.calls_pending),
             requests_held: u64::from(stats.requests_held),
+            held_bytes: stats.held_bytes,
             credits_reserved: stats.credits_reserved as u64,
             tasks: stats.tasks as u64,
             handlers: stats.handlers.iter().map(|handler| (handler.req_type, handler.into())).collect(),
@@ -265,6 +272,7 @@ impl CoreStats {
             connections: metrics.connections,
             endpoint: endpoint.into(),
             tier: None,
+            multi_gets: None,
         }
     }
 
@@ -306,6 +314,14 @@ impl ServerStats {
         let mut all = cores.next().copied().unwrap_or_default();
         cores.for_each(|store| all.add(store));
         all
+    }
+
+    /// Returns the sum of all queues of multi-gets; `None` if none had to wait.
+    pub fn multi_gets(&self) -> Option<QueueSnapshot> {
+        let mut cores = self.cores.iter().filter_map(|core| core.multi_gets.as_ref());
+        let mut all = cores.next()?.clone();
+        cores.for_each(|queue| all.add(queue));
+        Some(all)
     }
 
     /// Returns the sum of all tiers; `None` if there is none.

@@ -6,10 +6,8 @@ use dunlin_store::tier::TierStats;
 use serde::{Deserialize, Serialize};
 
 use super::latency::LatencyHistogram;
+use super::queue::{add_all, add_lengths};
 use crate::tier::DeskStats;
-
-/// Most levels and classes of ranks that are read.
-const PARTS_MAX: usize = 64;
 
 /// Statistics of a tier: [`TierStats`], and what waits for it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -94,15 +92,10 @@ impl TierSnapshot {
         self.refused = self.refused.saturating_add(other.refused);
         self.abandoned = self.abandoned.saturating_add(other.abandoned);
         self.reading = self.reading.saturating_add(other.reading);
-        let parts = |own: usize, other: usize| own.max(other).min(PARTS_MAX);
-        self.lengths.resize(parts(self.lengths.len(), other.lengths.len()), 0);
-        for (sum, length) in self.lengths.iter_mut().zip(&other.lengths) {
-            *sum = sum.saturating_add(*length);
-        }
-        self.waits.resize_with(parts(self.waits.len(), other.waits.len()), WaitSnapshot::default);
-        for (sum, waits) in self.waits.iter_mut().zip(&other.waits) {
+        add_lengths(&mut self.lengths, &other.lengths);
+        add_all(&mut self.waits, &other.waits, |sum, waits| {
             sum.queued.add(&waits.queued);
             sum.read.add(&waits.read);
-        }
+        });
     }
 }

@@ -22,6 +22,9 @@ pub const CONNECTIONS_MAX_DEFAULT: usize = 16_384;
 /// reconnect.
 pub const IDLE_MAX_DEFAULT: Duration = Duration::from_secs(3600);
 
+/// Default memory of each core for what Dunlin clients make it hold: 128 of the longest answers for one host.
+const HELD_BYTES_DEFAULT: u64 = 256 << 20;
+
 /// Default time that a core may take to answer, or to end, before it counts as hung: far longer than any of its tasks
 /// runs without yielding.
 pub const HANG_MAX_DEFAULT: Duration = Duration::from_secs(10);
@@ -75,6 +78,10 @@ pub struct ServerConfig {
     /// How long a core polls its memcached connections before it sleeps, if they repeatedly have data within that time;
     /// zero to never poll. Being woken costs more.
     pub look: Duration,
+    /// Bytes that Dunlin clients may make each core hold, in requests that arrive and in answers that they have not
+    /// received: [`dunlin_rpc::EndpointConfig::held_bytes_max`], which has the minimum. Requests beyond it are pushed
+    /// back.
+    pub held_bytes_max: u64,
     /// Bytes of memory for items of all cores together, including index and waste.
     pub memory_bytes: usize,
     /// Cores, each a thread with a partition of its own: 1 to [`crate::routing::CORES_MAX`].
@@ -88,7 +95,7 @@ pub struct ServerConfig {
     pub snapshot: Option<PathBuf>,
     /// Where a cache puts what it evicts; `None` to lose it.
     pub tier: Option<TierSettings>,
-    /// The order in which operations that wait for the tier are served.
+    /// The order in which operations that wait for the tier are served, and multi-gets that wait for their turn.
     pub schedule: Schedule,
     /// Processors to pin the threads to, one for each core; empty to leave that to the system.
     pub pin: Vec<usize>,
@@ -115,6 +122,7 @@ impl Default for ServerConfig {
             connection_memory_bytes: CONNECTION_BYTES_DEFAULT,
             idle_max: Some(IDLE_MAX_DEFAULT),
             look: LOOK_DEFAULT,
+            held_bytes_max: HELD_BYTES_DEFAULT,
             memory_bytes: 1 << 30,
             cores: 1,
             mode: Mode::Cache,

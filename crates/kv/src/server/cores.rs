@@ -56,7 +56,8 @@ impl<T: Transport + 'static, P: Sweep + 'static> Service<T> for Cores<P> {
             value_bytes_max: partition.stats().value_bytes_max,
         };
         let desk = self.attach_tier(&mut partition, site.core)?;
-        let mut shard = Shard::new(partition, self.routing, site.core);
+        let shard = Shard::new(partition, self.routing, site.core);
+        let mut shard = shard.with_schedule(self.config.schedule.clone()).map_err(TierError::from)?;
         if let Some(desk) = desk {
             shard = shard.with_desk(desk);
         }

@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use dunlin_net::Addr;
+use dunlin_rpc::EndpointConfig;
 use dunlin_serve::addresses::is_exposed;
 use dunlin_serve::port::{Pages, Port};
 use dunlin_serve::{EventLoop, ServeConfig, ServeError};
@@ -248,6 +249,7 @@ fn serving(config: &ServerConfig) -> ServeConfig {
         cores: config.cores,
         pin: config.pin.clone(),
         event_loop: EventLoop::Tokio,
+        endpoint: EndpointConfig { held_bytes_max: config.held_bytes_max, ..EndpointConfig::default() },
         patience: config.patience,
         // Connections take up to twice the patience, and the endpoint takes it once more.
         drain_max: config.patience.saturating_mul(3).saturating_add(config.hang_max),

@@ -18,7 +18,7 @@ use super::wall::in_wall_time;
 use crate::cluster::{partition_of, partitions_of_label};
 use crate::memcached::HostName;
 use crate::shard::Shard;
-use crate::tier::{Hold, desk};
+use crate::tier::{Hold, Reserved, desk};
 use crate::wire::{PartitionScan, PartitionScanWriter, SCAN_BYTES, Status, VersionedItem, Waited};
 
 /// Bytes of the records that a scan reads, at most, unless the first is longer: as many as memory adds to an answer.
@@ -162,7 +162,7 @@ impl<S: Store + Visit> Gather<S> for Copy {
         drop(hold);
     }
 
-    fn answer(self, _: &Shard<S>, request: DeferredRequest, _: Waited) {
+    fn answer(self, _: &Shard<S>, request: DeferredRequest, _: Waited, _: Reserved) {
         // If it was filled anew meanwhile, some of the answer is of what it had before.
         let is_current = self.replica.filled_by() == Some(self.fill);
         let response = if is_current { self.answer.finish(self.next) } else { vec![Status::Closed as u8] };

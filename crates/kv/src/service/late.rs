@@ -50,7 +50,7 @@ pub(super) fn client(desk: &Desk, context: &RequestContext) -> u64 {
 }
 
 /// Whether nobody waits for the answer.
-fn is_over(request: &DeferredRequest) -> bool {
+pub(super) fn is_over(request: &DeferredRequest) -> bool {
     let request = request.request();
     !request.is_waited_for() || request.time_left().is_some_and(|left| left == Duration::ZERO)
 }
@@ -91,8 +91,8 @@ pub(super) trait Gather<S> {
     /// A record was read: as long as `hold` lives, its item is found, unless it was lost or replaced meanwhile.
     fn arrived(&mut self, shard: &Shard<S>, request: &DeferredRequest, hash: KeyHash, hold: Option<Hold>);
 
-    /// All were read.
-    fn answer(self, shard: &Shard<S>, request: DeferredRequest, waited: Waited);
+    /// All were read. `reserved` counts their bytes.
+    fn answer(self, shard: &Shard<S>, request: DeferredRequest, waited: Waited, reserved: Reserved);
 }
 
 /// A request whose records are read one by one, and answered together.
@@ -147,8 +147,7 @@ impl<S: Store + 'static, G: Gather<S> + 'static> Together<S, G> {
         if self.left.get() == 0
             && let Some((request, gather, reserved)) = self.waiting.take()
         {
-            gather.answer(&self.shard, request, self.waited.get());
-            drop(reserved);
+            gather.answer(&self.shard, request, self.waited.get(), reserved);
         }
     }
 }

@@ -1,11 +1,14 @@
 //! The service of one core: handlers on an rpc endpoint of any transport, over one shard.
 //!
 //! All operations on one key share a request type, so that a whole receive burst, GETs and PUTs together, is handed
-//! over at once and its cache misses overlap (`single`). A multi-get is a burst of its own (`multiget`).
+//! over at once and its cache misses overlap (`single`). A multi-get is a burst of its own (`multiget`), answered at once
+//! or in several turns (`line`).
 
+mod collecting;
 mod copying;
 pub(crate) mod deleted;
 mod late;
+mod line;
 mod multiget;
 mod postponed;
 mod replica;
@@ -22,6 +25,7 @@ use dunlin_net::Transport;
 use dunlin_rpc::{DeferredRequest, Endpoint, RegisterError};
 use dunlin_store::{Store, Visit};
 
+pub(crate) use self::line::Line;
 use self::postponed::Postponed;
 pub use self::replica::{CHANGED_KEYS_MAX, Fence, Replica};
 use crate::metrics::{CoreStats, Operation, Outcome, ServerStats, Timing};
@@ -126,10 +130,13 @@ impl<S: Store + Visit + 'static> KvService<S> {
         endpoint.register_burst(RANKED_OPERATE, move |burst| {
             single::operate::<S, T, true>(&shard, &timing, &postponed, burst);
         })?;
-        let (shard, timing) = (self.shard.clone(), Timing::default());
-        endpoint.register(MULTI_GET, move |request| multiget::multi_get::<S, false>(&shard, &timing, request))?;
-        let (shard, timing) = (self.shard.clone(), Timing::default());
-        endpoint.register(RANKED_MULTI_GET, move |request| multiget::multi_get::<S, true>(&shard, &timing, request))?;
+        let (shard, timing, turn) = (self.shard.clone(), Timing::default(), turn(endpoint));
+        endpoint.register(MULTI_GET, move |request| multiget::multi_get::<S, false>(&shard, &timing, turn(), request))?;
+        let (shard, timing, turn) = (self.shard.clone(), Timing::default(), turn(endpoint));
+        endpoint.register(RANKED_MULTI_GET, move |request| {
+            multiget::multi_get::<S, true>(&shard, &timing, turn(), request);
+        })?;
+        endpoint.spawn(line::serve(self.shard.clone()));
         let map = self.map.clone();
         endpoint.register(MAP, move |request| request.respond(&map))?;
         self.register_stats(endpoint)?;
@@ -166,10 +173,18 @@ impl<S: Store + Visit + 'static> KvService<S> {
             let Some(endpoint) = weak.upgrade() else { return };
             let mut core = CoreStats::take(&shard.metrics.borrow(), shard.store.borrow().stats(), &endpoint.stats());
             core.tier = shard.tier_stats();
+            core.multi_gets = shard.line().stats();
             more_stats.borrow().iter().for_each(|add| add(&mut core));
             let uptime_micros = endpoint.now().saturating_sub(begun) / 1000;
             let stats = ServerStats::new(&identity.mode, identity.started, uptime_micros, vec![core]);
             request.respond(&stats.encode());
         })
     }
+}
+
+/// Returns what tells the time of the endpoint's turn.
+fn turn<T: Transport + 'static>(endpoint: &Rc<Endpoint<T>>) -> impl Fn() -> u64 + use<T> {
+    let endpoint = Rc::downgrade(endpoint);
+    // Its own endpoint runs a handler.
+    move || endpoint.upgrade().map_or(0, |endpoint| endpoint.loop_time())
 }

@@ -215,7 +215,7 @@ fn make_some<S: Store + Visit + 'static, T: Transport + 'static>(
 }
 
 /// Waits for the next iteration of the event loop.
-async fn next_iteration() {
+pub(super) async fn next_iteration() {
     let mut is_next = false;
     poll_fn(|context| {
         if std::mem::replace(&mut is_next, true) {

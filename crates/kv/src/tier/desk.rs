@@ -20,15 +20,13 @@ use super::pool::{Done, DoneSender, Pool};
 use super::room::{BYTES_MAX, COPY_BYTES_MAX, Reserved, Room};
 use super::schedule::Schedule;
 use crate::memcached::HostName;
-use crate::metrics::LatencyHistogram;
+use crate::metrics::{LatencyHistogram, rank_class};
 use crate::shard::Shard;
 use crate::wire::Waited;
 
 /// A read of this many bytes costs twice as much as one of a few: little enough that the longest answer to a multi-get
 /// is within the default lead of a client.
 const UNIT_BYTES: usize = 32 << 10;
-/// Classes of ranks, for metrics: 0 and 1, 2 and 3, 4 to 7, and so on; the last has the rest.
-pub const RANK_CLASSES: usize = 12;
 /// How long a connection waits before it asks for a place again, if places of operations that nobody waits for fill the
 /// queue.
 const PLACE_WAIT: Duration = Duration::from_millis(1);
@@ -190,7 +188,7 @@ pub struct DeskStats {
     pub reading: usize,
     /// Bytes that operations wait for.
     pub bytes: usize,
-    /// Waiting times by class of rank ([`RANK_CLASSES`]).
+    /// Waiting times by class of rank ([`crate::metrics::RANK_CLASSES`]).
     pub waits: Vec<Waits>,
 }
 
@@ -350,7 +348,7 @@ impl Desk {
         let (queued, read) = (place.begun.saturating_sub(place.since), now.saturating_sub(place.begun));
         let mut stats = self.stats.borrow_mut();
         stats.served += 1;
-        let class = (place.tag.rank.max(1).ilog2() as usize).min(RANK_CLASSES - 1);
+        let class = rank_class(place.tag.rank);
         if stats.waits.len() <= class {
             stats.waits.resize_with(class + 1, Waits::default);
         }

@@ -25,7 +25,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub(crate) use desk::{Desk, Hold, Parcel, Refusal, Waiter, fetch};
-pub use desk::{DeskStats, DeviceHangs, Holds, RANK_CLASSES, Waits};
+pub use desk::{DeskStats, DeviceHangs, Holds, Waits};
 pub(crate) use file::Opened;
 pub use file::{Device, TierError, TierFile};
 pub use pool::Pool;

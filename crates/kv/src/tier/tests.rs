@@ -180,7 +180,7 @@ pub(crate) fn run(test: impl Future<Output = ()>) {
     LocalSet::new().block_on(&runtime, test);
 }
 
-fn orders() -> Vec<Schedule> {
+pub(crate) fn orders() -> Vec<Schedule> {
     let ageing = Some(Ageing { after: 64, one_in: 8 });
     vec![
         Schedule::new(Order::Fifo),

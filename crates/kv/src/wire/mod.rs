@@ -25,6 +25,7 @@ mod tests;
 
 pub use answer::{Answer, ItemFacts, NumberAnswer, Status, ValueAnswer};
 pub use map::{ADDRESSES_PER_CORE_MAX, Limits, ServerMap};
+pub(crate) use multiget::Mark;
 pub use multiget::{Found, MultiGet, MultiGetAnswer, MultiGetAnswerWriter};
 pub use operation::{Operation, Touch};
 pub use ranked::{RANKED_BYTES, Ranked, WAITED_BYTES, Waited};

@@ -6,23 +6,41 @@ use super::{MULTI_GET_KEYS_MAX, MULTI_GET_VALUE_BYTES_MAX, Status};
 /// Bytes of one key's answer besides its value: status, flags, length.
 const ANSWER_BYTES_MAX: usize = 9;
 
-/// A request for the values of up to [`MULTI_GET_KEYS_MAX`] keys: an iterator over them. A truncated key ends it with
-/// an error.
+/// A request for the values of up to [`MULTI_GET_KEYS_MAX`] keys: an iterator over them.
 #[derive(Debug, Clone)]
-pub struct MultiGet<'a>(Reader<'a>);
+pub struct MultiGet<'a> {
+    rest: Reader<'a>,
+    left: usize,
+}
+
+/// Where to go on in a request: how much of it is left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mark {
+    bytes: usize,
+    keys: usize,
+}
 
 impl<'a> MultiGet<'a> {
     /// Parses a request; `None` if it is malformed, or has no keys or too many.
     pub fn parse(request: &'a [u8]) -> Option<MultiGet<'a>> {
-        let keys = MultiGet(Reader(request));
-        let mut rest = keys.0;
-        let mut count = 0;
+        let mut rest = Reader(request);
+        let mut left = 0;
         while !rest.0.is_empty() {
             let len = rest.u8()?;
             rest.bytes(usize::from(len))?;
-            count += 1;
+            left += 1;
         }
-        (1..=MULTI_GET_KEYS_MAX).contains(&count).then_some(keys)
+        (1..=MULTI_GET_KEYS_MAX).contains(&left).then_some(MultiGet { rest: Reader(request), left })
+    }
+
+    /// Returns what is left of the keys.
+    pub(crate) fn mark(&self) -> Mark {
+        Mark { bytes: self.rest.0.len(), keys: self.left }
+    }
+
+    /// Returns the keys of a request from a mark on. It must be of this very request.
+    pub(crate) fn resume(request: &'a [u8], mark: Mark) -> MultiGet<'a> {
+        MultiGet { rest: Reader(&request[request.len() - mark.bytes..]), left: mark.keys }
     }
 
     /// Returns the length of a request for `keys`.
@@ -49,8 +67,23 @@ impl<'a> Iterator for MultiGet<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<&'a [u8]> {
-        let len = self.0.u8()?;
-        self.0.bytes(usize::from(len))
+        let len = self.rest.u8()?;
+        self.left -= 1;
+        self.rest.bytes(usize::from(len))
+    }
+
+    #[inline]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl ExactSizeIterator for MultiGet<'_> {}
+
+impl Mark {
+    /// Returns the number of keys that are left.
+    pub fn keys(self) -> usize {
+        self.keys
     }
 }
 

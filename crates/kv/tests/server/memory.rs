@@ -26,6 +26,16 @@ fn connections_until(server: &Server, is_so: impl Fn(&ConnectionCounts) -> bool)
 }
 
 #[test]
+fn a_limit_for_clients_that_no_message_fits_is_refused_with_the_least() {
+    let mut config = config("held", 1);
+    config.held_bytes_max = 1 << 20;
+    let error = Server::start(config, |_| {}).map(drop).unwrap_err();
+    let causes: Vec<String> =
+        std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source()).map(|e| e.to_string()).collect();
+    assert!(causes.iter().any(|cause| cause.contains("held_bytes_max")), "{causes:?}");
+}
+
+#[test]
 fn an_unread_get_of_a_long_value_holds_it_once_also_when_another_core_has_it() {
     const CLIENTS: usize = 12;
     let mut config = config("unread", 2);

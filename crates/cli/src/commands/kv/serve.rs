@@ -73,6 +73,10 @@ pub struct Arguments {
     /// Memory for items, index included, of all cores together: 1GiB, 512MiB, 1000000
     #[arg(long, value_name = "BYTES", default_value = "1GiB", value_parser = bytes)]
     memory: usize,
+    /// Memory of each core, besides --memory, for requests of Dunlin clients and answers that they have not received. At
+    /// the limit, requests are pushed back; one host has half of it at most
+    #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = bytes)]
+    held: usize,
     /// Cores: each is a thread with a share of the keys and of the memory
     #[arg(long, default_value = "1", value_parser = clap::value_parser!(u16).range(1..))]
     cores: u16,
@@ -139,6 +143,7 @@ impl Arguments {
         config.idle_max = (!self.idle.0.is_zero()).then_some(self.idle.0);
         config.look = self.spin.0;
         config.memory_bytes = self.memory;
+        config.held_bytes_max = self.held as u64;
         config.cores = self.cores;
         config.pin.clone_from(&self.pin);
         config.mode = match self.mode {

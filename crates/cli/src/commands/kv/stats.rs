@@ -66,13 +66,19 @@ fn text(stats: &ServerStats) -> String {
         "connection memory",
         format!("{held}, {} waits, {} closed for it", connections.memory_waits, connections.memory_kicks),
     );
-    line("sessions", stats.sessions().to_string());
+    let held = stats.cores.iter().map(|core| core.endpoint.held_bytes).fold(0, u64::saturating_add);
+    line("sessions", format!("{}, which make it hold {}", stats.sessions(), bytes(held)));
     if let Some(tier) = stats.tier() {
         let used = format!("{} of {}", bytes(tier.count("bytes")), bytes(tier.count("bytes_max")));
         line("tier", format!("{} items, {used}, {} hits", tier.count("items"), tier.count("hits")));
         let waiting: Vec<String> = tier.lengths.iter().map(ToString::to_string).collect();
         let told = format!("{} served, {} refused, {} read now", tier.served, tier.refused, tier.reading);
         line("waiting by level", format!("{}; {told}", waiting.join("/")));
+    }
+    if let Some(queue) = stats.multi_gets() {
+        let waiting: Vec<String> = queue.lengths.iter().map(ToString::to_string).collect();
+        let told = format!("{} served, {} refused", queue.served, queue.refused);
+        line("multi-gets by level", format!("{}; {told}", waiting.join("/")));
     }
     operations(stats, &mut text);
     endpoints(stats, &mut text);

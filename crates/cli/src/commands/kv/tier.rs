@@ -1,4 +1,4 @@
-//! Options of the tier of `dunlin kv serve` and `dunlin kv cluster serve`, and of the queue in front of it.
+//! Options of the tier of `dunlin kv serve` and `dunlin kv cluster serve`, and of the order in which operations wait.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -39,22 +39,23 @@ pub struct TierArguments {
     /// Make each read take at least this long, for experiments [default: 0]
     #[arg(long, value_name = "TIME", value_parser = human(DELAY))]
     tier_delay: Option<Human>,
-    /// Order in which operations that wait for the tier are served [default: learnt]
-    #[arg(long, value_name = "ORDER")]
+    /// Order in which operations that wait for the tier are served, and multi-gets that wait for their turn
+    /// [default: learnt]
+    #[arg(long, value_name = "ORDER", help_heading = "Order of what waits")]
     schedule: Option<OrderArgument>,
     /// Levels of --schedule levels and learnt [default: 4 and 8]
-    #[arg(long, value_name = "LEVELS")]
+    #[arg(long, value_name = "LEVELS", help_heading = "Order of what waits")]
     schedule_levels: Option<usize>,
     /// Weights of --schedule levels, the fastest first [default: as many as levels, down to 1]
-    #[arg(long, value_name = "WEIGHTS", value_delimiter = ',')]
+    #[arg(long, value_name = "WEIGHTS", value_delimiter = ',', help_heading = "Order of what waits")]
     schedule_weights: Vec<u32>,
     /// With --schedule levels, each level has requests up to this many times as large as the one before
     /// [default: 3]
-    #[arg(long, value_name = "FACTOR")]
+    #[arg(long, value_name = "FACTOR", help_heading = "Order of what waits")]
     schedule_range: Option<u64>,
-    /// Reads of up to 32 KiB by which a client may exceed its share before its claims count for nothing; 0 to believe
-    /// every claim [default: 128]
-    #[arg(long, value_name = "READS")]
+    /// Reads of up to 32 KiB, or 32 keys in memory, by which a client may exceed its share before its claims count for
+    /// nothing; 0 to believe every claim [default: 128]
+    #[arg(long, value_name = "READS", help_heading = "Order of what waits")]
     schedule_lead: Option<u32>,
 }
 
@@ -104,22 +105,17 @@ impl TierArguments {
     }
 
     /// Returns the options that mean nothing without a tier, and whether each is given.
-    fn options(&self) -> [(&'static str, bool); 10] {
+    fn options(&self) -> [(&'static str, bool); 5] {
         [
             ("--tier-size", self.tier_size.is_some()),
             ("--tier-index", self.tier_index.is_some()),
             ("--tier-value-min", self.tier_value_min.is_some()),
             ("--tier-reads", self.tier_reads.is_some()),
             ("--tier-delay", self.tier_delay.is_some()),
-            ("--schedule", self.schedule.is_some()),
-            ("--schedule-levels", self.schedule_levels.is_some()),
-            ("--schedule-weights", !self.schedule_weights.is_empty()),
-            ("--schedule-range", self.schedule_range.is_some()),
-            ("--schedule-lead", self.schedule_lead.is_some()),
         ]
     }
 
-    /// Returns the order of what waits for it.
+    /// Returns the order of what waits.
     pub fn schedule(&self) -> Result<Schedule> {
         let order = self.schedule.unwrap_or(OrderArgument::Learnt);
         let (has_levels, is_weighted) =
@@ -185,25 +181,21 @@ mod tests {
             "--tier-value-min 100",
             "--tier-reads 4",
             "--tier-delay 1ms",
-            "--schedule fifo",
-            "--schedule-levels 4",
-            "--schedule-weights 2,1",
-            "--schedule-range 3",
-            "--schedule-lead 5",
         ] {
             let (name, _) = option.split_once(' ').unwrap();
             let why = refusal(option).unwrap();
             assert!(why.contains(name) && why.contains("--tier"), "{option}: {why}");
-            let with_tier = refusal(&format!("--tier file {option}"));
-            let needs_levels = ["--schedule-weights", "--schedule-range"].contains(&name);
-            assert_eq!(with_tier.is_some(), needs_levels, "{option}: {with_tier:?}");
-            if needs_levels {
-                assert_eq!(refusal(&format!("--tier file --schedule levels {option}")), None);
-            }
+            assert_eq!(refusal(&format!("--tier file {option}")), None);
         }
-        assert_eq!(refusal(""), None);
-        assert!(refusal("--tier file --schedule fifo --schedule-levels 3").unwrap().contains("needs --schedule"));
-        let why = refusal("--tier file --schedule levels --schedule-levels 5 --schedule-weights 2,1").unwrap();
+        for option in ["", "--schedule fifo", "--schedule-levels 4", "--schedule-lead 5"] {
+            assert_eq!(refusal(option), None, "multi-gets wait without a tier, too");
+        }
+        for option in ["--schedule-weights 2,1", "--schedule-range 3"] {
+            assert!(refusal(option).unwrap().contains("needs --schedule levels"));
+            assert_eq!(refusal(&format!("--schedule levels {option}")), None);
+        }
+        assert!(refusal("--schedule fifo --schedule-levels 3").unwrap().contains("needs --schedule"));
+        let why = refusal("--schedule levels --schedule-levels 5 --schedule-weights 2,1").unwrap();
         assert!(why.contains("one for each"), "{why}");
     }
 }

@@ -1,7 +1,8 @@
 //! The changes between two samples of a server.
 
 use dunlin_kv::metrics::{
-    ConnectionCounts, CoreStats, LatencyHistogram, Operation, OperationStats, ServerStats, StoreSnapshot, TierSnapshot,
+    ConnectionCounts, CoreStats, LatencyHistogram, Operation, OperationStats, QueueSnapshot, ServerStats, StoreSnapshot,
+    TierSnapshot,
 };
 
 /// Minimum time between two samples for computing rates, in microseconds: over less, rates would be meaningless.
@@ -24,6 +25,8 @@ pub struct Figures {
     pub sessions: u64,
     /// The tier now, if there is one.
     pub tier: Option<TierSnapshot>,
+    /// Its multi-gets that wait for their turn now, if any ever had to.
+    pub multi_gets: Option<QueueSnapshot>,
 }
 
 impl Figures {
@@ -39,6 +42,7 @@ impl Figures {
             connections: now.connections(),
             sessions: now.sessions(),
             tier: now.tier(),
+            multi_gets: now.multi_gets(),
         })
     }
 
@@ -58,6 +62,7 @@ impl Figures {
             connections: now.connections,
             sessions: now.endpoint.sessions,
             tier: now.tier.clone(),
+            multi_gets: now.multi_gets.clone(),
         }
     }
 

@@ -91,15 +91,14 @@ fn draw_totals(frame: &mut Frame<'_>, area: Rect, figures: &Figures) {
         label("  connections "),
         figures.connections.open.to_string().bold(),
     ];
+    // By level, the fastest first.
+    let by_level = |lengths: &[u64]| lengths.iter().map(ToString::to_string).collect::<Vec<_>>().join("/").bold();
     if let Some(tier) = &figures.tier {
-        // By level, the fastest first.
-        let waiting: Vec<String> = tier.lengths.iter().map(ToString::to_string).collect();
-        store_line.extend([
-            label("  tier "),
-            count(tier.count("items") as f64).bold(),
-            label("  waiting "),
-            waiting.join("/").bold(),
-        ]);
+        let items = count(tier.count("items") as f64).bold();
+        store_line.extend([label("  tier "), items, label("  waiting "), by_level(&tier.lengths)]);
+    }
+    if let Some(queue) = &figures.multi_gets {
+        store_line.extend([label("  multi-gets waiting "), by_level(&queue.lengths)]);
     }
     frame.render_widget(line(store_line), store);
     draw_memory(frame, memory, figures.store.memory_bytes, figures.store.memory_bytes_max);

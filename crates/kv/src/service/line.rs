@@ -1,0 +1,310 @@
+//! Multi-gets that are not answered in the turn in which they came.
+//!
+//! In each turn of its event loop a core serves a receive burst, memcached's commands within their budget, and so many
+//! keys of multi-gets: a [`Quantum`]. The multi-gets above that wait in a queue of `dunlin_schedule`. A task serves one
+//! quantum of them in each turn, in the order of the server's schedule. A multi-get that is longer than a quantum goes
+//! back to the queue, and is resumed where it stopped. Most multi-gets never come here.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::hash::{BuildHasher as _, RandomState};
+use std::rc::Rc;
+
+use dunlin_net::Clock;
+use dunlin_rpc::DeferredRequest;
+use dunlin_schedule::{ConfigError, Full, RequestQueue, Tag};
+use dunlin_store::Store;
+use tokio::sync::Notify;
+
+use super::collecting::{Collecting, Quantum};
+use super::late::{is_over, split_deferred};
+use super::multiget::{head_bytes, refusal};
+use super::postponed::next_iteration;
+use crate::memcached::HostName;
+use crate::metrics::{LatencyHistogram, Operation, QueueSnapshot, rank_class};
+use crate::shard::Shard;
+use crate::tier::{Hold, Reserved, Schedule};
+use crate::wire::{Mark, MultiGet, Waited};
+
+/// Memory of unfinished responses above which a multi-get is finished when its turn comes, in bytes.
+const BEGUN_BYTES_MAX: usize = 16 << 20;
+/// Multi-gets that nobody waits for and that are dropped in a turn.
+const DROPS_MAX: u64 = 256;
+/// Keys that cost as much as one operation.
+const UNIT_KEYS: usize = 32;
+
+/// The line of one core.
+pub(crate) struct Line {
+    schedule: Schedule,
+    queue: RefCell<RequestQueue<Long>>,
+    /// The time of the turn in which a multi-get came last, and what is left of its quantum.
+    turn: Cell<(u64, Quantum)>,
+    /// Numbers the clients: nobody can choose the number of another one.
+    hosts: RandomState,
+    /// Memory of unfinished responses.
+    begun: Rc<Cell<usize>>,
+    is_entered: Notify,
+    clock: Clock,
+    stats: RefCell<Stats>,
+}
+
+#[derive(Default)]
+struct Stats {
+    served: u64,
+    refused: u64,
+    abandoned: u64,
+    waits: Vec<LatencyHistogram>,
+}
+
+impl fmt::Debug for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Line").field("length", &self.queue.borrow().len()).finish_non_exhaustive()
+    }
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        // lint: the default schedule is valid.
+        Line::new(Schedule::default()).expect("the default schedule is valid")
+    }
+}
+
+impl Line {
+    /// Creates a line that is served in this order.
+    pub fn new(schedule: Schedule) -> Result<Line, ConfigError> {
+        Ok(Line {
+            queue: RefCell::new(RequestQueue::new(&schedule.queue)?),
+            schedule,
+            turn: Cell::new((0, Quantum::TURN)),
+            hosts: RandomState::new(),
+            begun: Rc::default(),
+            is_entered: Notify::new(),
+            clock: Clock::new(),
+            stats: RefCell::default(),
+        })
+    }
+
+    /// Whether a multi-get of the turn at this time need not wait: none waits, and the turn has something left.
+    pub fn is_free(&self, turn: u64) -> bool {
+        let (last, left) = self.turn.get();
+        (last != turn || left.is_any()) && self.queue.borrow().is_empty()
+    }
+
+    /// Notes what a multi-get has left of its quantum.
+    pub fn spend(&self, turn: u64, left: Quantum) {
+        let (last, before) = self.turn.get();
+        let before = if last == turn { before } else { Quantum::TURN };
+        self.turn.set((turn, before.less(Quantum::TURN.less(left))));
+    }
+
+    /// Lets a multi-get wait.
+    pub fn push(&self, long: Long) {
+        let tag = long.tag(self);
+        let pushed = self.queue.borrow_mut().push(tag, Long { entered: self.clock.now(), ..long });
+        let refused = match pushed {
+            Ok(displaced) => displaced,
+            Err(Full { item, .. }) => Some(item),
+        };
+        if let Some(long) = refused {
+            self.stats.borrow_mut().refused += 1;
+            // It has changed nothing.
+            long.request.push_back();
+        }
+        self.is_entered.notify_one();
+    }
+
+    /// Takes the multi-get that is next, and drops those before it for which nobody waits.
+    fn next(&self) -> Option<Long> {
+        let mut dropped = 0;
+        let next = self.queue.borrow_mut().pop_unless(|long| {
+            let is_over = dropped < DROPS_MAX && is_over(&long.request);
+            dropped += u64::from(is_over);
+            is_over
+        });
+        self.stats.borrow_mut().abandoned += dropped;
+        next
+    }
+
+    /// Returns counters, and what waits; `None` if nothing ever did.
+    pub fn stats(&self) -> Option<QueueSnapshot> {
+        let (stats, queue) = (self.stats.borrow(), self.queue.borrow());
+        let Stats { served, refused, abandoned, .. } = *stats;
+        let has_waited = served + refused + abandoned > 0 || !queue.is_empty();
+        has_waited.then(|| QueueSnapshot {
+            served,
+            refused,
+            abandoned,
+            lengths: queue.lengths().into_iter().map(|length| length as u64).collect(),
+            waits: stats.waits.clone(),
+        })
+    }
+
+    fn note(&self, rank: u64, nanos: u64) {
+        let (mut stats, class) = (self.stats.borrow_mut(), rank_class(rank));
+        stats.served += 1;
+        if stats.waits.len() <= class {
+            stats.waits.resize_with(class + 1, LatencyHistogram::default);
+        }
+        stats.waits[class].record(nanos, 1);
+    }
+}
+
+/// Serves the line of a shard for ever, a quantum in each turn of the event loop in which something waits.
+pub(super) async fn serve<S: Store>(shard: Rc<Shard<S>>) {
+    let line = shard.line();
+    loop {
+        line.is_entered.notified().await;
+        while !line.queue.borrow().is_empty() {
+            next_iteration().await;
+            serve_turn(&shard);
+        }
+    }
+}
+
+fn serve_turn<S: Store>(shard: &Shard<S>) {
+    let (line, mut left) = (shard.line(), Quantum::TURN);
+    while left.is_any() {
+        let Some(long) = line.next() else { return };
+        if let Some(rest) = long.serve(shard, &mut left) {
+            line.push(rest);
+        }
+    }
+}
+
+/// A multi-get that waits.
+pub(crate) struct Long {
+    request: DeferredRequest,
+    /// What is left of its keys.
+    mark: Mark,
+    keys: usize,
+    rank: u64,
+    client: u64,
+    /// When it came, and when it entered the line last.
+    since: u64,
+    entered: u64,
+    /// How long it has waited in the line.
+    queued: u64,
+    /// How long it waited for the tier before.
+    waited: Waited,
+    begun: Option<Begun>,
+    /// Records of the tier that it reads.
+    _kept: Option<(Vec<Hold>, Reserved)>,
+}
+
+/// A response that is not finished.
+struct Begun {
+    collecting: Collecting,
+    memory: Counted,
+}
+
+/// Memory that is counted among that of all as long as this lives.
+struct Counted {
+    bytes: usize,
+    all: Rc<Cell<usize>>,
+}
+
+impl Counted {
+    fn set(&mut self, bytes: usize) {
+        self.all.set(self.all.get() - self.bytes + bytes);
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+impl Begun {
+    fn new(line: &Line, collecting: Collecting) -> Begun {
+        let mut memory = Counted { bytes: 0, all: line.begun.clone() };
+        memory.set(collecting.bytes());
+        Begun { collecting, memory }
+    }
+}
+
+impl Long {
+    /// A multi-get of which so many keys are left. `None` if it is malformed.
+    pub fn new(line: &Line, request: DeferredRequest, keys: usize, mark: Mark) -> Option<Long> {
+        let (ranked, _) = split_deferred(&request)?;
+        let rank = ranked.map_or_else(|| line.schedule.rank(keys), |ranked| ranked.rank);
+        let client = request.request().context().peer().map_or(0, |peer| line.hosts.hash_one(HostName::from(peer)));
+        let now = line.clock.now();
+        let (waited, queued, begun) = (Waited::default(), 0, None);
+        Some(Long { request, mark, keys, rank, client, since: now, entered: now, queued, waited, begun, _kept: None })
+    }
+
+    /// The same, with the beginning of its response.
+    pub fn after(self, line: &Line, collecting: Collecting) -> Long {
+        Long { begun: Some(Begun::new(line, collecting)), ..self }
+    }
+
+    /// The same, having waited for the tier. The records stay in memory until it is answered.
+    pub fn with(self, records: Vec<Hold>, reserved: Reserved, waited: Waited) -> Long {
+        Long { _kept: Some((records, reserved)), waited, ..self }
+    }
+
+    /// Its claim on the next quantum. What it costs is for the server to say.
+    fn tag(&self, line: &Line) -> Tag {
+        let cost = 1 + self.mark.keys().min(Quantum::TURN.keys()) / UNIT_KEYS;
+        Tag { rank: self.rank, cost: cost as u32, client: self.client }
+    }
+
+    /// Serves it until it is answered, or nothing of the quantum is left; then returns it.
+    fn serve<S: Store>(mut self, shard: &Shard<S>, left: &mut Quantum) -> Option<Long> {
+        let line = shard.line();
+        self.queued += line.clock.now().saturating_sub(self.entered);
+        // It was parsed before.
+        let (ranked, payload) = split_deferred(&self.request)?;
+        let head = head_bytes(ranked);
+        if let Some(status) = shard.refusal(true) {
+            // It must not be read any more, and may have been filled with other items since.
+            let _ = self.request.enqueue_response(refusal(head, status));
+            return None;
+        }
+        if self.begun.is_none() {
+            // Without memory for the response, the caller is told that the handler failed.
+            let collecting = Collecting::new(self.keys, head).ok()?;
+            self.begun = Some(Begun::new(line, collecting));
+        }
+        let begun = self.begun.as_mut()?;
+        let mut keys = MultiGet::resume(payload, self.mark);
+        let mut metrics = shard.metrics.borrow_mut();
+        let is_whole = line.begun.get() > BEGUN_BYTES_MAX;
+        let mut quantum = if is_whole { Quantum::ALL } else { *left };
+        begun.collecting.go_on(shard, &mut metrics, &mut keys, &mut quantum).ok()?;
+        begun.memory.set(begun.collecting.bytes());
+        *left = if is_whole { Quantum::NONE } else { quantum };
+        self.mark = keys.mark();
+        if self.mark.keys() > 0 {
+            return Some(self);
+        }
+        metrics.latency(Operation::Get, self.nanos(line.clock.now()), self.keys as u64);
+        drop(metrics);
+        line.note(self.rank, self.queued);
+        self.answer(head);
+        None
+    }
+
+    /// How long it took, with what it has waited for the tier.
+    fn nanos(&self, now: u64) -> u64 {
+        let Waited { queued_micros, read_micros } = self.waited;
+        now.saturating_sub(self.since) + (u64::from(queued_micros) + u64::from(read_micros)) * 1000
+    }
+
+    fn answer(self, head: usize) {
+        let Some(Begun { collecting, .. }) = self.begun else { return };
+        let mut response = collecting.finish();
+        if head > 0 {
+            let queued = u32::try_from(self.queued / 1000).unwrap_or(u32::MAX);
+            let queued_micros = self.waited.queued_micros.saturating_add(queued);
+            Waited { queued_micros, ..self.waited }.encode(&mut response[..head]);
+        }
+        // The caller may have given up.
+        let _ = self.request.enqueue_response(response);
+    }
+}
+
+#[cfg(test)]
+mod tests;
