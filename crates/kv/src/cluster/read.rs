@@ -190,22 +190,22 @@ impl<T: Transport + 'static> Inner<T> {
     }
 
     /// Draws conclusions from the result of a request.
-    fn note<R>(
+    fn note(
         &self,
         server: u32,
         client: &KvClient<T>,
         begun: u64,
         outstanding: &[Outstanding<T>],
-        result: Result<R, KvError>,
-    ) -> Result<R, ServerError> {
+        result: Result<Answer, KvError>,
+    ) -> Result<Answer, ServerError> {
         let node = &self.nodes[server as usize];
         match result {
             Ok(found) => {
                 let response = self.endpoint.now().saturating_sub(begun);
                 node.was_read();
                 self.responses.borrow_mut().add(response);
-                let response = response as f64;
-                let told = Told { response, service: response, backlog: 0.0 };
+                let service = response.saturating_sub(u64::from(found.waited.queued_micros) * 1000);
+                let told = Told { response: response as f64, service: service as f64, backlog: 0.0 };
                 outstanding.iter().for_each(|outstanding| outstanding.told.set(Some(told)));
                 Ok(found)
             }

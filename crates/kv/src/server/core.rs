@@ -10,6 +10,7 @@ use dunlin_rpc::{DeferredRequest, Endpoint};
 use dunlin_serve::{Core, Draining, Health, Pace, ServeError, guarded, guarded_now};
 use dunlin_store::snapshot::{Part, Turn};
 use dunlin_store::{Moment, Sweep};
+use tokio::sync::Mutex;
 use tokio::task::{AbortHandle, spawn_local, yield_now};
 
 use super::clock::{moment, ticks};
@@ -40,6 +41,8 @@ pub(super) struct Plan {
     pub map: ServerMap,
     /// The addresses for memcached clients.
     pub memcached: Vec<String>,
+    /// Held by the core that has all of them flushed.
+    pub flushing: Arc<Mutex<()>>,
 }
 
 /// A running core.
@@ -62,7 +65,7 @@ impl<T: Transport + 'static, P: Sweep + 'static> Core for KvCore<T, P> {
     type Error = ServerError;
 
     fn begin(&mut self, plan: &Arc<Plan>) -> Result<(), ServerError> {
-        self.memcached.begin(&self.shard, &self.config, &self.mailboxes, &self.health);
+        self.memcached.begin(&self.shard, &self.config, &self.mailboxes, &plan.flushing, &self.health);
         let service = KvService::new(self.shard.clone(), plan.map.clone()).with_identity(self.identity.clone());
         service.add_stats(self.memcached.stats());
         if self.saving.has_file() {

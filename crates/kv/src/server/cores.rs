@@ -84,7 +84,8 @@ impl<T: Transport + 'static, P: Sweep + 'static> Service<T> for Cores<P> {
         let limits = Limits { value_bytes_max: value_bytes_max.try_into().unwrap_or(u32::MAX) };
         let addresses = cores.iter().map(|core| core.addresses.iter().map(ToString::to_string).collect()).collect();
         let map = ServerMap { incarnation: self.incarnation, routing: self.routing, limits, addresses };
-        Ok(Plan { map, memcached: cores.into_iter().flat_map(|core| core.memcached).collect() })
+        let memcached = cores.into_iter().flat_map(|core| core.memcached).collect();
+        Ok(Plan { map, memcached, flushing: Arc::default() })
     }
 
     /// Each core knows what does not fit in it: all of that is reported.

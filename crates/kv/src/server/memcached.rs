@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use dunlin_serve::{Health, guarded};
 use dunlin_store::tier::Ticket;
 use dunlin_store::{Sweep, UnixSeconds};
-use tokio::sync::oneshot;
+use tokio::sync::{Mutex, oneshot};
 use tokio::task::{spawn_local, yield_now};
 
 use super::clock::unix_seconds;
@@ -32,6 +32,8 @@ pub(super) struct CoreBackend<P> {
     state: CoreState,
     /// When a scheduled flush is due.
     flush_at: Cell<Option<UnixSeconds>>,
+    /// Held during a flush: all cores hear of two flushes in the same order, and keep the same one for later.
+    flushing: Arc<Mutex<()>>,
     health: Health,
 }
 
@@ -131,6 +133,7 @@ impl<P: Sweep + 'static> Backend for CoreBackend<P> {
     }
 
     async fn flush(&self, at: FlushTime) -> Result<(), Unavailable> {
+        let _turn = self.flushing.lock().await;
         let flushed = self.mailboxes.ask_all(|answer| Mail::Flush(at, answer)).await;
         if flushed.len() == usize::from(self.mailboxes.len()) { Ok(()) } else { Err(Unavailable) }
     }
@@ -179,12 +182,20 @@ impl<P: Sweep + 'static> Memcached<P> {
     }
 
     /// Begins to serve, and on core 0 to accept: connections are distributed to the cores in turn.
-    pub fn begin(&mut self, shard: &Rc<Shard<P>>, config: &Arc<ServerConfig>, mailboxes: &Mailboxes, health: &Health) {
+    pub fn begin(
+        &mut self,
+        shard: &Rc<Shard<P>>,
+        config: &Arc<ServerConfig>,
+        mailboxes: &Mailboxes,
+        flushing: &Arc<Mutex<()>>,
+        health: &Health,
+    ) {
         let backend = Rc::new(CoreBackend {
             shard: shard.clone(),
             mailboxes: mailboxes.clone(),
             state: CoreState::with_connection_bytes(config.connection_memory_bytes / usize::from(config.cores)),
             flush_at: Cell::new(None),
+            flushing: flushing.clone(),
             health: health.clone(),
         });
         let idle = config.idle_max.map(|idle| idle.as_secs().try_into().unwrap_or(UnixSeconds::MAX));
@@ -320,6 +331,7 @@ impl<P: Sweep + 'static> Memcached<P> {
 mod tests {
     use dunlin_serve::{Failure, mailbox};
     use dunlin_store::{Model, Put, Store as _};
+    use futures::FutureExt as _;
     use tokio::task::LocalSet;
 
     use super::*;
@@ -333,8 +345,8 @@ mod tests {
         let shard = Rc::new(Shard::new(Model::new(), routing, core));
         shard.set_now(now);
         let health = Health::new(core, Failure::default(), mailboxes);
-        let flush_at = Cell::new(None);
-        Rc::new(CoreBackend { shard, mailboxes: mailboxes.clone(), state: CoreState::default(), flush_at, health })
+        let (flush_at, flushing, state) = (Cell::new(None), Arc::default(), CoreState::default());
+        Rc::new(CoreBackend { shard, mailboxes: mailboxes.clone(), state, flush_at, flushing, health })
     }
 
     fn store(backend: &CoreBackend<Model>) {
@@ -376,6 +388,36 @@ mod tests {
         assert_eq!(cores.each_ref().map(|core| items(core)), [1, 1]);
     }
 
+    /// Otherwise one core could keep the first of two for later, and another one the second.
+    #[test]
+    fn all_cores_hear_of_two_flushes_in_the_same_order() {
+        let (mailboxes, mut receivers) = mailbox::mailboxes(2, 8);
+        let flushing: Arc<Mutex<()>> = Arc::default();
+        let [one, other] = [0, 1].map(|core| {
+            let mut core = Rc::into_inner(backend(core, &mailboxes, NOW)).unwrap();
+            core.flushing = flushing.clone();
+            core
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        LocalSet::new().block_on(&runtime, async {
+            spawn_local(async move { one.flush(FlushTime::At(NOW + 10)).await });
+            spawn_local(async move { other.flush(FlushTime::At(NOW + 1_000_000)).await });
+            for at in [NOW + 10, NOW + 1_000_000] {
+                let mut waiting = Vec::new();
+                for mailbox in &mut receivers {
+                    let Some(Mail::Flush(planned, done)) = mailbox.letter().await else { panic!("another letter") };
+                    assert_eq!(planned, FlushTime::At(at));
+                    yield_now().await;
+                    waiting.push(done);
+                }
+                for mailbox in &mut receivers {
+                    assert!(mailbox.letter().now_or_never().is_none(), "the next one waits until all have answered");
+                }
+                waiting.into_iter().for_each(|done| done.send(()).unwrap());
+            }
+        });
+    }
+
     #[test]
     fn a_flush_that_a_core_did_not_do_is_not_acknowledged() {
         let (mailboxes, mut receivers) = mailbox::mailboxes(2, 8);
@@ -409,8 +451,8 @@ mod tests {
             }
             let (mailboxes, _receivers) = mailbox::mailboxes(1, 8);
             let health = Health::new(0, Failure::default(), &mailboxes);
-            let (state, flush_at) = (CoreState::default(), Cell::new(None));
-            let backend = Rc::new(CoreBackend { shard, mailboxes, state, flush_at, health });
+            let (state, flush_at, flushing) = (CoreState::default(), Cell::new(None), Arc::default());
+            let backend = Rc::new(CoreBackend { shard, mailboxes, state, flush_at, flushing, health });
             let settings = Settings::new(ConnectionLimit::new(1), None, NOW, Vec::new());
             let service = Service::start(backend.clone(), settings);
             let memcached = Memcached { core: Some((backend, service)), ..Memcached::default() };

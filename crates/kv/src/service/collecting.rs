@@ -11,7 +11,7 @@ use crate::wire::{MultiGet, MultiGetAnswerWriter, Status};
 
 /// Keys prefetched together: enough to use all outstanding misses of a core, few enough to stay in its first-level
 /// cache.
-const PREFETCH_KEYS: usize = 32;
+pub(super) const PREFETCH_KEYS: usize = 32;
 /// Initial room in the response for each key, in bytes.
 const FIRST_BYTES_PER_KEY: usize = 48;
 

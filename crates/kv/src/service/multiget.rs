@@ -2,11 +2,12 @@
 
 use std::rc::Rc;
 
+use arrayvec::ArrayVec;
 use dunlin_rpc::{DeferredRequest, Request};
 use dunlin_store::tier::Ticket;
-use dunlin_store::{KeyHash, Store};
+use dunlin_store::{Key, KeyHash, Store};
 
-use super::collecting::{Collecting, Quantum};
+use super::collecting::{Collecting, PREFETCH_KEYS, Quantum};
 use super::late::{Gather, Together, client, split, split_deferred};
 use super::line::Long;
 use crate::metrics::{Operation, Timing};
@@ -130,18 +131,29 @@ pub(super) fn refusal(head: usize, status: Status) -> Vec<u8> {
     response
 }
 
-/// Returns the records that must be read before a response has all values: no more than fit in it, but one at least.
+/// Returns the records that must be read before a response has all values: no more than fit in it beside the values
+/// before them, but one at least if it would be the first.
 fn awaits<S: Store>(shard: &Shard<S>, keys: MultiGet<'_>) -> Vec<Ticket> {
     let (store, now) = (shard.store.borrow(), shard.now());
     let (mut tickets, mut bytes) = (Vec::new(), 0);
-    for key in keys {
-        // A key that is not here, or is none, has no record either.
-        let Some(ticket) = store.key(key).ok().and_then(|key| on_device(&*store, &key, now)) else { continue };
-        bytes += ticket.bytes();
-        if bytes > MULTI_GET_VALUE_BYTES_MAX && !tickets.is_empty() {
-            break;
+    // A key that is none has no record either.
+    let mut keys = keys.filter_map(|key| store.key(key).ok());
+    loop {
+        let burst: ArrayVec<Key<'_>, PREFETCH_KEYS> = keys.by_ref().take(PREFETCH_KEYS).collect();
+        if burst.is_empty() {
+            return tickets;
         }
-        tickets.push(ticket);
+        burst.iter().for_each(|key| store.prefetch(key));
+        burst.iter().for_each(|key| store.prefetch_item(key));
+        for key in &burst {
+            let ticket = on_device(&*store, key, now);
+            let value = store.peek(key).map_or(0, |item| item.value.len());
+            let is_first = bytes == 0;
+            bytes += ticket.as_ref().map_or(value, Ticket::bytes);
+            if bytes > MULTI_GET_VALUE_BYTES_MAX && !is_first {
+                return tickets;
+            }
+            tickets.extend(ticket);
+        }
     }
-    tickets
 }

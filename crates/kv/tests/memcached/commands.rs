@@ -190,6 +190,8 @@ fn the_data_of_a_refused_command_is_never_run() {
     }
     for (line, said) in [
         ("ms {k*251} 9", "bad command line format"),
+        ("ms a 9 !", "bad command line format"),
+        ("ms a 9 -1", "bad command line format"),
         ("ms a 9 MX", "invalid mode for ms M token"),
         ("ms a 9 Z", "invalid flag"),
         ("ms a 9 v v", "duplicate flag"),

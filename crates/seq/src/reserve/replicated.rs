@@ -91,7 +91,7 @@ impl<T: Transport> Replicated<T> {
 
     /// The length of a term.
     pub fn term(&self) -> Duration {
-        self.config.lease * 3 / 4
+        term_of(self.config.lease)
     }
 
     /// The current state of the office.
@@ -170,5 +170,22 @@ impl<T: Transport> Reserve for Replicated<T> {
         let epoch = self.epoch.take().ok_or(ReserveError::Fenced)?;
         let (reply, _) = self.execute(Command::Release { holder: self.holder, epoch }).await?;
         if reply.status == Status::Done { Ok(()) } else { Err(ReserveError::Fenced) }
+    }
+}
+
+/// Returns the length of a term. It ends before the lease does, also if the clocks of holder and replicas differ.
+fn term_of(lease: Duration) -> Duration {
+    lease / 4 * 3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_term_is_shorter_than_its_lease_however_long_that_is() {
+        for lease in [LEASE_MIN, Duration::from_secs(1), Duration::MAX] {
+            assert!(term_of(lease) < lease && term_of(lease) > lease / 2, "{lease:?}");
+        }
     }
 }

@@ -174,14 +174,13 @@ pub(super) fn debug<'a>(tokens: &Tokens<'a>, behind: &Behind<'a>) -> Step<'a> {
 }
 
 pub(super) fn set<'a>(tokens: &Tokens<'a>, text: &'a [u8], behind: &Behind<'a>) -> Step<'a> {
-    let words = words_of(tokens, 3);
-    let len = tokens.get(2).and_then(|word| data_len(word));
-    let (Some(len), Ok(_) | Err(Refusal::Words(_))) = (len, &words) else { return behind.say(BAD_FORMAT) };
+    let Some(len) = tokens.get(2).and_then(|word| data_len(word)) else { return behind.say(BAD_FORMAT) };
+    // Whatever is wrong: what follows is data.
     let refuse = |said| behind.swallow(Unit::Say(said), len);
-    let (key, flags) = match words {
+    let (key, flags) = match words_of(tokens, 3) {
         Ok(words) => words,
         Err(Refusal::Words(said)) => return refuse(said),
-        Err(Refusal::Line) => return behind.say(BAD_FORMAT),
+        Err(Refusal::Line) => return refuse(BAD_FORMAT),
     };
     let options = match options(key, flags) {
         Ok(options) => options,
