@@ -108,6 +108,7 @@ impl Watching {
     /// compacted once its connection breaks. Returns itself, so that the caller can continue.
     pub async fn next(mut self) -> Result<(Watching, Changes), CoordError> {
         let mut look_at = Instant::now() + self.work.quiet_max;
+        let from = self.after;
         loop {
             let response = match self.message_or_quiet(look_at).await {
                 Either::Left(response) => response.map_err(|error| backend(&error, false))?,
@@ -132,7 +133,9 @@ impl Watching {
                 events.extend(of_scope.map(|happening| Event { revision, happening }));
             }
             self.after = up_to.unwrap_or(self.after);
-            if !events.is_empty() {
+            // Changes elsewhere have told how far it is: nothing need be asked.
+            let is_told = self.after > from && Instant::now() >= look_at;
+            if is_told || !events.is_empty() {
                 let up_to = self.after;
                 return Ok((self, Changes { events, up_to }));
             }

@@ -303,6 +303,39 @@ fn a_quiet_watch_does_not_fall_behind_the_history() {
     });
 }
 
+/// The same while they never stop: what they write says how far it is, and etcd is not asked for each of them.
+#[test]
+fn a_quiet_watch_does_not_fall_behind_a_busy_history_and_asks_little() {
+    const WRITES: usize = 400;
+    let Some((etcd, _scratch)) = start("etcd-busy", 1) else { return };
+    let config = EtcdConfig { quiet_max: Duration::from_millis(100), ..EtcdConfig::default() };
+    let [watching, writing] = [(); 2].map(|()| Etcd::new(&etcd.endpoints(), config.clone()).unwrap());
+    let scope = Scope::Tree { root: "/watched".into() };
+    watching.block_on(async {
+        settled(&watching).await;
+        let from = writing.set("/noise", b"", Condition::Always).await.unwrap();
+        let before = calls(&etcd, "Range") + calls(&etcd, "Txn");
+        let noise = async {
+            for _ in 0..WRITES {
+                writing.set("/noise", b"more", Condition::Always).await.unwrap();
+            }
+        };
+        let (mut told, mut up_to) = (0, from);
+        let watch = async {
+            loop {
+                let quiet = watching.changes(&scope, up_to).await.unwrap();
+                assert!(quiet.events.is_empty() && quiet.up_to >= up_to, "{quiet:?}");
+                told += usize::from(quiet.up_to > up_to);
+                up_to = quiet.up_to;
+            }
+        };
+        let Either::Right(_) = select(pin!(watch), pin!(noise)).await else { panic!("the watch does not end") };
+        assert!(told > 0, "it is told nothing while others write");
+        let asked = calls(&etcd, "Range") + calls(&etcd, "Txn") - before;
+        assert!(asked < WRITES as u64 * 5 / 2, "{asked} calls for {WRITES} writes: one for each that it is told of");
+    });
+}
+
 /// Calls of this method that an etcd has begun to answer.
 fn calls(etcd: &LocalEtcd, method: &str) -> u64 {
     counter(etcd, "grpc_server_started_total", &format!("grpc_method=\"{method}\""))

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dunlin_serve::side;
 use dunlin_store::snapshot::{Canceller, Report, SaveError, SnapshotLock, beside, save, sync_directory};
@@ -183,7 +183,7 @@ impl Saver {
     pub fn save_last(&self) -> Result<Report, ServerError> {
         let target = self.saving.target.as_ref().ok_or(ServerError::NoSnapshot)?;
         let _turn = Turn::take(&self.saving.turns);
-        self.collect(&[], &target.path)
+        self.collect_last(&[], &target.path)
     }
 
     /// Saves what can be saved after cores failed. Returns what was saved, and where. Ends even if every hung core is
@@ -215,7 +215,7 @@ impl Saver {
             if !missing.is_empty() {
                 free_rescue(&target.path)?;
             }
-            match self.collect(&missing, &unnamed.path) {
+            match self.collect_last(&missing, &unnamed.path) {
                 Ok(report) if missing.is_empty() => return Ok(take_over(target, unnamed, &report)),
                 Ok(report) => {
                     let (rescue, note) = unnamed.keep(free_rescue(&target.path));
@@ -254,6 +254,11 @@ impl Saver {
         let unreadable = rest.find(|core| self.collect(&others(*core), scratch).is_err());
         let _ = fs::remove_file(scratch);
         unreadable
+    }
+
+    /// The same for a server that ends: cores that were all late for each other are asked again.
+    fn collect_last(&self, missing: &[Core], path: &Path) -> Result<Report, ServerError> {
+        until_met(self.saving.hang_max, || self.collect(missing, path))
     }
 
     /// Saves the present items of all cores except the missing ones.
@@ -356,6 +361,18 @@ fn free_rescue(path: &Path) -> Result<PathBuf, String> {
     })
 }
 
+/// Repeats a snapshot for so long while cores do not meet for it. On a machine whose processors are busy with others,
+/// that takes more attempts than one snapshot makes, and the last one has no other chance.
+fn until_met<R>(time: Duration, mut take: impl FnMut() -> Result<R, ServerError>) -> Result<R, ServerError> {
+    let begun = Instant::now();
+    loop {
+        match take() {
+            Err(ServerError::Save(SaveError::NoMeeting)) if begun.elapsed() < time => {}
+            result => return result,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::thread;
@@ -364,6 +381,23 @@ mod tests {
     use dunlin_store::{Model, Put, Store as _};
 
     use super::*;
+
+    #[test]
+    fn a_last_snapshot_is_repeated_until_its_cores_meet() {
+        let mut late = 25;
+        let result = until_met(Duration::from_secs(600), || {
+            late -= 1;
+            if late > 0 { Err(SaveError::NoMeeting.into()) } else { Ok(late) }
+        });
+        assert_eq!(result.unwrap(), 0);
+        let (mut takes, other) = (0, || SaveError::Abandoned.into());
+        assert!(until_met::<()>(Duration::from_secs(600), || Err(other())).is_err(), "nothing else is repeated");
+        let result = until_met::<()>(Duration::ZERO, || {
+            takes += 1;
+            Err(SaveError::NoMeeting.into())
+        });
+        assert_eq!((result.is_err(), takes), (true, 1), "and it ends");
+    }
 
     fn take_part(mut part: Part, store: &mut Model) {
         while part.turn(store) != PartTurn::Over {

@@ -40,23 +40,26 @@ impl Model {
     pub fn append(&mut self, wal: &mut Wal<SimDisk>, term: u64, len: usize) -> bool {
         let index = self.now.last.index + 1;
         let appended = wal.append(Entry { index, term, kind: (index % 3) as u8, payload: &payload(index, term, len) });
-        self.is_changed |= appended.is_ok();
-        if appended.is_ok() {
+        let is_appended = is_done(wal, appended);
+        self.is_changed |= is_appended;
+        if is_appended {
             self.now.last = Position { index, term };
             self.now.entries.insert(index, (term, len));
         }
-        appended.is_ok()
+        is_appended
     }
 
     pub fn set_hard_state(&mut self, wal: &mut Wal<SimDisk>, hard_state: HardState) {
-        if wal.set_hard_state(hard_state).is_ok() {
+        let set = wal.set_hard_state(hard_state);
+        if is_done(wal, set) {
             self.now.hard_state = hard_state;
             self.is_changed = true;
         }
     }
 
     pub fn truncate(&mut self, wal: &mut Wal<SimDisk>, from: u64) {
-        if wal.truncate(from).is_ok() {
+        let truncated = wal.truncate(from);
+        if is_done(wal, truncated) {
             let term = self.term(from - 1).expect("it was there");
             self.now.entries.split_off(&from);
             self.now.last = Position { index: from - 1, term };
@@ -75,7 +78,11 @@ impl Model {
         // A disk that failed earlier may have rejected these entries.
         let (Some(snapshot_term), Some(term)) = (self.term(snapshot), self.term(up_to)) else { return };
         let snapshot = Position { index: snapshot, term: snapshot_term };
-        if write_snapshot(wal, snapshot) && wal.compact(snapshot, up_to).is_ok() {
+        if !write_snapshot(wal, snapshot) {
+            return;
+        }
+        let compacted = wal.compact(snapshot, up_to);
+        if is_done(wal, compacted) {
             let compacted = Position { index: up_to, term };
             self.now.compaction = Compaction { snapshot, compacted };
             self.now.entries = self.now.entries.split_off(&(up_to + 1));
@@ -85,7 +92,11 @@ impl Model {
 
     /// Installs a snapshot of another node.
     pub fn reset(&mut self, wal: &mut Wal<SimDisk>, snapshot: Position) {
-        if write_snapshot(wal, snapshot) && wal.reset(snapshot).is_ok() {
+        if !write_snapshot(wal, snapshot) {
+            return;
+        }
+        let reset = wal.reset(snapshot);
+        if is_done(wal, reset) {
             self.now.compaction = Compaction { snapshot, compacted: snapshot };
             self.now.last = snapshot;
             self.now.entries.clear();
@@ -115,11 +126,24 @@ impl Model {
     }
 }
 
+/// Whether the log has done something. It does what it is asked for, unless its disk has failed.
+fn is_done<T, E: std::fmt::Debug>(wal: &Wal<SimDisk>, result: Result<T, E>) -> bool {
+    if let Err(why) = &result {
+        assert!(wal.failure().is_some(), "refused though nothing has failed: {why:?}");
+    }
+    result.is_ok()
+}
+
 fn write_snapshot(wal: &Wal<SimDisk>, position: Position) -> bool {
+    let before = wal.disk().faults();
     let written = SnapshotWriter::create(wal.disk().clone(), wal.part(), position, b"about").and_then(|mut writer| {
         writer.write(&snapshot_contents(position))?;
         writer.finish()
     });
+    if let Err(why) = &written {
+        // A disk that has stopped counts each thing that it refuses.
+        assert!(wal.disk().faults() > before, "not written though nothing has failed: {why:?}");
+    }
     written.is_ok()
 }
 

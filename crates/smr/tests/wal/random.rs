@@ -104,6 +104,7 @@ fn run(seed: u64) -> Seen {
         let mut wal = wals.swap_remove(0);
         let durable = wal.durable();
         let failed = wal.failure().is_some();
+        assert!(!failed || disk.faults() > before, "life {life}: it failed, and its disk did not");
         seen.failed += u64::from(failed);
         if failed {
             // It stays failed, and accepts nothing.
@@ -121,9 +122,10 @@ fn run(seed: u64) -> Seen {
             assert_eq!(wal.durable(), durable);
         } else if random.below(8) == 0 {
             now.iter_mut().for_each(|now| now.submit(&mut wal));
-            if wal.close().is_ok() {
+            match wal.close() {
                 // A log that was closed must lose nothing.
-                now = now.iter().map(|now| Model::new(durable, now.now().clone())).collect();
+                Ok(_) => now = now.iter().map(|now| Model::new(durable, now.now().clone())).collect(),
+                Err(why) => assert!(disk.faults() > before, "life {life}: {why:?}, and its disk did nothing"),
             }
         }
         models = Some((now, durable));
