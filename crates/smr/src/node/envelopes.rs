@@ -35,13 +35,14 @@ impl Shared {
         // The groups of all envelopes, one envelope after the other.
         let mut groups = Vec::new();
         let take = |i| self.on_envelope(burst.payload(i), &mut groups);
-        let all: ArrayVec<Came, RX_BURST> = (0..burst.len()).map(take).collect();
+        let mut all: ArrayVec<Came, RX_BURST> = (0..burst.len()).map(take).collect();
         self.work_touched();
         if self.core(0).failure.is_some() {
             return;
         }
         let mut groups = &groups[..];
-        for (i, came) in all.into_iter().enumerate() {
+        // Draining it moves no more than is in it.
+        for (i, came) in all.drain(..).enumerate() {
             match came {
                 Came::Nothing => {}
                 Came::Foreign(cluster, messages) => {

@@ -115,11 +115,14 @@ impl Core {
         if self.own_restoring.is_some() {
             return 0;
         }
+        if self.later.entries.len() <= 1 {
+            let Some(entry) = self.later.entries.pop_front() else { return 0 };
+            self.execute_entry(&entry);
+            return size_of::<Entry>() + entry.data.len();
+        }
         let burst: ArrayVec<Entry, PREFETCHED_MAX> =
             (0..PREFETCHED_MAX).map_while(|_| self.later.entries.pop_front()).collect();
-        if burst.len() > 1 {
-            self.prefetch(&burst);
-        }
+        self.prefetch(&burst);
         burst.iter().for_each(|entry| self.execute_entry(entry));
         burst.iter().map(|entry| size_of::<Entry>() + entry.data.len()).sum()
     }

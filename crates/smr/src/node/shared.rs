@@ -226,21 +226,26 @@ impl Shared {
 
     /// Lets all touched groups do what is due.
     pub fn work_touched(&self) {
+        if self.touched.borrow().is_empty() {
+            return;
+        }
         let mut touched = self.touched.take();
         for group in touched.drain(..) {
             let mut core = self.cores[usize::from(group)].borrow_mut();
             core.work();
             (core.is_touched, core.room) = (false, None);
-            self.jobs.borrow_mut().extend(core.take_jobs().into_iter().map(|job| (group, job)));
+            if !core.jobs.is_empty() {
+                self.jobs.borrow_mut().extend(core.take_jobs().into_iter().map(|job| (group, job)));
+            }
             if core.waits_for_disk() && !std::mem::replace(&mut core.is_unsettled, true) {
                 self.unsettled.borrow_mut().push(group);
             }
-            let (failure, founded) = (core.failure.clone(), core.cluster);
+            let failure = core.failure.clone();
             drop(core);
             if let Some(failure) = failure {
                 self.stop_all(failure);
             }
-            if group == 0 && founded.is_some() {
+            if group == 0 {
                 self.found_further();
             }
         }
@@ -269,6 +274,9 @@ impl Shared {
     /// state, those of members, too. Returns whether there were any. Copies and transfers can begin again, but only
     /// an own snapshot makes room in the log.
     fn make_memory(&self) -> bool {
+        if self.common.starved.get().is_none() && self.common.crowded.get().is_none() {
+            return false;
+        }
         let (starved, crowded) = (self.common.starved.take(), self.common.crowded.take());
         let Some(claim) = starved.map(|_| Claim::Own).or(crowded) else { return false };
         let mut is_more = false;
@@ -300,6 +308,9 @@ impl Shared {
 
     /// The first group knows the number of the cluster: the groups that wait for it begin.
     fn found_further(&self) {
+        if self.len() == 1 {
+            return;
+        }
         let Some(cluster) = self.core(0).cluster else { return };
         let is_waiting = |core: &RefCell<Core>| matches!(core.borrow().waiting, Some(founding::Waiting::FirstGroup(_)));
         // They are founded in order.

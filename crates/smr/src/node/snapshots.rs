@@ -321,7 +321,7 @@ impl Core {
         if self.common.taking.get() == Some(self.group) && !self.keeps_taking() {
             self.common.taking.set(None);
         }
-        if !self.is_taking() && self.sending.is_empty() && self.incoming.is_none() && self.own_snapshot_bytes == 0 {
+        if self.own_snapshot_bytes == 0 && self.sending.is_empty() && self.incoming.is_none() && !self.is_taking() {
             return;
         }
         let bytes = self.memory_under_way();
