@@ -197,7 +197,8 @@ impl<'a> Text<'a, '_> {
         self.lengths("multi_get_queue_length", help, |core| {
             core.multi_gets.as_ref().map_or(&[], |queue| &queue.lengths)
         })?;
-        let help = "Multi-gets that waited for their turn: served, refused for lack of room, abandoned by their client.";
+        let help =
+            "Multi-gets that waited for their turn: served, refused for lack of room, abandoned by their client.";
         self.counters("multi_get_queue_operations", help, "outcome", |core| {
             let Some(queue) = &core.multi_gets else { return Vec::new() };
             let outcomes = [("served", queue.served), ("refused", queue.refused), ("abandoned", queue.abandoned)];

@@ -12,8 +12,8 @@ use thiserror::Error;
 
 use super::latency::LatencyHistogram;
 use super::operation::Operation;
-use super::recorder::{ConnectionCounts, CoreMetrics};
 use super::queue::QueueSnapshot;
+use super::recorder::{ConnectionCounts, CoreMetrics};
 use super::tier::TierSnapshot;
 
 /// Version of the encoding. A reader accepts its own version and older ones; missing fields are zero.

@@ -99,7 +99,7 @@ impl Line {
 
     /// Lets a multi-get wait.
     pub fn push(&self, long: Long) {
-        let tag = long.tag(self);
+        let tag = long.tag();
         let pushed = self.queue.borrow_mut().push(tag, Long { entered: self.clock.now(), ..long });
         let refused = match pushed {
             Ok(displaced) => displaced,
@@ -246,7 +246,7 @@ impl Long {
     }
 
     /// Its claim on the next quantum. What it costs is for the server to say.
-    fn tag(&self, line: &Line) -> Tag {
+    fn tag(&self) -> Tag {
         let cost = 1 + self.mark.keys().min(Quantum::TURN.keys()) / UNIT_KEYS;
         Tag { rank: self.rank, cost: cost as u32, client: self.client }
     }

@@ -130,9 +130,10 @@ impl<S: Store + Visit + 'static> KvService<S> {
         endpoint.register_burst(RANKED_OPERATE, move |burst| {
             single::operate::<S, T, true>(&shard, &timing, &postponed, burst);
         })?;
-        let (shard, timing, turn) = (self.shard.clone(), Timing::default(), turn(endpoint));
-        endpoint.register(MULTI_GET, move |request| multiget::multi_get::<S, false>(&shard, &timing, turn(), request))?;
-        let (shard, timing, turn) = (self.shard.clone(), Timing::default(), turn(endpoint));
+        let (shard, timing, turn) = (self.shard.clone(), Timing::default(), turns_of(endpoint));
+        endpoint
+            .register(MULTI_GET, move |request| multiget::multi_get::<S, false>(&shard, &timing, turn(), request))?;
+        let (shard, timing, turn) = (self.shard.clone(), Timing::default(), turns_of(endpoint));
         endpoint.register(RANKED_MULTI_GET, move |request| {
             multiget::multi_get::<S, true>(&shard, &timing, turn(), request);
         })?;
@@ -183,7 +184,7 @@ impl<S: Store + Visit + 'static> KvService<S> {
 }
 
 /// Returns what tells the time of the endpoint's turn.
-fn turn<T: Transport + 'static>(endpoint: &Rc<Endpoint<T>>) -> impl Fn() -> u64 + use<T> {
+fn turns_of<T: Transport + 'static>(endpoint: &Rc<Endpoint<T>>) -> impl Fn() -> u64 + use<T> {
     let endpoint = Rc::downgrade(endpoint);
     // Its own endpoint runs a handler.
     move || endpoint.upgrade().map_or(0, |endpoint| endpoint.loop_time())

@@ -30,8 +30,9 @@ fn a_limit_for_clients_that_no_message_fits_is_refused_with_the_least() {
     let mut config = config("held", 1);
     config.held_bytes_max = 1 << 20;
     let error = Server::start(config, |_| {}).map(drop).unwrap_err();
-    let causes: Vec<String> =
-        std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source()).map(|e| e.to_string()).collect();
+    let causes: Vec<String> = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source())
+        .map(|e| e.to_string())
+        .collect();
     assert!(causes.iter().any(|cause| cause.contains("held_bytes_max")), "{causes:?}");
 }
 

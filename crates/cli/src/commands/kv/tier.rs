@@ -175,13 +175,9 @@ mod tests {
 
     #[test]
     fn options_that_would_do_nothing_are_refused_with_what_to_do() {
-        for option in [
-            "--tier-size 1GiB",
-            "--tier-index 1MiB",
-            "--tier-value-min 100",
-            "--tier-reads 4",
-            "--tier-delay 1ms",
-        ] {
+        for option in
+            ["--tier-size 1GiB", "--tier-index 1MiB", "--tier-value-min 100", "--tier-reads 4", "--tier-delay 1ms"]
+        {
             let (name, _) = option.split_once(' ').unwrap();
             let why = refusal(option).unwrap();
             assert!(why.contains(name) && why.contains("--tier"), "{option}: {why}");

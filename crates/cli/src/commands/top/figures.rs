@@ -1,8 +1,8 @@
 //! The changes between two samples of a server.
 
 use dunlin_kv::metrics::{
-    ConnectionCounts, CoreStats, LatencyHistogram, Operation, OperationStats, QueueSnapshot, ServerStats, StoreSnapshot,
-    TierSnapshot,
+    ConnectionCounts, CoreStats, LatencyHistogram, Operation, OperationStats, QueueSnapshot, ServerStats,
+    StoreSnapshot, TierSnapshot,
 };
 
 /// Minimum time between two samples for computing rates, in microseconds: over less, rates would be meaningless.

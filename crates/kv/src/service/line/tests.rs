@@ -54,7 +54,8 @@ struct World {
 impl World {
     fn new(schedule: Schedule, clients: u16) -> World {
         let network = LoopbackNetwork::new(LoopbackConfig::default());
-        let endpoint = |node| Rc::new(Endpoint::new(network.endpoint(node).unwrap(), EndpointConfig::default()).unwrap());
+        let endpoint =
+            |node| Rc::new(Endpoint::new(network.endpoint(node).unwrap(), EndpointConfig::default()).unwrap());
         let server = endpoint(1);
         let mut store = Partition::with_secret(PartitionConfig::new(Mode::Store, 64 << 20), [1, 2]).unwrap();
         for number in (0..KEYS).filter(|key| exists(*key)) {
@@ -279,8 +280,7 @@ fn nothing_is_done_for_a_caller_that_has_gone() {
     let world = World::new(Schedule::new(Order::Fifo), 2);
     let sessions = [0, 1].map(|client| world.connect(client));
     let keys = 0..MULTI_GET_KEYS_MAX;
-    let calls: Vec<_> =
-        (0..4).map(|_| world.call(0, &sessions[0], MULTI_GET, request(keys.clone()))).collect();
+    let calls: Vec<_> = (0..4).map(|_| world.call(0, &sessions[0], MULTI_GET, request(keys.clone()))).collect();
     world.until(|| world.waiting() == 4);
     let mut gone = Box::pin(sessions[1].call(MULTI_GET, request(0..10)));
     while world.waiting() < 5 {
