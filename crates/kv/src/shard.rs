@@ -31,7 +31,7 @@ pub struct Shard<S> {
     /// Where operations wait for the tier.
     desk: Option<Desk>,
     /// Where multi-gets wait for their turn.
-    line: Line,
+    pub(crate) line: Line,
 }
 
 /// Requests that are not an operation of this core.
@@ -66,12 +66,6 @@ impl<S: Store> Shard<S> {
     /// Serves multi-gets that wait in this order, instead of the default.
     pub(crate) fn with_schedule(self, schedule: Schedule) -> Result<Shard<S>, ConfigError> {
         Ok(Shard { line: Line::new(schedule)?, ..self })
-    }
-
-    /// Returns the line of multi-gets.
-    #[inline]
-    pub(crate) fn line(&self) -> &Line {
-        &self.line
     }
 
     /// Lets operations wait at this desk for the tier behind the store.

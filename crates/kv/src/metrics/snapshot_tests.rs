@@ -19,6 +19,7 @@ fn stats() -> ServerStats {
             ..EndpointSnapshot::default()
         },
         tier: Some(TierSnapshot { counts: [("hits".into(), 4)].into(), served: 6, ..TierSnapshot::default() }),
+        multi_gets: Some(QueueSnapshot { served: 3, lengths: vec![1, 0, 4], ..QueueSnapshot::default() }),
     };
     ServerStats::new("cache", 1_800_000_000, 2_000_000, vec![core.clone(), core])
 }
@@ -33,6 +34,8 @@ fn what_is_encoded_is_decoded() {
     assert_eq!((back.connections().open, back.sessions()), (6, 4));
     let tier = back.tier().unwrap();
     assert_eq!((tier.count("hits"), tier.count("none"), tier.served), (8, 0, 12));
+    let queue = back.multi_gets().unwrap();
+    assert_eq!((queue.served, queue.lengths), (6, vec![2, 0, 8]));
     assert!(back.is_same_process(&stats));
     assert!(!back.cores[0].operations.contains_key(&Operation::Set), "kinds that did not happen are left out");
 }

@@ -23,7 +23,7 @@ pub const CONNECTIONS_MAX_DEFAULT: usize = 16_384;
 pub const IDLE_MAX_DEFAULT: Duration = Duration::from_secs(3600);
 
 /// Default memory of each core for what Dunlin clients make it hold: 128 of the longest answers for one host.
-const HELD_BYTES_DEFAULT: u64 = 256 << 20;
+const HELD_BYTES_DEFAULT: u64 = 1 << 30;
 
 /// Default time that a core may take to answer, or to end, before it counts as hung: far longer than any of its tasks
 /// runs without yielding.
@@ -80,7 +80,7 @@ pub struct ServerConfig {
     pub look: Duration,
     /// Bytes that Dunlin clients may make each core hold, in requests that arrive and in answers that they have not
     /// received: [`dunlin_rpc::EndpointConfig::held_bytes_max`], which has the minimum. Requests beyond it are pushed
-    /// back.
+    /// back; an answer for which there is no room any more fails.
     pub held_bytes_max: u64,
     /// Bytes of memory for items of all cores together, including index and waste.
     pub memory_bytes: usize,

@@ -88,7 +88,7 @@ impl<T: Transport + 'static, P: Sweep + 'static> Core for KvCore<T, P> {
                 let mut stats =
                     CoreStats::take(&self.shard.metrics.borrow(), self.shard.store.borrow().stats(), &endpoint);
                 stats.tier = self.shard.tier_stats();
-                stats.multi_gets = self.shard.line().stats();
+                stats.multi_gets = self.shard.line.stats();
                 self.memcached.stats()(&mut stats);
                 let _ = answer.send(stats);
             }

@@ -18,9 +18,9 @@ const FIRST_BYTES_PER_KEY: usize = 48;
 /// What may still be done for multi-gets in a turn of the event loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Quantum {
-    keys: usize,
+    pub keys: usize,
     /// Bytes of the response. The value that exceeds them is whole.
-    bytes: usize,
+    pub bytes: usize,
 }
 
 impl Quantum {
@@ -30,6 +30,8 @@ impl Quantum {
     pub const ALL: Quantum = Quantum { keys: usize::MAX, bytes: usize::MAX };
     /// Nothing.
     pub const NONE: Quantum = Quantum { keys: 0, bytes: 0 };
+    /// What costs as much as one more operation: as many bytes as for a read of the tier.
+    const UNIT: Quantum = Quantum { keys: 64, bytes: 32 << 10 };
 
     /// Whether anything is left.
     #[inline]
@@ -37,9 +39,16 @@ impl Quantum {
         self.keys > 0 && self.bytes > 0
     }
 
-    /// Returns the keys.
-    pub fn keys(self) -> usize {
-        self.keys
+    /// Returns so many keys, at most as many as a turn has.
+    pub fn of_keys(keys: usize) -> Quantum {
+        Quantum { keys: keys.min(Quantum::TURN.keys), bytes: 0 }
+    }
+
+    /// Returns what this much work costs, in operations: at most five for a quantum, so that the longest answer is within
+    /// the default lead of a client.
+    pub fn cost(self) -> u32 {
+        let units = (self.keys / Quantum::UNIT.keys).max(self.bytes / Quantum::UNIT.bytes);
+        1 + u32::try_from(units).unwrap_or(u32::MAX - 1)
     }
 
     /// Returns what another one leaves of it.
@@ -83,6 +92,10 @@ impl Collecting {
     ) -> Result<(), AllocError> {
         let mut store = shard.store.borrow_mut();
         while left.is_any() && keys.len() > 0 {
+            if self.is_full {
+                // No look-up finds what fits.
+                return keys.by_ref().try_for_each(|_| self.none(Status::Later));
+            }
             let mut burst = ArrayVec::<Result<Key<'_>, Status>, PREFETCH_KEYS>::new();
             for key in keys.clone().take(PREFETCH_KEYS) {
                 let key = match store.key(key) {

@@ -12,13 +12,13 @@ use std::rc::Rc;
 
 use dunlin_net::Clock;
 use dunlin_rpc::DeferredRequest;
-use dunlin_schedule::{ConfigError, Full, RequestQueue, Tag};
+use dunlin_schedule::{ConfigError, Full, QueueConfig, RequestQueue, Tag};
 use dunlin_store::Store;
 use tokio::sync::Notify;
 
 use super::collecting::{Collecting, Quantum};
 use super::late::{is_over, split_deferred};
-use super::multiget::{head_bytes, refusal};
+use super::multiget::{awaits, head_bytes, read_first, refusal};
 use super::postponed::next_iteration;
 use crate::memcached::HostName;
 use crate::metrics::{LatencyHistogram, Operation, QueueSnapshot, rank_class};
@@ -28,10 +28,11 @@ use crate::wire::{Mark, MultiGet, Waited};
 
 /// Memory of unfinished responses above which a multi-get is finished when its turn comes, in bytes.
 const BEGUN_BYTES_MAX: usize = 16 << 20;
+/// Multi-gets that may wait. Beyond that, clients above their shares make room: an endpoint keeps more requests than that,
+/// and others need places, too.
+const WAITING_MAX: usize = 4096;
 /// Multi-gets that nobody waits for and that are dropped in a turn.
-const DROPS_MAX: u64 = 256;
-/// Keys that cost as much as one operation.
-const UNIT_KEYS: usize = 32;
+const DROPS_MAX: usize = 256;
 
 /// The line of one core.
 pub(crate) struct Line {
@@ -72,8 +73,10 @@ impl Default for Line {
 impl Line {
     /// Creates a line that is served in this order.
     pub fn new(schedule: Schedule) -> Result<Line, ConfigError> {
+        let limit = schedule.queue.limit.min(WAITING_MAX);
+        let queue = RequestQueue::new(&QueueConfig { limit, ..schedule.queue.clone() })?;
         Ok(Line {
-            queue: RefCell::new(RequestQueue::new(&schedule.queue)?),
+            queue: RefCell::new(queue),
             schedule,
             turn: Cell::new((0, Quantum::TURN)),
             hosts: RandomState::new(),
@@ -91,7 +94,7 @@ impl Line {
     }
 
     /// Notes what a multi-get has left of its quantum.
-    pub fn spend(&self, turn: u64, left: Quantum) {
+    pub(super) fn spend(&self, turn: u64, left: Quantum) {
         let (last, before) = self.turn.get();
         let before = if last == turn { before } else { Quantum::TURN };
         self.turn.set((turn, before.less(Quantum::TURN.less(left))));
@@ -106,22 +109,27 @@ impl Line {
             Err(Full { item, .. }) => Some(item),
         };
         if let Some(long) = refused {
-            self.stats.borrow_mut().refused += 1;
+            self.refuse();
             // It has changed nothing.
             long.request.push_back();
         }
         self.is_entered.notify_one();
     }
 
-    /// Takes the multi-get that is next, and drops those before it for which nobody waits.
-    fn next(&self) -> Option<Long> {
-        let mut dropped = 0;
+    /// Counts a multi-get that cannot wait.
+    pub(super) fn refuse(&self) {
+        self.stats.borrow_mut().refused += 1;
+    }
+
+    /// Takes the multi-get that is next, and drops those before it for which nobody waits, while there are `drops` left.
+    fn next(&self, drops: &mut usize) -> Option<Long> {
+        let before = *drops;
         let next = self.queue.borrow_mut().pop_unless(|long| {
-            let is_over = dropped < DROPS_MAX && is_over(&long.request);
-            dropped += u64::from(is_over);
+            let is_over = *drops > 0 && is_over(&long.request);
+            *drops -= usize::from(is_over);
             is_over
         });
-        self.stats.borrow_mut().abandoned += dropped;
+        self.stats.borrow_mut().abandoned += (before - *drops) as u64;
         next
     }
 
@@ -149,22 +157,34 @@ impl Line {
     }
 }
 
+/// Drops what waits when the task ends that serves it: requests keep their endpoint.
+struct Closing<S>(Rc<Shard<S>>);
+
+impl<S> Drop for Closing<S> {
+    fn drop(&mut self) {
+        let queue = &self.0.line.queue;
+        let dropped: Vec<Long> = std::iter::from_fn(|| queue.borrow_mut().pop()).collect();
+        drop(dropped);
+    }
+}
+
 /// Serves the line of a shard for ever, a quantum in each turn of the event loop in which something waits.
-pub(super) async fn serve<S: Store>(shard: Rc<Shard<S>>) {
-    let line = shard.line();
+pub(super) async fn serve<S: Store + 'static>(shard: Rc<Shard<S>>) {
+    let closing = Closing(shard);
+    let line = &closing.0.line;
     loop {
         line.is_entered.notified().await;
         while !line.queue.borrow().is_empty() {
             next_iteration().await;
-            serve_turn(&shard);
+            serve_turn(&closing.0);
         }
     }
 }
 
-fn serve_turn<S: Store>(shard: &Shard<S>) {
-    let (line, mut left) = (shard.line(), Quantum::TURN);
-    while left.is_any() {
-        let Some(long) = line.next() else { return };
+fn serve_turn<S: Store + 'static>(shard: &Rc<Shard<S>>) {
+    let (line, mut left, mut drops) = (&shard.line, Quantum::TURN, DROPS_MAX);
+    while left.is_any() && drops > 0 {
+        let Some(long) = line.next(&mut drops) else { return };
         if let Some(rest) = long.serve(shard, &mut left) {
             line.push(rest);
         }
@@ -179,6 +199,8 @@ pub(crate) struct Long {
     keys: usize,
     rank: u64,
     client: u64,
+    /// What its last quantum cost, or its first one may.
+    cost: u32,
     /// When it came, and when it entered the line last.
     since: u64,
     entered: u64,
@@ -188,7 +210,7 @@ pub(crate) struct Long {
     waited: Waited,
     begun: Option<Begun>,
     /// Records of the tier that it reads.
-    _kept: Option<(Vec<Hold>, Reserved)>,
+    kept: Option<(Vec<Hold>, Reserved)>,
 }
 
 /// A response that is not finished.
@@ -230,30 +252,30 @@ impl Long {
         let (ranked, _) = split_deferred(&request)?;
         let rank = ranked.map_or_else(|| line.schedule.rank(keys), |ranked| ranked.rank);
         let client = request.request().context().peer().map_or(0, |peer| line.hosts.hash_one(HostName::from(peer)));
-        let now = line.clock.now();
-        let (waited, queued, begun) = (Waited::default(), 0, None);
-        Some(Long { request, mark, keys, rank, client, since: now, entered: now, queued, waited, begun, _kept: None })
+        let (now, cost) = (line.clock.now(), Quantum::of_keys(mark.keys()).cost());
+        let (waited, queued, begun, kept) = (Waited::default(), 0, None, None);
+        let (since, entered) = (now, now);
+        Some(Long { request, mark, keys, rank, client, cost, since, entered, queued, waited, begun, kept })
     }
 
     /// The same, with the beginning of its response.
-    pub fn after(self, line: &Line, collecting: Collecting) -> Long {
+    pub(super) fn after(self, line: &Line, collecting: Collecting) -> Long {
         Long { begun: Some(Begun::new(line, collecting)), ..self }
     }
 
     /// The same, having waited for the tier. The records stay in memory until it is answered.
     pub fn with(self, records: Vec<Hold>, reserved: Reserved, waited: Waited) -> Long {
-        Long { _kept: Some((records, reserved)), waited, ..self }
+        Long { kept: Some((records, reserved)), waited, ..self }
     }
 
     /// Its claim on the next quantum. What it costs is for the server to say.
     fn tag(&self) -> Tag {
-        let cost = 1 + self.mark.keys().min(Quantum::TURN.keys()) / UNIT_KEYS;
-        Tag { rank: self.rank, cost: cost as u32, client: self.client }
+        Tag { rank: self.rank, cost: self.cost, client: self.client }
     }
 
-    /// Serves it until it is answered, or nothing of the quantum is left; then returns it.
-    fn serve<S: Store>(mut self, shard: &Shard<S>, left: &mut Quantum) -> Option<Long> {
-        let line = shard.line();
+    /// Serves it until it is answered or waits for the tier, or nothing of the quantum is left; then returns it.
+    fn serve<S: Store + 'static>(mut self, shard: &Rc<Shard<S>>, left: &mut Quantum) -> Option<Long> {
+        let line = &shard.line;
         self.queued += line.clock.now().saturating_sub(self.entered);
         // It was parsed before.
         let (ranked, payload) = split_deferred(&self.request)?;
@@ -262,6 +284,15 @@ impl Long {
             // It must not be read any more, and may have been filled with other items since.
             let _ = self.request.enqueue_response(refusal(head, status));
             return None;
+        }
+        if self.begun.is_none() && self.kept.is_none() {
+            // What was in memory when it came may have left it since.
+            let (tickets, looked_up) = awaits(shard, MultiGet::resume(payload, self.mark));
+            *left = left.less(looked_up);
+            if !tickets.is_empty() {
+                read_first(shard, self.request, self.keys, &tickets);
+                return None;
+            }
         }
         if self.begun.is_none() {
             // Without memory for the response, the caller is told that the handler failed.
@@ -272,10 +303,12 @@ impl Long {
         let mut keys = MultiGet::resume(payload, self.mark);
         let mut metrics = shard.metrics.borrow_mut();
         let is_whole = line.begun.get() > BEGUN_BYTES_MAX;
-        let mut quantum = if is_whole { Quantum::ALL } else { *left };
+        let whole = if is_whole { Quantum::ALL } else { *left };
+        let mut quantum = whole;
         begun.collecting.go_on(shard, &mut metrics, &mut keys, &mut quantum).ok()?;
         begun.memory.set(begun.collecting.bytes());
         *left = if is_whole { Quantum::NONE } else { quantum };
+        self.cost = whole.less(quantum).cost();
         self.mark = keys.mark();
         if self.mark.keys() > 0 {
             return Some(self);

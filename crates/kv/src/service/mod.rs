@@ -174,7 +174,7 @@ impl<S: Store + Visit + 'static> KvService<S> {
             let Some(endpoint) = weak.upgrade() else { return };
             let mut core = CoreStats::take(&shard.metrics.borrow(), shard.store.borrow().stats(), &endpoint.stats());
             core.tier = shard.tier_stats();
-            core.multi_gets = shard.line().stats();
+            core.multi_gets = shard.line.stats();
             more_stats.borrow().iter().for_each(|add| add(&mut core));
             let uptime_micros = endpoint.now().saturating_sub(begun) / 1000;
             let stats = ServerStats::new(&identity.mode, identity.started, uptime_micros, vec![core]);

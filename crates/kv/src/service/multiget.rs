@@ -36,22 +36,17 @@ pub(super) fn multi_get<S: Store + 'static, const RANKED: bool>(
         shard.count_stray(false);
         return refuse(request, head, Status::Malformed);
     };
-    let count = keys.len();
-    if let Some(desk) = shard.desk() {
-        let tickets = awaits(shard, keys.clone());
-        if !tickets.is_empty() {
-            let client = client(desk, &request.context());
-            let Some(reserved) = desk.reserve(client, &tickets) else { return request.push_back() };
-            match request.defer() {
-                Ok(request) => Together::push(shard, desk, request, count, &tickets, reserved, Values::default()),
-                Err(request) => request.push_back(),
-            }
-            return desk::advance(shard);
-        }
-    }
-    let line = shard.line();
+    let (count, line) = (keys.len(), &shard.line);
     if !line.is_free(turn) {
         return wait(shard, request, count, keys.mark(), None);
+    }
+    let (tickets, looked_up) = awaits(shard, keys.clone());
+    line.spend(turn, Quantum::TURN.less(looked_up));
+    if !tickets.is_empty() {
+        return match request.defer() {
+            Ok(request) => read_first(shard, request, count, &tickets),
+            Err(request) => request.push_back(),
+        };
     }
     let Ok(mut collecting) = Collecting::new(count, head) else { return refuse(request, head, Status::Failed) };
     let (mut metrics, mut left) = (shard.metrics.borrow_mut(), Quantum::TURN);
@@ -83,7 +78,7 @@ where
 {
     match request.defer() {
         Ok(request) => {
-            let line = shard.line();
+            let line = &shard.line;
             // It was parsed before.
             let Some(long) = Long::new(line, request, keys, mark) else { return };
             line.push(match collecting {
@@ -91,8 +86,26 @@ where
                 None => long,
             });
         }
-        Err(request) => request.push_back(),
+        Err(request) => {
+            shard.line.refuse();
+            request.push_back();
+        }
     }
+}
+
+/// Lets a multi-get wait for records of the tier.
+pub(super) fn read_first<S: Store + 'static>(
+    shard: &Rc<Shard<S>>,
+    request: DeferredRequest,
+    keys: usize,
+    tickets: &[Ticket],
+) {
+    // Only a desk gives tickets.
+    let Some(desk) = shard.desk() else { return };
+    let client = client(desk, request.request().context());
+    let Some(reserved) = desk.reserve(client, tickets) else { return request.push_back() };
+    Together::push(shard, desk, request, keys, tickets, reserved, Values::default());
+    desk::advance(shard);
 }
 
 /// The values that a multi-get waits for: they stay in memory until it is answered.
@@ -108,7 +121,7 @@ impl<S: Store> Gather<S> for Values {
         // It was parsed before.
         let Some((_, payload)) = split_deferred(&request) else { return };
         let Some(keys) = MultiGet::parse(payload) else { return };
-        let (count, mark, line) = (keys.len(), keys.mark(), shard.line());
+        let (count, mark, line) = (keys.len(), keys.mark(), &shard.line);
         if let Some(long) = Long::new(line, request, count, mark) {
             line.push(long.with(self.0, reserved, waited));
         }
@@ -132,16 +145,19 @@ pub(super) fn refusal(head: usize, status: Status) -> Vec<u8> {
 }
 
 /// Returns the records that must be read before a response has all values: no more than fit in it beside the values
-/// before them, but one at least if it would be the first.
-fn awaits<S: Store>(shard: &Shard<S>, keys: MultiGet<'_>) -> Vec<Ticket> {
-    let (store, now) = (shard.store.borrow(), shard.now());
+/// before them, but one at least if it would be the first. Returns the keys that were looked up for that, too.
+pub(super) fn awaits<S: Store>(shard: &Shard<S>, keys: MultiGet<'_>) -> (Vec<Ticket>, Quantum) {
     let (mut tickets, mut bytes) = (Vec::new(), 0);
+    if shard.desk().is_none() {
+        return (tickets, Quantum::NONE);
+    }
+    let (store, now, looked_up) = (shard.store.borrow(), shard.now(), Quantum::of_keys(keys.len()));
     // A key that is none has no record either.
     let mut keys = keys.filter_map(|key| store.key(key).ok());
     loop {
         let burst: ArrayVec<Key<'_>, PREFETCH_KEYS> = keys.by_ref().take(PREFETCH_KEYS).collect();
         if burst.is_empty() {
-            return tickets;
+            return (tickets, looked_up);
         }
         burst.iter().for_each(|key| store.prefetch(key));
         burst.iter().for_each(|key| store.prefetch_item(key));
@@ -151,7 +167,7 @@ fn awaits<S: Store>(shard: &Shard<S>, keys: MultiGet<'_>) -> Vec<Ticket> {
             let is_first = bytes == 0;
             bytes += ticket.as_ref().map_or(value, Ticket::bytes);
             if bytes > MULTI_GET_VALUE_BYTES_MAX && !is_first {
-                return tickets;
+                return (tickets, looked_up);
             }
             tickets.extend(ticket);
         }

@@ -49,6 +49,15 @@ fn a_parser_of_the_format_accepts_it() {
     assert_eq!(gauge("dunlin_kv_uptime_seconds", &[]), 2.5);
     assert_eq!(counter("dunlin_kv_handler_requests", &["1", "7"]), 200.0);
     assert_eq!(counter("dunlin_kv_handler_answers", &["0", "7", "busy"]), 1.0);
+    assert_eq!(gauge("dunlin_kv_endpoint_held_bytes", &["0"]), 5_000.0);
+    assert_eq!(gauge("dunlin_kv_queue_length", &["1", "damped"]), 2.0);
+    assert_eq!(gauge("dunlin_kv_multi_get_queue_length", &["1", "damped"]), 8.0);
+    assert_eq!(counter("dunlin_kv_multi_get_queue_operations", &["1", "served"]), 200.0);
+    assert_eq!(counter("dunlin_kv_multi_get_queue_operations", &["0", "abandoned"]), 4.0);
+    let OpenMetricsValue::Histogram(waited) = sample("dunlin_kv_multi_get_queue_wait_seconds", &["0", "4"]) else {
+        panic!("the time that multi-gets waited is no histogram")
+    };
+    assert_eq!(waited.count, Some(9));
     let OpenMetricsValue::Histogram(handled) = sample("dunlin_kv_handler_duration_seconds", &["0", "7"]) else {
         panic!("the time of a handler is no histogram")
     };

@@ -2,7 +2,10 @@
 
 mod exposition;
 
-use dunlin_kv::metrics::{CoreMetrics, CoreStats, HandlerSnapshot, Operation, Outcome, ServerStats};
+use dunlin_kv::metrics::{
+    CoreMetrics, CoreStats, HandlerSnapshot, LatencyHistogram, Operation, Outcome, QueueSnapshot, ServerStats,
+    TierSnapshot,
+};
 
 /// Returns the statistics of a server of two cores that has done some work.
 fn stats() -> ServerStats {
@@ -27,6 +30,15 @@ fn stats() -> ServerStats {
         (handler.requests, handler.duration_counts, handler.duration_sum_nanos) = (gets, vec![2, 3], 400);
         handler.answers = [("ok".into(), gets - 1), ("busy".into(), 1)].into();
         core.endpoint.handlers = [(7, handler)].into();
+        core.endpoint.held_bytes = 5_000;
+        let mut queue = QueueSnapshot::default();
+        (queue.served, queue.abandoned, queue.lengths) = (gets, 4, vec![5, 6, 8]);
+        queue.waits = vec![LatencyHistogram::default(); 3];
+        queue.waits[2].record(2_500, 9);
+        core.multi_gets = Some(queue);
+        let mut tier = TierSnapshot::default();
+        (tier.served, tier.lengths) = (gets, vec![1, 2]);
+        core.tier = Some(tier);
         core.endpoint.transport = [("tx_bytes".into(), 99), ("waits".into(), 5)].into();
         core
     };

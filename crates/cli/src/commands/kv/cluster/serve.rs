@@ -64,9 +64,9 @@ pub struct Arguments {
     /// Memory for items, index included, of all cores together: 1GiB, 512MiB, 1000000
     #[arg(long, value_name = "BYTES", default_value = "1GiB", value_parser = bytes)]
     memory: usize,
-    /// Memory of each core, besides --memory, for requests of Dunlin clients and answers that they have not received. At
-    /// the limit, requests are pushed back; one host has half of it at most
-    #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = bytes)]
+    /// Memory of each core, besides --memory, for requests of Dunlin clients and answers that they have not received; one
+    /// host has half of it at most. At the limit requests are pushed back, and answers that have no room fail
+    #[arg(long, value_name = "BYTES", default_value = "1GiB", value_parser = bytes)]
     held: usize,
     /// Cores: each is a thread with a share of the keys and of the memory
     #[arg(long, default_value = "1", value_parser = clap::value_parser!(u16).range(1..))]
