@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use dunlin_lab::LabError;
-use dunlin_net::{Addr, Transport};
-use dunlin_rpc::{Endpoint, EndpointConfig, EndpointStats, SessionStats};
+use dunlin_net::{Addr, Transport, TransportCounters};
+use dunlin_rpc::{Counters, Endpoint, EndpointConfig, EndpointStats, SessionStats};
 use dunlin_serve::Interrupt;
 
 use crate::BenchError;
@@ -72,7 +72,7 @@ pub fn call<T: Transport>(
 
 /// Explains calls without an answer, as far as this end knows, and suggests what to check.
 fn silence(stats: &EndpointStats, size: usize) -> String {
-    let (ours, transport) = (&stats.counters, &stats.transport);
+    let ours = &stats.counters;
     let seen = format!(
         "{} calls of {size} B are outstanding, {} packets were sent, {} of them again, and {} received",
         stats.calls_pending,
@@ -80,18 +80,50 @@ fn silence(stats: &EndpointStats, size: usize) -> String {
         ours.retransmissions.max(ours.tx_packets_again),
         ours.rx_packets
     );
-    let advice = if transport.tx_dropped_error > 0 {
+    format!("{seen}; {}", advice(ours, &stats.transport))
+}
+
+/// Suggests what to check, most specific first.
+fn advice(ours: &Counters, transport: &TransportCounters) -> String {
+    if transport.tx_dropped_no_memory > 0 {
+        format!(
+            "{} were dropped because the file system of shared memory is full; look at `df /dev/shm` and make room there, \
+             in a container with a larger --shm-size",
+            transport.tx_dropped_no_memory
+        )
+    } else if transport.tx_dropped_error > 0 {
         format!("{} could not be sent; look at the server's log and the route to it", transport.tx_dropped_error)
     } else if transport.tx_dropped_full > 0 {
-        format!(
-            "{} found the server's queue full; look whether it is overloaded, and over shared memory at `df /dev/shm`",
-            transport.tx_dropped_full
-        )
+        format!("{} found the server's queue full; look whether it is overloaded", transport.tx_dropped_full)
     } else if ours.dropped_malformed > 0 {
         format!("{} were malformed; check that both ends have the same version", ours.dropped_malformed)
     } else {
         "look whether the server's event loop is stuck, and call with fewer bytes (--size) in case the path swallows long packets"
             .to_owned()
-    };
-    format!("{seen}; {advice}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_follows_from_what_was_counted() {
+        type Count = fn(&mut Counters, &mut TransportCounters);
+        let cases: [(Count, &[&str]); 5] = [
+            (|_, transport| transport.tx_dropped_no_memory = 12, &["12 were", "df /dev/shm", "--shm-size"]),
+            (|_, transport| transport.tx_dropped_error = 12, &["12 could not", "route"]),
+            (|_, transport| transport.tx_dropped_full = 12, &["12 found", "overloaded"]),
+            (|ours, _| ours.dropped_malformed = 12, &["12 were malformed", "version"]),
+            (|_, _| {}, &["event loop", "(--size)"]),
+        ];
+        for (count, expected) in cases {
+            let (mut ours, mut transport) = (Counters::default(), TransportCounters::default());
+            count(&mut ours, &mut transport);
+            let advice = advice(&ours, &transport);
+            assert!(expected.iter().all(|text| advice.contains(text)), "{advice}");
+            let is_about_memory = transport.tx_dropped_no_memory > 0;
+            assert_eq!(advice.contains("/dev/shm"), is_about_memory, "{advice}");
+        }
+    }
 }

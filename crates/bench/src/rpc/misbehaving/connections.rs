@@ -1,13 +1,13 @@
-//! A memcached port, and connections that make it hold memory for unfinished commands and unread answers.
+//! Two memcached ports, and connections that make one of them hold memory for unfinished commands and unread answers.
 
 use dunlin_kv::server::ServerConfig;
 use dunlin_lab::report::{Metric, RowBuilder, Target};
 use dunlin_lab::spread;
 
-use super::{Cost, Growth, Seen, length, push, push_seen, sharing, slicing, with_threads};
+use super::{Cost, Growth, SLICE, Seen, push, push_seen, sharing, slicing, with_threads};
 use crate::kv::kv_memcached::{self, Case, Filled};
 use crate::kv::roles::{KvMemcachedServer, KvServer, SlicedMemcachedLoad, TextOperation};
-use crate::rpc::roles::{Carrier, Connections, Holding, Pause, Sliced, Slicing, UNREAD_BYTES};
+use crate::rpc::roles::{Both, Carrier, Connections, Holding, Processes, Sliced, Slicing, UNREAD_BYTES};
 use crate::{BenchError, Lab};
 
 /// Memory for items, in bytes: little, so that other memory is visible.
@@ -32,10 +32,6 @@ struct Loads {
     items: u64,
     value_bytes: usize,
     cases: &'static [Case],
-    /// Passes through the cases before the one that counts. After connections have made the system allocate memory,
-    /// other sockets are slow for a while: a bare TCP server sent answers of 100 kB at 12 to 19 k/s instead of 40 k/s
-    /// for three seconds after unrelated sockets had grown to 875 MB, and at 28 k/s for about one second after 273 MB.
-    passes_before: usize,
 }
 
 const SMALL: Loads = Loads {
@@ -43,7 +39,6 @@ const SMALL: Loads = Loads {
     items: 100_000,
     value_bytes: 32,
     cases: &[Case::small("GET, 4 connections x 4", TextOperation::Get, 4, 4)],
-    passes_before: 0,
 };
 
 const LARGE: Loads = Loads {
@@ -54,7 +49,6 @@ const LARGE: Loads = Loads {
         of_large("SET, 2 connections x 1", TextOperation::Set),
         of_large("GET, 2 connections x 1", TextOperation::Get),
     ],
-    passes_before: 1,
 };
 
 const fn of_large(name: &'static str, operation: TextOperation) -> Case {
@@ -146,33 +140,48 @@ fn run(lab: &mut Lab, case: &str, crowd: &Crowd, loads: &Loads) -> Result<Vec<(S
 }
 
 fn round(lab: &Lab, crowd: &Crowd, loads: &Loads) -> Result<(Seen, Holding), BenchError> {
-    let items = lab.items(loads.items);
-    let server = KvMemcachedServer(KvServer { cores: crowd.cores, ..KvServer::cache(Carrier::Shm, MEMORY) });
-    kv_memcached::with_items(lab, server, (items, loads.value_bytes), |filled| {
-        let growth = Growth::of(filled.process)?;
-        let Crowd { unfinished, unread, unread_bytes, .. } = *crowd;
-        let role = Connections { server: filled.address, unfinished, unread, unread_bytes };
-        let mut misbehaving = lab.client(role, 8 * lab.run_length())?;
-        misbehaving.ready()?;
-        let slicing = slicing(lab, Pause::Processes(vec![misbehaving.id()]));
-        let pass = || loads.cases.iter().map(|case| work(lab, case, filled, (items, &slicing))).collect();
-        for _ in 0..loads.passes_before {
-            let _: Vec<Sliced> = pass()?;
-        }
-        let (works, taken) = sharing(&[misbehaving.id()], pass)?;
-        let grown = growth.most()?;
-        Ok((Seen { works, cost: Cost { taken, grown } }, misbehaving.stop()?))
+    let stored = (lab.items(loads.items), loads.value_bytes);
+    let server = || KvMemcachedServer(KvServer { cores: crowd.cores, ..KvServer::cache(Carrier::Shm, MEMORY) });
+    kv_memcached::with_items(lab, server(), stored, |alone| {
+        kv_memcached::with_items(lab, server(), stored, |beside| measure(lab, (crowd, loads), &Both { beside, alone }))
     })
 }
 
-fn work(lab: &Lab, case: &Case, server: &Filled, (items, slicing): (u64, &Slicing)) -> Result<Sliced, BenchError> {
+/// One run, on servers with their items.
+fn measure(
+    lab: &Lab,
+    (crowd, loads): (&Crowd, &Loads),
+    servers: &Both<&Filled>,
+) -> Result<(Seen, Holding), BenchError> {
+    let Both { beside, alone } = *servers;
+    let growth = Growth::of(beside.process)?;
+    let Crowd { unfinished, unread, unread_bytes, .. } = *crowd;
+    let role = Connections { server: beside.address, unfinished, unread, unread_bytes };
+    let mut misbehaving = lab.client(role, 8 * lab.run_length())?;
+    misbehaving.ready()?;
+    let processes =
+        Processes { beside: vec![misbehaving.id(), beside.process], led: Vec::new(), alone: vec![alone.process] };
+    let slicing = slicing(lab, SLICE, processes);
+    let (works, taken) = sharing(&[misbehaving.id()], || {
+        loads.cases.iter().map(|case| work(lab, case, servers, (lab.items(loads.items), &slicing))).collect()
+    })?;
+    let grown = growth.most()?;
+    Ok((Seen { works, cost: Cost { taken, grown } }, misbehaving.stop()?))
+}
+
+fn work(
+    lab: &Lab,
+    case: &Case,
+    servers: &Both<&Filled>,
+    (items, slicing): (u64, &Slicing),
+) -> Result<Sliced, BenchError> {
     let load = SlicedMemcachedLoad {
-        server: server.address,
+        servers: Both { beside: servers.beside.address, alone: servers.alone.address },
         items,
         value_bytes: case.value_bytes,
         operation: case.operation,
         connections: (case.connections, case.window),
         slicing: slicing.clone(),
     };
-    lab.client(load, length(slicing))?.result()
+    lab.client(load, slicing.length())?.result()
 }

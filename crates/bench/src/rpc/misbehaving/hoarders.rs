@@ -1,4 +1,4 @@
-//! A server of calls, and a client on another address of this host that takes as much as it can.
+//! Two servers of calls, and a client on another address of this host that takes as much as it can of one of them.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use dunlin_lab::peer::{Peer, Role};
 use dunlin_lab::report::{Metric, RowBuilder, Target};
 use dunlin_lab::spread;
 
-use super::{Cost, Growth, Seen, length, push, push_seen, sharing, slicing, with_threads};
+use super::{Cost, Growth, SLICE, Seen, push, push_seen, sharing, slicing, with_threads};
 use crate::rpc::roles::{
-    AskCounted, BULK, BULK_BYTES, BULK_IN_BUFFERS, Carrier, Claims, ConnectBursts, Counted, ForgedGuesses,
-    ForgedUnreachables, Guesses, Hoarder, LimitedServer, Pause, RpcServing, Setup, Sliced, SlicedEchoes, Slicing,
+    AskCounted, BULK, BULK_BYTES, BULK_IN_BUFFERS, Both, Carrier, Claims, ConnectBursts, Counted, ForgedGuesses,
+    ForgedUnreachables, Guesses, Hoarder, LimitedServer, Processes, RpcServing, Setup, Sliced, SlicedEchoes, Slicing,
 };
 use crate::rpc::runs::SMALL_BYTES;
 use crate::{BenchError, Lab};
@@ -201,20 +201,23 @@ fn round<M: Role<Ready = (), Error = BenchError>>(
     role: impl Fn(String) -> M,
     enough: Enough,
 ) -> Result<Round<M::Output>, BenchError> {
-    let time = works.len() as u32 * length(&slicing(lab, Pause::Processes(Vec::new())));
-    let mut server = server(lab, Carrier::Udp, time)?;
-    let RpcServing { address, process } = server.ready()?;
+    let time = works.len() as u32 * slicing(lab, SLICE, Processes::default()).length();
+    let mut beside = server(lab, Carrier::Udp, time)?;
+    let mut alone = server(lab, Carrier::Udp, time)?;
+    let (RpcServing { address, process }, other) = (beside.ready()?, alone.ready()?);
     let growth = Growth::of(process)?;
     let mut misbehaving = lab.client(role(address.clone()), 4 * time + CLIENT_SLACK)?;
     misbehaving.ready()?;
-    let slicing = slicing(lab, Pause::Processes(vec![misbehaving.id()]));
+    let processes = Processes { beside: vec![misbehaving.id(), process], led: Vec::new(), alone: vec![other.process] };
+    let slicing = slicing(lab, SLICE, processes);
+    let servers = Both { beside: address.clone(), alone: other.address };
     let before = counted(lab, &address)?;
     let mut measured = (Vec::new(), 0.0);
     let mut after = before;
     // On a busy machine the misbehaving client may hardly have run.
     for _ in 0..LOADS_MAX {
         measured = sharing(&[misbehaving.id()], || {
-            works.iter().map(|work| echoes(lab, Carrier::Udp, &address, (work, &slicing))).collect()
+            works.iter().map(|work| echoes(lab, Carrier::Udp, &servers, (work, &slicing))).collect()
         })?;
         after = counted(lab, &address)?;
         let (seen, asked) = enough.of(&before, &after);
@@ -225,7 +228,8 @@ fn round<M: Role<Ready = (), Error = BenchError>>(
     let (works, taken) = measured;
     let grown = growth.most()?;
     let output = misbehaving.stop()?;
-    server.stop()?;
+    beside.stop()?;
+    alone.stop()?;
     Ok(Round { seen: Seen { works, cost: Cost { taken, grown } }, before, after, output })
 }
 
@@ -250,10 +254,10 @@ pub(super) fn server(lab: &Lab, carrier: Carrier, work: Duration) -> Result<Peer
 pub(super) fn echoes(
     lab: &Lab,
     carrier: Carrier,
-    server: &str,
+    servers: &Both<String>,
     (echo, slicing): (&Echo, &Slicing),
 ) -> Result<Sliced, BenchError> {
     let setup = Setup::as_shipped(carrier, SESSIONS_PLANNED);
-    let client = SlicedEchoes { setup, server: server.to_owned(), size: echo.bytes, slicing: slicing.clone() };
-    lab.client(client, length(slicing))?.result()
+    let client = SlicedEchoes { setup, servers: servers.clone(), size: echo.bytes, slicing: slicing.clone() };
+    lab.client(client, slicing.length())?.result()
 }

@@ -2,10 +2,11 @@
 //! are stopped in the middle of sending, together with a working client. The working client should keep the rate that
 //! it has alone, and the server's memory should stay within its budget.
 //!
-//! The working client measures itself in slices on one server: beside the misbehaving clients, alone while they are
-//! paused, alone, beside them, and so on. What the server holds for them it holds in both. *Rate kept* is the median of
-//! what blocks of four slices give, with its 95 % confidence interval. The misbehaving clients may use only little of
-//! the core that they share with the working one, and a row says how much.
+//! The working client measures itself in slices on two servers of one kind, of which one runs at a time: beside the
+//! misbehaving clients on the server that they have to do with, alone on a server that never had any, alone, beside
+//! them, and so on. So the rates also differ by what the one server holds for misbehaving clients. *Rate kept* is the
+//! median of what blocks of four slices give, with its 95 % confidence interval. The misbehaving clients may use only
+//! little of the core that they share with the working one, and a row says how much.
 
 mod connections;
 mod hoarders;
@@ -18,7 +19,7 @@ use dunlin_lab::measure::{Spread, main_thread_cpu_nanos_of, peak_resident_bytes_
 use dunlin_lab::report::{Metric, RowBuilder, Target};
 use dunlin_lab::{LabError, spread};
 
-use crate::rpc::roles::{Block, Pause, Sliced, Slicing};
+use crate::rpc::roles::{Both, Processes, Sliced, Slicing};
 use crate::{BenchError, Lab};
 
 /// Required share of its rate that a working client keeps.
@@ -38,9 +39,9 @@ const BLOCKS_MIN: u32 = 2;
 /// The cost of the misbehaving clients in one run.
 #[derive(Debug, Clone, Copy)]
 struct Cost {
-    /// Share of the clients' core while they were not paused, from 0 to 1.
+    /// Share of the clients' core while they were not stopped, from 0 to 1.
     taken: f64,
-    /// Peak growth of the server, in bytes.
+    /// Peak growth of their server, in bytes.
     grown: f64,
 }
 
@@ -57,12 +58,13 @@ type Measure = fn(&mut Lab) -> Result<(), BenchError>;
 pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     lab.expect_cases(13);
     lab.note(format!(
-        "The working client measures itself in slices of {} ms: beside the misbehaving clients, and while they are paused, which is in the column \
-         of floors. The server keeps what it holds for them meanwhile. *Rate kept* is the median over blocks of four slices, one rate divided by the \
-         other; its range is the 95 % confidence interval. The working client, the misbehaving ones and nothing else share one core, and the server has \
-         the other: in brackets stand the threads of the server's core | those of the clients' core. The row of the misbehaving clients is what they use of \
-         that core while they are not paused, at most {TAKEN_MAX} %: more would spoil the rate that they are there to threaten. The memory of a server is \
-         that by which it grew, at its most.",
+        "The working client measures itself in slices of {} ms: beside the misbehaving clients, and alone on a server of the same kind that never had \
+         any, which is in the column of floors. In each slice the other server is stopped, and in slices alone also the misbehaving clients are. *Rate kept* \
+         is the median over blocks of four slices, one rate divided by the other; its range is the 95 % confidence interval. The working client, the \
+         misbehaving ones and nothing else share one core, and the servers have the other: in brackets stand the threads of the core of the server that \
+         runs | those of the clients' core. The row of the misbehaving clients is what they use of that core while they are not stopped, at most \
+         {TAKEN_MAX} %: more would spoil the rate that they are there to threaten. The memory of a server is that by which the one with misbehaving \
+         clients grew, at its most.",
         SLICE.as_millis()
     ));
     let cases: [Measure; 12] = [
@@ -93,15 +95,10 @@ fn check_wanted(lab: &Lab, case: &str) -> Result<(), BenchError> {
     if lab.wants(case) { Ok(()) } else { Err(LabError::NoneWanted.into()) }
 }
 
-/// The slices of a load, about as long as a measured run.
-fn slicing(lab: &Lab, pause: Pause) -> Slicing {
-    let blocks = (lab.run_length().as_nanos() / (4 * (SLICE + SETTLE)).as_nanos()) as u32;
-    Slicing { pause, slice: SLICE, settle: SETTLE, blocks: blocks.max(BLOCKS_MIN) }
-}
-
-/// How long a load takes.
-fn length(slicing: &Slicing) -> Duration {
-    4 * (slicing.slice + slicing.settle) * slicing.blocks
+/// The slices of a load, about as long as a measured run together.
+fn slicing(lab: &Lab, slice: Duration, processes: Processes) -> Slicing {
+    let blocks = (lab.run_length().as_nanos() / (4 * (slice + SETTLE)).as_nanos()) as u32;
+    Slicing { processes, slice, settle: SETTLE, blocks: blocks.max(BLOCKS_MIN) }
 }
 
 /// Names a case with the number of threads on each core.
@@ -127,7 +124,7 @@ impl Growth {
     }
 }
 
-/// Measures loads, and returns the share of a core that these processes used while they were not paused.
+/// Measures loads, and returns the share of a core that these processes used while they were not stopped.
 fn sharing(
     processes: &[u32],
     measure: impl FnOnce() -> Result<Vec<Sliced>, BenchError>,
@@ -162,7 +159,7 @@ fn push(
 
 /// The rows of one load.
 fn push_load(lab: &mut Lab, case: &str, rate: Metric, runs: &[&Sliced]) -> Result<(), BenchError> {
-    let blocks: Vec<Block> = runs.iter().flat_map(|run| run.blocks.iter().copied()).collect();
+    let blocks: Vec<Both<f64>> = runs.iter().flat_map(|run| run.blocks.iter().copied()).collect();
     let row = RowBuilder::new(case, rate, spread(&blocks, |block| block.beside)?);
     lab.push(row.floor(spread(&blocks, |block| block.alone)?));
     let kept = interval(blocks.iter().map(|block| block.beside / block.alone).collect())

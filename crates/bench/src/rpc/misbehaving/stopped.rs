@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use dunlin_lab::measure::Scratch;
 use dunlin_lab::peer::Peer;
 use dunlin_lab::report::Metric;
 
 use super::hoarders::{SESSIONS_PLANNED, SMALL, echoes, server};
-use super::{BLOCKS_MIN, Cost, Growth, SLICE, Seen, push, push_seen, sharing, with_threads};
-use crate::rpc::roles::{Carrier, Pause, RpcServing, Sender, Setup, Slicing, Stopped, Stopper};
+use super::{Cost, Growth, SLICE, Seen, push, push_seen, sharing, slicing, with_threads};
+use crate::rpc::roles::{Both, Carrier, Processes, RpcServing, Sender, Setup, Stopped, Stopper};
 use crate::{BenchError, Lab};
 
 /// Senders, and how they are stopped.
@@ -37,10 +36,9 @@ const CASES: [Stops; 2] = [
 ];
 /// Maximum length of a stop, in measured runs, so that short experiments are short.
 const RUNS_STOPPED_MAX: u32 = 5;
-/// Maximum length of a slice beside stopped senders, for catching some in each: about every other stop catches one.
-const SLICE_MAX: Duration = Duration::from_millis(500);
-/// Time before a slice, for catching the first, or for letting all go.
-const SETTLE: Duration = Duration::from_millis(100);
+/// Maximum length of a slice beside stopped senders. It is longer than others, so that most slices see a catch: about
+/// every other attempt catches a sender.
+const SLICE_MAX: Duration = Duration::from_millis(200);
 /// Limit of the server's growth: sessions and the regions of the senders.
 const MEMORY_MAX: u64 = 64 << 20;
 /// Time limit for catching a sender, which happens only at times.
@@ -66,36 +64,38 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// One run, and how often senders were stopped within a burst during the working load. While they are paused, they
-/// stand still outside of a burst.
+/// One run, and how often senders were stopped within a burst during the working load. In slices alone they, the stopper
+/// and their server stand still wherever they are; a stop that lasts longer goes on in the next slice beside them.
 fn round(lab: &Lab, case: &Stops) -> Result<(Seen, u64), BenchError> {
     let stop = case.stop.min(RUNS_STOPPED_MAX * lab.run_length());
-    let scratch = Scratch::make("stopped-senders")?;
-    let pause = scratch.path().join("paused");
     let slice = stop.clamp(2 * SLICE, SLICE_MAX);
-    let blocks = (lab.run_length().as_nanos() / (4 * (slice + SETTLE)).as_nanos()) as u32;
-    let slicing = Slicing { pause: Pause::Flag(pause.clone()), slice, settle: SETTLE, blocks: blocks.max(BLOCKS_MIN) };
-    let run = super::length(&slicing);
-    let mut server = server(lab, Carrier::Shm, run + PATIENCE)?;
-    let RpcServing { address, process } = server.ready()?;
+    let run = slicing(lab, slice, Processes::default()).length();
+    let mut beside = server(lab, Carrier::Shm, run + PATIENCE)?;
+    let mut alone = server(lab, Carrier::Shm, run + PATIENCE)?;
+    let (RpcServing { address, process }, other) = (beside.ready()?, alone.ready()?);
     let growth = Growth::of(process)?;
     let senders = senders(lab, &address, case.senders, run)?;
-    let mut numbers: Vec<u32> = senders.iter().map(Peer::id).collect();
+    let led: Vec<u32> = senders.iter().map(Peer::id).collect();
     let setup = Setup::as_shipped(Carrier::Shm, SESSIONS_PLANNED);
     // The first is caught before the load begins.
     let catches = case.caught + 1;
-    let stopper = Stopper { setup, server: address.clone(), senders: numbers.clone(), stop, catches, paused: pause };
+    let stopper = Stopper { setup, server: address.clone(), senders: led.clone(), stop, catches };
     let mut stopper = lab.client(stopper, 4 * run + PATIENCE)?;
     stopper.ready()?;
-    numbers.push(stopper.id());
-    let (works, taken) = sharing(&numbers, || Ok(vec![echoes(lab, Carrier::Shm, &address, (&SMALL, &slicing))?]))?;
+    let misbehaving = [&led[..], &[stopper.id()]].concat();
+    // The stopper first: it must not let a sender continue that stands still already.
+    let processes = Processes { beside: vec![stopper.id(), process], led, alone: vec![other.process] };
+    let slicing = slicing(lab, slice, processes);
+    let servers = Both { beside: address, alone: other.address };
+    let (works, taken) = sharing(&misbehaving, || Ok(vec![echoes(lab, Carrier::Shm, &servers, (&SMALL, &slicing))?]))?;
     let grown = growth.most()?;
     let Stopped { caught } = stopper.stop()?;
     for sender in senders {
         // Killed, since the stops may have ended it already.
         sender.kill()?;
     }
-    server.stop()?;
+    beside.stop()?;
+    alone.stop()?;
     Ok((Seen { works, cost: Cost { taken, grown } }, caught - 1))
 }
 

@@ -22,9 +22,9 @@ pub use floor::{BandwidthFloor, LatencyFloor, RateFloor, WakeFloor};
 pub use latency::LatencyClient;
 pub use load::{Hints, Load};
 pub use misbehaving::{
-    AskCounted, BULK_BYTES, Block, Claims, ConnectBursts, Connections, Counted, ForgedGuesses, ForgedUnreachables,
-    Guesses, Hoarder, Holding, LimitedServer, LostCalls, Pause, RpcServing, Sender, ShortPath, ShortPathCalls, Slice,
-    Sliced, SlicedEchoes, Slicing, Stopped, Stopper, UNREAD_BYTES,
+    AskCounted, BULK_BYTES, Both, Claims, ConnectBursts, Connections, Counted, ForgedGuesses, ForgedUnreachables,
+    Guesses, Hoarder, Holding, LimitedServer, LostCalls, Processes, RpcServing, Sender, ShortPath, ShortPathCalls,
+    Slice, Sliced, SlicedEchoes, Slicing, Stopped, Stopper, UNREAD_BYTES,
 };
 pub(crate) use rate::open_sessions;
 pub use rate::{RateClient, RateFigures};

@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
 use super::connection::{Check, Connection};
-use crate::rpc::roles::{Slice, Sliced, Slicing};
+use crate::rpc::roles::{Both, Slice, Sliced, Slicing};
 use crate::workload::{Numbers, Popularity};
 use crate::{BenchError, WARM_UP_SHARE};
 
@@ -108,11 +108,11 @@ impl Role for MemcachedLoad {
     }
 }
 
-/// The same load in slices, beside clients that misbehave.
+/// The same load in slices, beside clients that misbehave and on another server alone.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SlicedMemcachedLoad {
-    /// Address of the server.
-    pub server: SocketAddr,
+    /// Addresses of the servers.
+    pub servers: Both<SocketAddr>,
     /// Number of items.
     pub items: u64,
     /// Bytes of their values.
@@ -132,10 +132,13 @@ impl Role for SlicedMemcachedLoad {
     type Error = BenchError;
 
     fn run(self, control: &Control<Self>) -> Result<Sliced, BenchError> {
-        let SlicedMemcachedLoad { server, items, value_bytes, operation, connections, slicing } = self;
-        let mut driver = Driver::open(server, connections, value_bytes, Check::Everything, operation)?;
+        let SlicedMemcachedLoad { servers, items, value_bytes, operation, connections, slicing } = self;
+        let open = |server| Driver::open(server, connections, value_bytes, Check::Everything, operation);
+        let mut drivers = servers.try_map(open)?;
         let mut numbers = Numbers::new(Popularity::Uniform, items, u64::from(std::process::id()));
-        slicing.measure(|length| {
+        let stopping = || control.stopping();
+        slicing.measure(stopping, |kind, length| {
+            let driver = drivers.of(kind);
             driver.start_measuring();
             let end = driver.since + length;
             driver.drive(
@@ -144,7 +147,10 @@ impl Role for SlicedMemcachedLoad {
                 |driver| Instant::now() >= end && driver.latencies.count() > 0,
             )?;
             let rate = driver.answered as f64 / driver.since.elapsed().as_secs_f64();
-            Ok(Slice { rate, latencies: std::mem::replace(&mut driver.latencies, Latencies::new()) })
+            let latencies = std::mem::replace(&mut driver.latencies, Latencies::new());
+            // Until nothing is outstanding: the server may be stopped next.
+            driver.drive(control, || None, Driver::is_idle)?;
+            Ok(Slice { rate, latencies })
         })
     }
 }

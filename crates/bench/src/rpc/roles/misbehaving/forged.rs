@@ -1,5 +1,6 @@
 //! Sending packets in the name of others on this host: a raw socket, and the list of other sockets.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -30,8 +31,9 @@ impl Forger {
         Ok(Forger { socket: raw_socket(protocol)?, server })
     }
 
-    /// The UDP sockets on the loopback interface except the server's: its clients are among them.
-    pub fn clients(&self) -> Result<Vec<SocketAddrV4>, BenchError> {
+    /// The addresses of UDP sockets on the loopback interface except the server's: its clients are among them. An
+    /// endpoint may have two sockets at one address.
+    pub fn clients(&self) -> Result<BTreeSet<SocketAddrV4>, BenchError> {
         let list = fs::read_to_string(UDP_SOCKETS).map_err(BenchError::io(format!("read {UDP_SOCKETS}")))?;
         Ok(list.lines().filter_map(local_address).filter(|client| *client != self.server).collect())
     }

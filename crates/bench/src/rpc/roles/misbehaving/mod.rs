@@ -28,6 +28,6 @@ pub use lost_calls::LostCalls;
 pub use sender::Sender;
 pub use server::{BULK_BYTES, LimitedServer, RpcServing};
 pub use short_path::{ShortPath, ShortPathCalls};
-pub use slices::{Block, Pause, Slice, Sliced, SlicedEchoes, Slicing};
+pub use slices::{Both, Processes, Slice, Sliced, SlicedEchoes, Slicing};
 pub use stopper::{Stopped, Stopper};
 pub use unreachable::ForgedUnreachables;

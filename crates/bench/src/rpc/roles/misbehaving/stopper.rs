@@ -1,6 +1,5 @@
 //! Stops other processes in the middle of sending over shared memory.
 
-use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,11 +23,12 @@ const REST_AFTER: Duration = Duration::from_millis(40);
 /// A packet that the server awaits may belong to a sender that was only preempted. After this time it belongs to a
 /// stopped one.
 const SETTLE: Duration = Duration::from_millis(1);
-/// Maximum interval of checks whether to end or to pause.
-const LOOK_AROUND: Duration = Duration::from_millis(5);
+/// Maximum interval of checks whether to end.
+const LOOK_AROUND: Duration = Duration::from_millis(20);
 
 /// Stops senders repeatedly, and asks their server each time whether it awaits packets whose places are reserved. If it
-/// does, they stay stopped for long; if not, they continue soon. So only stops in the middle of sending count.
+/// does, they stay stopped for long; if not, they continue soon. So only stops in the middle of sending count. The
+/// stopper, the senders and their server may themselves be stopped together at any time.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Stopper {
     /// Transport and endpoint, over shared memory.
@@ -37,12 +37,10 @@ pub struct Stopper {
     pub server: String,
     /// The senders' process ids.
     pub senders: Vec<u32>,
-    /// How long a caught sender stays stopped, unless the stopper ends or is paused first.
+    /// How long a caught sender stays stopped, unless the stopper ends first.
     pub stop: Duration,
     /// How often it catches one, at least.
     pub catches: u64,
-    /// While this file exists, all senders stand still outside of a burst.
-    pub paused: PathBuf,
 }
 
 /// How often senders were stopped.
@@ -73,7 +71,7 @@ impl OnTransport for Stop<'_> {
     type Output = Stopped;
 
     fn run<T: Transport>(self, transport: T) -> Result<Stopped, BenchError> {
-        let Stopper { setup, server, senders, stop, catches, .. } = self.stopper;
+        let Stopper { setup, server, senders, stop, catches } = self.stopper;
         // The answer to a query comes only after the server has given up waiting for the stopped senders. Polling for it
         // would cost the core more than everything else here.
         let endpoint = Endpoint::new(transport, EndpointConfig { poll: PollPolicy::Sleep, ..setup.endpoint() })?;
@@ -88,14 +86,6 @@ impl OnTransport for Stop<'_> {
         };
         let mut stopped = Stopped::default();
         while stopped.caught < *catches || !self.control.stopping() {
-            if self.is_paused() {
-                while awaits()? {
-                    run_for_a_moment(senders)?;
-                }
-                while self.is_paused() {
-                    thread::sleep(LOOK_AROUND);
-                }
-            }
             run_for_a_moment(senders)?;
             let mut is_caught = awaits()?;
             if is_caught {
@@ -121,14 +111,10 @@ impl OnTransport for Stop<'_> {
 }
 
 impl Stop<'_> {
-    fn is_paused(&self) -> bool {
-        self.stopper.paused.exists() && !self.control.stopping()
-    }
-
-    /// Sleeps, unless it is to end or to pause earlier.
+    /// Sleeps, unless it is to end earlier.
     fn rest(&self, time: Duration) {
         let until = Instant::now() + time;
-        while !self.control.stopping() && !self.is_paused() {
+        while !self.control.stopping() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
