@@ -179,6 +179,11 @@ impl Collecting {
         Ok(())
     }
 
+    /// Returns the bytes of the response so far.
+    pub fn len(&self) -> usize {
+        self.buffer.len()
+    }
+
     /// Returns the bytes of memory that it takes.
     pub fn bytes(&self) -> usize {
         self.buffer.capacity()

@@ -87,6 +87,11 @@ impl Line {
         })
     }
 
+    /// The beginning of a multi-get that comes now.
+    pub(super) fn arrival(&self) -> Passed {
+        Passed { since: self.clock.now(), queued: 0 }
+    }
+
     /// Whether a multi-get of the turn at this time need not wait: none waits, and the turn has something left.
     pub fn is_free(&self, turn: u64) -> bool {
         let (last, left) = self.turn.get();
@@ -191,6 +196,15 @@ fn serve_turn<S: Store + 'static>(shard: &Rc<Shard<S>>) {
     }
 }
 
+/// What a multi-get has behind it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Passed {
+    /// When it came.
+    since: u64,
+    /// How long it has waited in the line, in nanoseconds.
+    queued: u64,
+}
+
 /// A multi-get that waits.
 pub(crate) struct Long {
     request: DeferredRequest,
@@ -201,16 +215,16 @@ pub(crate) struct Long {
     client: u64,
     /// What its last quantum cost, or its first one may.
     cost: u32,
-    /// When it came, and when it entered the line last.
-    since: u64,
+    passed: Passed,
+    /// When it entered the line last.
     entered: u64,
-    /// How long it has waited in the line.
-    queued: u64,
     /// How long it waited for the tier before.
     waited: Waited,
+    /// It is known that the tier need not be read for it, or that was done.
+    is_looked_at: bool,
     begun: Option<Begun>,
     /// Records of the tier that it reads.
-    kept: Option<(Vec<Hold>, Reserved)>,
+    _kept: Option<(Vec<Hold>, Reserved)>,
 }
 
 /// A response that is not finished.
@@ -252,10 +266,23 @@ impl Long {
         let (ranked, _) = split_deferred(&request)?;
         let rank = ranked.map_or_else(|| line.schedule.rank(keys), |ranked| ranked.rank);
         let client = request.request().context().peer().map_or(0, |peer| line.hosts.hash_one(HostName::from(peer)));
-        let (now, cost) = (line.clock.now(), Quantum::of_keys(mark.keys()).cost());
-        let (waited, queued, begun, kept) = (Waited::default(), 0, None, None);
-        let (since, entered) = (now, now);
-        Some(Long { request, mark, keys, rank, client, cost, since, entered, queued, waited, begun, kept })
+        let (passed, cost) = (line.arrival(), Quantum::of_keys(mark.keys()).cost());
+        let (waited, begun) = (Waited::default(), None);
+        let (entered, is_looked_at) = (passed.since, false);
+        Some(Long {
+            request,
+            mark,
+            keys,
+            rank,
+            client,
+            cost,
+            passed,
+            entered,
+            waited,
+            is_looked_at,
+            begun,
+            _kept: None,
+        })
     }
 
     /// The same, with the beginning of its response.
@@ -264,8 +291,8 @@ impl Long {
     }
 
     /// The same, having waited for the tier. The records stay in memory until it is answered.
-    pub fn with(self, records: Vec<Hold>, reserved: Reserved, waited: Waited) -> Long {
-        Long { kept: Some((records, reserved)), waited, ..self }
+    pub(super) fn with(self, records: Vec<Hold>, reserved: Reserved, waited: Waited, passed: Passed) -> Long {
+        Long { _kept: Some((records, reserved)), waited, passed, is_looked_at: true, ..self }
     }
 
     /// Its claim on the next quantum. What it costs is for the server to say.
@@ -276,7 +303,11 @@ impl Long {
     /// Serves it until it is answered or waits for the tier, or nothing of the quantum is left; then returns it.
     fn serve<S: Store + 'static>(mut self, shard: &Rc<Shard<S>>, left: &mut Quantum) -> Option<Long> {
         let line = &shard.line;
-        self.queued += line.clock.now().saturating_sub(self.entered);
+        if is_over(&self.request) {
+            line.stats.borrow_mut().abandoned += 1;
+            return None;
+        }
+        self.passed.queued += line.clock.now().saturating_sub(self.entered);
         // It was parsed before.
         let (ranked, payload) = split_deferred(&self.request)?;
         let head = head_bytes(ranked);
@@ -285,13 +316,16 @@ impl Long {
             let _ = self.request.enqueue_response(refusal(head, status));
             return None;
         }
-        if self.begun.is_none() && self.kept.is_none() {
+        if !std::mem::replace(&mut self.is_looked_at, self.begun.is_none()) && self.begun.is_none() {
             // What was in memory when it came may have left it since.
             let (tickets, looked_up) = awaits(shard, MultiGet::resume(payload, self.mark));
             *left = left.less(looked_up);
             if !tickets.is_empty() {
-                read_first(shard, self.request, self.keys, &tickets);
+                read_first(shard, self.request, self.keys, &tickets, self.passed);
                 return None;
+            }
+            if !left.is_any() {
+                return Some(self);
             }
         }
         if self.begun.is_none() {
@@ -300,37 +334,30 @@ impl Long {
             self.begun = Some(Begun::new(line, collecting));
         }
         let begun = self.begun.as_mut()?;
-        let mut keys = MultiGet::resume(payload, self.mark);
+        let (mut keys, before) = (MultiGet::resume(payload, self.mark), begun.collecting.len());
         let mut metrics = shard.metrics.borrow_mut();
         let is_whole = line.begun.get() > BEGUN_BYTES_MAX;
-        let whole = if is_whole { Quantum::ALL } else { *left };
-        let mut quantum = whole;
+        let mut quantum = if is_whole { Quantum::ALL } else { *left };
         begun.collecting.go_on(shard, &mut metrics, &mut keys, &mut quantum).ok()?;
         begun.memory.set(begun.collecting.bytes());
         *left = if is_whole { Quantum::NONE } else { quantum };
-        self.cost = whole.less(quantum).cost();
-        self.mark = keys.mark();
+        let done = Quantum { keys: self.mark.keys() - keys.len(), bytes: begun.collecting.len() - before };
+        (self.cost, self.mark) = (done.cost(), keys.mark());
         if self.mark.keys() > 0 {
             return Some(self);
         }
-        metrics.latency(Operation::Get, self.nanos(line.clock.now()), self.keys as u64);
+        metrics.latency(Operation::Get, line.clock.now().saturating_sub(self.passed.since), self.keys as u64);
         drop(metrics);
-        line.note(self.rank, self.queued);
+        line.note(self.rank, self.passed.queued);
         self.answer(head);
         None
-    }
-
-    /// How long it took, with what it has waited for the tier.
-    fn nanos(&self, now: u64) -> u64 {
-        let Waited { queued_micros, read_micros } = self.waited;
-        now.saturating_sub(self.since) + (u64::from(queued_micros) + u64::from(read_micros)) * 1000
     }
 
     fn answer(self, head: usize) {
         let Some(Begun { collecting, .. }) = self.begun else { return };
         let mut response = collecting.finish();
         if head > 0 {
-            let queued = u32::try_from(self.queued / 1000).unwrap_or(u32::MAX);
+            let queued = u32::try_from(self.passed.queued / 1000).unwrap_or(u32::MAX);
             let queued_micros = self.waited.queued_micros.saturating_add(queued);
             Waited { queued_micros, ..self.waited }.encode(&mut response[..head]);
         }

@@ -9,7 +9,7 @@ use dunlin_store::{Key, KeyHash, Store};
 
 use super::collecting::{Collecting, PREFETCH_KEYS, Quantum};
 use super::late::{Gather, Together, client, split, split_deferred};
-use super::line::Long;
+use super::line::{Long, Passed};
 use crate::metrics::{Operation, Timing};
 use crate::shard::{Shard, on_device};
 use crate::tier::{Hold, Reserved, desk};
@@ -44,7 +44,7 @@ pub(super) fn multi_get<S: Store + 'static, const RANKED: bool>(
     line.spend(turn, Quantum::TURN.less(looked_up));
     if !tickets.is_empty() {
         return match request.defer() {
-            Ok(request) => read_first(shard, request, count, &tickets),
+            Ok(request) => read_first(shard, request, count, &tickets, line.arrival()),
             Err(request) => request.push_back(),
         };
     }
@@ -99,22 +99,25 @@ pub(super) fn read_first<S: Store + 'static>(
     request: DeferredRequest,
     keys: usize,
     tickets: &[Ticket],
+    passed: Passed,
 ) {
     // Only a desk gives tickets.
     let Some(desk) = shard.desk() else { return };
     let client = client(desk, request.request().context());
     let Some(reserved) = desk.reserve(client, tickets) else { return request.push_back() };
-    Together::push(shard, desk, request, keys, tickets, reserved, Values::default());
+    Together::push(shard, desk, request, keys, tickets, reserved, Values { holds: Vec::new(), passed });
     desk::advance(shard);
 }
 
 /// The values that a multi-get waits for: they stay in memory until it is answered.
-#[derive(Default)]
-struct Values(Vec<Hold>);
+struct Values {
+    holds: Vec<Hold>,
+    passed: Passed,
+}
 
 impl<S: Store> Gather<S> for Values {
     fn arrived(&mut self, _: &Shard<S>, _: &DeferredRequest, _: KeyHash, hold: Option<Hold>) {
-        self.0.extend(hold);
+        self.holds.extend(hold);
     }
 
     fn answer(self, shard: &Shard<S>, request: DeferredRequest, waited: Waited, reserved: Reserved) {
@@ -123,7 +126,7 @@ impl<S: Store> Gather<S> for Values {
         let Some(keys) = MultiGet::parse(payload) else { return };
         let (count, mark, line) = (keys.len(), keys.mark(), &shard.line);
         if let Some(long) = Long::new(line, request, count, mark) {
-            line.push(long.with(self.0, reserved, waited));
+            line.push(long.with(self.holds, reserved, waited, self.passed));
         }
     }
 }
@@ -151,7 +154,9 @@ pub(super) fn awaits<S: Store>(shard: &Shard<S>, keys: MultiGet<'_>) -> (Vec<Tic
     if shard.desk().is_none() {
         return (tickets, Quantum::NONE);
     }
+    // No more than a turn has; the rest is answered with LATER if only the device has it.
     let (store, now, looked_up) = (shard.store.borrow(), shard.now(), Quantum::of_keys(keys.len()));
+    let keys = keys.take(looked_up.keys);
     // A key that is none has no record either.
     let mut keys = keys.filter_map(|key| store.key(key).ok());
     loop {

@@ -338,36 +338,44 @@ fn unfinished_answers_take_bounded_memory() {
 
 #[test]
 fn a_client_above_its_share_makes_room_in_a_full_line() {
+    const LIMIT: u64 = 8;
     let mut schedule = Schedule::default();
-    schedule.queue.limit = 8;
+    schedule.queue.limit = LIMIT as usize;
     schedule.queue.damping = Some(Damping { burst: 20 });
     let world = World::new(schedule, 2);
-    let (busy, done) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+    let (busy, is_over) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
     for _ in 0..5 {
         let session = world.connect(0);
         for _ in 0..8 {
-            let (call, busy, done) = (session.call(MULTI_GET, request(missing())), busy.clone(), done.clone());
+            let (session, busy, is_over) = (session.clone(), busy.clone(), is_over.clone());
             world.clients[0].spawn(async move {
-                match call.await {
-                    Ok(_) => done.set(done.get() + 1),
-                    Err(failure) if matches!(failure.error, CallError::Busy) => busy.set(busy.get() + 1),
-                    Err(failure) => panic!("{failure}"),
+                while !is_over.get() {
+                    match session.call(MULTI_GET, request(missing())).await {
+                        Ok(_) => {}
+                        Err(failure) if matches!(failure.error, CallError::Busy) => busy.set(busy.get() + 1),
+                        Err(failure) => panic!("{failure}"),
+                    }
                 }
             });
         }
     }
     let session = world.connect(1);
-    let modest = world.call(1, &session, MULTI_GET, request(missing()));
-    world.until(|| modest.borrow().is_some());
-    check(modest.borrow().as_ref().unwrap(), missing());
-    world.until(|| busy.get() + done.get() == 40);
-    assert_eq!(world.queue().refused, busy.get());
-    assert!(busy.get() > 0 && done.get() > 4, "{} busy, {} done", busy.get(), done.get());
+    world.until(|| busy.get() > 100);
+    for _ in 0..20 {
+        // One is served at the end of each turn.
+        world.until(|| world.waiting() >= LIMIT - 1);
+        let modest = world.run(1, session.call(MULTI_GET, request(missing())));
+        check(&modest.unwrap().response, missing());
+    }
+    is_over.set(true);
+    world.until(|| world.waiting() == 0);
+    assert!(world.queue().refused >= busy.get(), "{} refused, {} heard of it", world.queue().refused, busy.get());
 }
 
 #[test]
 fn what_a_quantum_costs_is_what_it_did() {
     let spent = |keys, bytes| Quantum::TURN.less(Quantum::TURN.less(Quantum { keys, bytes }));
+    assert!(Quantum { keys: 1, bytes: 1 << 20 }.cost() > 30, "a long value costs what it is");
     assert_eq!([spent(0, 0), spent(1, 100), spent(63, 0)].map(Quantum::cost), [1; 3]);
     assert_eq!(spent(8, 128 << 10).cost(), Quantum::TURN.cost(), "few long values as much as many short ones");
     let longest = MULTI_GET_VALUE_BYTES_MAX / (128 << 10) * Quantum::TURN.cost() as usize;

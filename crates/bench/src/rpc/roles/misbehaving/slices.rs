@@ -111,7 +111,8 @@ pub struct Slicing {
     pub processes: Processes,
     /// Length of a slice.
     pub slice: Duration,
-    /// Time before each slice that does not count.
+    /// Time before each slice. It does not count if the slice is one alone. Beside misbehaving clients it does, since
+    /// what fell due while these stood still comes then.
     pub settle: Duration,
     /// Blocks of four slices: beside the misbehaving clients, alone, alone, beside them.
     pub blocks: u32,
@@ -172,8 +173,13 @@ impl Slicing {
                 }
                 let since = Instant::now();
                 self.processes.run_only(kind)?;
-                load(kind, self.settle)?;
-                let slice = load(kind, self.slice)?;
+                let slice = match kind {
+                    Kind::Beside => load(kind, self.settle + self.slice)?,
+                    Kind::Alone => {
+                        load(kind, self.settle)?;
+                        load(kind, self.slice)?
+                    }
+                };
                 *rates.of(kind) += slice.rate / 2.0;
                 latencies.of(kind).add(&slice.latencies);
                 paused += if kind == Kind::Alone { since.elapsed() } else { Duration::ZERO };
@@ -353,9 +359,9 @@ mod tests {
             },
         );
         assert!(sliced.unwrap().paused > Duration::ZERO);
-        // Each twice: before the slice, and in it.
-        let twice = Kind::BLOCK.iter().flat_map(|kind| [*kind; 2]);
-        assert!(seen.into_iter().eq(twice));
+        // Those alone twice: before the slice, and in it.
+        let loads = Kind::BLOCK.iter().flat_map(|kind| vec![*kind; if *kind == Kind::Alone { 2 } else { 1 }]);
+        assert!(seen.into_iter().eq(loads));
         assert_eq!(idle.stopped([false, true, false]), [false, true, false]);
     }
 
