@@ -41,7 +41,7 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Serve(serve::Arguments),
+    Serve(Box<serve::Arguments>),
     Get(gets::Arguments),
     Set(sets::Arguments),
     Del(deletes::Arguments),
@@ -67,7 +67,7 @@ impl Arguments {
 /// Runs the command.
 pub fn run(arguments: Arguments, interrupt: Interrupt) -> Result<ExitCode> {
     match arguments.command {
-        Command::Serve(arguments) => serve::run(arguments, &interrupt),
+        Command::Serve(arguments) => serve::run(*arguments, &interrupt),
         Command::Get(arguments) => gets::run(&arguments),
         Command::Set(arguments) => sets::run(&arguments),
         Command::Del(arguments) => deletes::run(&arguments),
