@@ -60,3 +60,10 @@ fn the_ending_lets_new_watchers_read_the_history() {
     // A watcher began again in the last round of the ending, and was judged before it had asked for anything.
     dunlin_hunt::replay(Kind::Coord, 263_366_931_347, None, None).unwrap().unwrap();
 }
+
+#[test]
+fn leaders_stay_long_enough_to_fail_a_member_that_does_not_know_it_joined() {
+    // Flushes of up to 10 ms beside elections of 4.1 ms: all members joined and none was told, and no leader stayed
+    // until they had failed, so that they could join again.
+    dunlin_hunt::replay(Kind::Coord, 154_037_471_603, None, None).unwrap().unwrap();
+}

@@ -111,6 +111,10 @@ impl Service for Manager {
     };
 
     fn adapt(scenario: &mut Scenario) {
+        // Votes, and followers' answers to heartbeats, wait for flushes. If these take longer than an election, leaders
+        // come and go, and none stays for a failure timeout: for that long a member waits that was not told that it has
+        // joined. Such disks are tested by the hunt of replicated state machines.
+        scenario.flush_max_ns = scenario.flush_max_ns.min(scenario.election_ns());
         let node = &mut scenario.node;
         // Sessions and full queues are tested by the hunt of replicated state machines.
         (node.sessions_max, node.session_idle_max) = (65_536, Duration::from_secs(600));
