@@ -44,8 +44,8 @@ impl Quantum {
         Quantum { keys: keys.min(Quantum::TURN.keys), bytes: 0 }
     }
 
-    /// Returns what this much work costs, in operations: at most five for a quantum, so that the longest answer is within
-    /// the default lead of a client.
+    /// Returns what this much work costs, in operations: five for the quantum of a turn, so that the longest answer is
+    /// within the default lead of a client.
     pub fn cost(self) -> u32 {
         let units = (self.keys / Quantum::UNIT.keys).max(self.bytes / Quantum::UNIT.bytes);
         1 + u32::try_from(units).unwrap_or(u32::MAX - 1)

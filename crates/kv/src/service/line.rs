@@ -65,7 +65,7 @@ impl fmt::Debug for Line {
 
 impl Default for Line {
     fn default() -> Self {
-        // lint: the default schedule is valid.
+        // Tests of dunlin-schedule build a queue of it.
         Line::new(Schedule::default()).expect("the default schedule is valid")
     }
 }
@@ -316,7 +316,7 @@ impl Long {
             let _ = self.request.enqueue_response(refusal(head, status));
             return None;
         }
-        if !std::mem::replace(&mut self.is_looked_at, self.begun.is_none()) && self.begun.is_none() {
+        if self.begun.is_none() && !std::mem::replace(&mut self.is_looked_at, true) {
             // What was in memory when it came may have left it since.
             let (tickets, looked_up) = awaits(shard, MultiGet::resume(payload, self.mark));
             *left = left.less(looked_up);

@@ -157,7 +157,7 @@ pub(super) fn awaits<S: Store>(shard: &Shard<S>, keys: MultiGet<'_>) -> (Vec<Tic
     // No more than a turn has; the rest is answered with LATER if only the device has it.
     let (store, now, looked_up) = (shard.store.borrow(), shard.now(), Quantum::of_keys(keys.len()));
     let keys = keys.take(looked_up.keys);
-    // A key that is none has no record either.
+    // A malformed key has no record.
     let mut keys = keys.filter_map(|key| store.key(key).ok());
     loop {
         let burst: ArrayVec<Key<'_>, PREFETCH_KEYS> = keys.by_ref().take(PREFETCH_KEYS).collect();

@@ -5,7 +5,8 @@
 //! The working client measures itself in slices on two servers of one kind, of which one runs at a time: beside the
 //! misbehaving clients on the server that they have to do with, alone on a server that never had any, alone, beside
 //! them, and so on. So the rates also differ by what the one server holds for misbehaving clients. *Rate kept* is the
-//! median of what the blocks of a run give, with the range over all runs. The misbehaving clients may use only little of the core that they share with the working one, and a row says how much.
+//! median of what the blocks of a run give, with the range over all runs. The misbehaving clients may use only little
+//! of the core that they share with the working one, and a row says how much.
 
 mod connections;
 mod hoarders;
