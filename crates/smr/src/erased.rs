@@ -1,14 +1,14 @@
 //! State machines and logs of any type, behind dynamic calls. So a replica is compiled once, in this crate, and not
-//! again in each program that has a machine of its own. A replica makes a few such calls for each entry.
+//! again in each program that has a machine of its own. A replica calls a machine a few times for each entry. It calls
+//! a log more often, so a log in memory is called directly: with one on a disk, flushes take far longer than calls.
 
 use std::any::Any;
-use std::ops::{Deref, DerefMut};
 use std::task::Waker;
 
 use raft::eraftpb::{Entry, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage};
 
-use crate::log::{Batch, LogError, LogStore, Room, Ticket};
+use crate::log::{Batch, LogError, LogStore, MemoryLog, Room, Ticket};
 use crate::machine::{RestoreError, StateMachine};
 
 /// A state machine of any type.
@@ -49,6 +49,23 @@ macro_rules! log_functions {
             })*)*
             $($(fn $write(&mut self, $($write_arg: $write_type),*) $(-> $write_result)? {
                 $trait::$write(self, $($write_arg),*)
+            })*)*
+        }
+
+        impl AnyLog {
+            $($(#[inline]
+            pub fn $read(&self, $($read_arg: $read_type),*) -> $read_result {
+                match self {
+                    AnyLog::Memory(log) => Log::$read(log, $($read_arg),*),
+                    AnyLog::Other(log) => log.$read($($read_arg),*),
+                }
+            })*)*
+            $($(#[inline]
+            pub fn $write(&mut self, $($write_arg: $write_type),*) $(-> $write_result)? {
+                match self {
+                    AnyLog::Memory(log) => Log::$write(log, $($write_arg),*),
+                    AnyLog::Other(log) => log.$write($($write_arg),*),
+                }
             })*)*
         }
     };
@@ -94,31 +111,32 @@ log_functions! {
 }
 
 /// A log of any type, as the library takes it.
-pub(crate) struct AnyLog(Box<dyn Log>);
+pub(crate) enum AnyLog {
+    Memory(MemoryLog),
+    Other(Box<dyn Log>),
+}
 
 impl AnyLog {
     pub fn new(log: impl LogStore + 'static) -> AnyLog {
-        AnyLog(Box::new(log))
+        let log: Box<dyn Log> = Box::new(log);
+        if !(&*log as &dyn Any).is::<MemoryLog>() {
+            return AnyLog::Other(log);
+        }
+        AnyLog::Memory(*(log as Box<dyn Any>).downcast().expect("its type was checked above"))
     }
-}
 
-impl Deref for AnyLog {
-    type Target = dyn Log;
-
-    fn deref(&self) -> &dyn Log {
-        &*self.0
-    }
-}
-
-impl DerefMut for AnyLog {
-    fn deref_mut(&mut self) -> &mut dyn Log {
-        &mut *self.0
+    /// The log itself.
+    pub fn as_any(&self) -> &dyn Any {
+        match self {
+            AnyLog::Memory(log) => log,
+            AnyLog::Other(log) => &**log,
+        }
     }
 }
 
 impl Storage for AnyLog {
     fn initial_state(&self) -> raft::Result<RaftState> {
-        self.0.initial_state()
+        AnyLog::initial_state(self)
     }
 
     fn entries(
@@ -128,22 +146,22 @@ impl Storage for AnyLog {
         max_size: impl Into<Option<u64>>,
         context: GetEntriesContext,
     ) -> raft::Result<Vec<Entry>> {
-        self.0.entries(low, high, max_size.into(), context)
+        AnyLog::entries(self, low, high, max_size.into(), context)
     }
 
     fn term(&self, index: u64) -> raft::Result<u64> {
-        self.0.term(index)
+        AnyLog::term(self, index)
     }
 
     fn first_index(&self) -> raft::Result<u64> {
-        self.0.first_index()
+        AnyLog::first_index(self)
     }
 
     fn last_index(&self) -> raft::Result<u64> {
-        self.0.last_index()
+        AnyLog::last_index(self)
     }
 
     fn snapshot(&self, request_index: u64, to: u64) -> raft::Result<Snapshot> {
-        self.0.snapshot(request_index, to)
+        AnyLog::snapshot(self, request_index, to)
     }
 }

@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use foldhash::fast::RandomState;
+
 use crate::wire::WireError;
 use crate::wire::bytes::{Reader, Writer};
 
@@ -29,7 +31,7 @@ type Place = (u64, u64);
 
 /// The sessions by id. A command takes one at a time out of very many, and only a snapshot takes them all.
 #[derive(Debug, Clone, Default, PartialEq)]
-struct Table(HashMap<u64, Session>);
+struct Table(HashMap<u64, Session, RandomState>);
 
 impl Table {
     fn len(&self) -> usize {

@@ -28,8 +28,10 @@ struct Waiter {
 /// Commands in progress.
 #[derive(Default)]
 pub(super) struct Waiters {
-    /// Not yet given to the library, each with the reply to its client.
-    fresh: Vec<(Entry, DeferredReply)>,
+    /// Not yet given to the library.
+    fresh: Vec<Entry>,
+    /// Their lengths, and the replies to their clients.
+    fresh_replies: Vec<(usize, DeferredReply)>,
     /// In the log, in log order.
     waiting: VecDeque<Waiter>,
     /// Total bytes of all of them.
@@ -91,7 +93,8 @@ impl Waiters {
     fn answer_all(&mut self, appended: &Response<'_>, held: &Response<'_>) {
         self.bytes = 0;
         std::mem::take(&mut self.waiting).into_iter().for_each(|waiter| respond(waiter.reply, appended));
-        std::mem::take(&mut self.fresh).into_iter().for_each(|(_, reply)| respond(reply, held));
+        self.fresh.clear();
+        self.fresh_replies.drain(..).for_each(|(_, reply)| respond(reply, held));
     }
 
     /// This replica no longer leads. Another may commit the appended commands, and a client that asks that one learns
@@ -265,7 +268,8 @@ impl Core {
         set_time(&mut data, self.cluster_time());
         self.waiters.bytes += data.len();
         self.gather.came();
-        self.waiters.fresh.push((Entry { data: Bytes::from(data), ..Entry::default() }, reply));
+        self.waiters.fresh_replies.push((data.len(), reply));
+        self.waiters.fresh.push(Entry { data: data.into(), ..Entry::default() });
     }
 
     /// Gives the library all commands that arrived since, unless they are held; returns whether it did.
@@ -275,20 +279,19 @@ impl Core {
         if self.waiters.fresh.is_empty() || !self.is_leader() || self.holds() {
             return false;
         }
-        let (entries, replies): (Vec<Entry>, Vec<DeferredReply>) =
-            std::mem::take(&mut self.waiters.fresh).into_iter().unzip();
-        let lengths: Vec<usize> = entries.iter().map(|entry| entry.data.len()).collect();
+        let entries = std::mem::take(&mut self.waiters.fresh);
         let (first, term) = (self.raft.raft.raft_log.last_index() + 1, self.raft.raft.term);
         let mut message = Message { entries: entries.into(), from: self.config.id, ..Message::default() };
         message.set_msg_type(MessageType::MsgPropose);
         self.begin(Stage::Step);
         let result = self.raft.step(message);
         self.end(Stage::Step);
-        for (number, (reply, bytes)) in replies.into_iter().zip(lengths).enumerate() {
+        let Waiters { fresh_replies, waiting, bytes: all_bytes, .. } = &mut self.waiters;
+        for (index, (bytes, reply)) in (first..).zip(fresh_replies.drain(..)) {
             if result.is_ok() {
-                self.waiters.wait(first + number as u64, term, bytes, reply);
+                waiting.push_back(Waiter { index, term, bytes, reply });
             } else {
-                self.waiters.bytes -= bytes;
+                *all_bytes -= bytes;
                 respond(reply, &Response::Busy);
             }
         }

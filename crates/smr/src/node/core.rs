@@ -350,10 +350,6 @@ impl Core {
         self.raft.raft.state == StateRole::Leader
     }
 
-    pub fn take_jobs(&mut self) -> Vec<Job> {
-        std::mem::take(&mut self.jobs)
-    }
-
     pub fn wake_when_durable(&mut self, waker: &Waker) {
         self.raft.mut_store().wake_when_durable(waker);
     }

@@ -32,15 +32,15 @@ impl Shared {
         if self.core(0).failure.is_some() {
             return;
         }
-        // The groups of all envelopes, one envelope after the other.
-        let mut groups = Vec::new();
-        let take = |i| self.on_envelope(burst.payload(i), &mut groups);
-        let mut all: ArrayVec<Came, RX_BURST> = (0..burst.len()).map(take).collect();
+        let mut groups = self.envelope_groups.take();
+        // Not collected: that would copy the whole array.
+        let mut all = ArrayVec::<Came, RX_BURST>::new();
+        (0..burst.len()).for_each(|i| all.push(self.on_envelope(burst.payload(i), &mut groups)));
         self.work_touched();
         if self.core(0).failure.is_some() {
             return;
         }
-        let mut groups = &groups[..];
+        let mut rest = &groups[..];
         // Draining it moves no more than is in it.
         for (i, came) in all.drain(..).enumerate() {
             match came {
@@ -50,12 +50,14 @@ impl Shared {
                     burst.respond_written(i, envelope_len(&messages), |out| encode(out, sender, &messages));
                 }
                 Came::From { id, groups: count } => {
-                    let (own, others) = groups.split_at(count);
-                    groups = others;
+                    let (own, others) = rest.split_at(count);
+                    rest = others;
                     self.answer(burst, i, id, own);
                 }
             }
         }
+        groups.clear();
+        self.envelope_groups.replace(groups);
     }
 
     /// Answers a request that had messages for these groups, now or when all of its effect is durable.
@@ -73,9 +75,10 @@ impl Shared {
             return;
         }
         self.begin(Stage::Send);
-        let messages = links.for_response(from);
         let sender = self.sender();
-        burst.respond_written(i, envelope_len(&messages), |out| encode(out, sender, &messages));
+        links.respond(from, |messages| {
+            burst.respond_written(i, envelope_len(messages), |out| encode(out, sender, messages));
+        });
         self.end(Stage::Send);
     }
 

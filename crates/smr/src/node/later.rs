@@ -81,7 +81,11 @@ impl Core {
         if entries.is_empty() {
             return;
         }
-        self.later.entries.extend(entries);
+        if self.later.entries.is_empty() {
+            self.later.entries = entries.into();
+        } else {
+            self.later.entries.extend(entries);
+        }
         if self.is_leader() {
             self.execute_committed();
         } else {

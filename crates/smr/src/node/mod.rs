@@ -269,8 +269,7 @@ impl<M: StateMachine + 'static, L: LogStore + 'static> Node<M, L> {
     /// Lends the log.
     pub fn with_log<R>(&self, look: impl FnOnce(&L) -> R) -> R {
         let core = self.replica.core();
-        let log: &dyn Any = &**core.raft.store();
-        look(log.downcast_ref().expect("the replica was started with a log of this type"))
+        look(core.raft.store().as_any().downcast_ref().expect("the replica was started with a log of this type"))
     }
 }
 

@@ -5,6 +5,7 @@
 //! design.
 
 use std::cell::{Cell, Ref, RefCell};
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
@@ -47,9 +48,11 @@ pub(super) struct Shared {
     pub config: NodeConfig,
     continuation: Cell<Option<dunlin_rpc::ContinuationId>>,
     /// Groups that were touched and have not worked since.
-    touched: RefCell<Vec<u16>>,
+    touched: RefCell<VecDeque<u16>>,
     /// Groups that wait for the disk.
     unsettled: RefCell<Vec<u16>>,
+    /// The groups of all envelopes of a burst, one envelope after the other; kept for its memory.
+    pub envelope_groups: RefCell<Vec<u16>>,
     jobs: RefCell<Vec<(u16, Job)>>,
     /// The waker to wake when more is durable.
     waker: RefCell<Option<Waker>>,
@@ -84,6 +87,7 @@ impl Shared {
             continuation: Cell::default(),
             touched: RefCell::default(),
             unsettled: RefCell::default(),
+            envelope_groups: RefCell::default(),
             jobs: RefCell::default(),
             waker: RefCell::default(),
             is_entered: Cell::default(),
@@ -195,8 +199,9 @@ impl Shared {
         self.flush();
         self.end(Stage::Visit);
         self.is_entered.set(false);
-        let jobs = self.jobs.take();
-        jobs.into_iter().for_each(|(group, job)| self.start(group, job));
+        if !self.jobs.borrow().is_empty() {
+            self.jobs.take().into_iter().for_each(|(group, job)| self.start(group, job));
+        }
     }
 
     pub fn begin(&self, stage: Stage) {
@@ -215,7 +220,7 @@ impl Shared {
     pub fn visit<R>(&self, group: u16, act: impl FnOnce(&mut Core) -> R) -> Option<R> {
         let mut core = self.cores.get(usize::from(group))?.borrow_mut();
         if !std::mem::replace(&mut core.is_touched, true) {
-            self.touched.borrow_mut().push(group);
+            self.touched.borrow_mut().push_back(group);
         }
         Some(act(&mut core))
     }
@@ -226,37 +231,35 @@ impl Shared {
 
     /// Lets all touched groups do what is due.
     pub fn work_touched(&self) {
-        if self.touched.borrow().is_empty() {
-            return;
+        loop {
+            let Some(group) = self.touched.borrow_mut().pop_front() else {
+                if self.make_memory() {
+                    continue;
+                }
+                return self.pass_turn();
+            };
+            self.work(group);
         }
-        let mut touched = self.touched.take();
-        for group in touched.drain(..) {
-            let mut core = self.cores[usize::from(group)].borrow_mut();
-            core.work();
-            (core.is_touched, core.room) = (false, None);
-            if !core.jobs.is_empty() {
-                self.jobs.borrow_mut().extend(core.take_jobs().into_iter().map(|job| (group, job)));
-            }
-            if core.waits_for_disk() && !std::mem::replace(&mut core.is_unsettled, true) {
-                self.unsettled.borrow_mut().push(group);
-            }
-            let failure = core.failure.clone();
-            drop(core);
-            if let Some(failure) = failure {
-                self.stop_all(failure);
-            }
-            if group == 0 {
-                self.found_further();
-            }
+    }
+
+    fn work(&self, group: u16) {
+        let mut core = self.cores[usize::from(group)].borrow_mut();
+        core.work();
+        (core.is_touched, core.room) = (false, None);
+        if !core.jobs.is_empty() {
+            self.jobs.borrow_mut().extend(core.jobs.drain(..).map(|job| (group, job)));
         }
-        // Its memory is reused; groups that were touched meanwhile follow.
-        touched.append(&mut self.touched.borrow_mut());
-        let goes_on = !touched.is_empty();
-        self.touched.replace(touched);
-        if goes_on || self.make_memory() {
-            return self.work_touched();
+        if core.waits_for_disk() && !std::mem::replace(&mut core.is_unsettled, true) {
+            self.unsettled.borrow_mut().push(group);
         }
-        self.pass_turn();
+        let failure = core.failure.clone();
+        drop(core);
+        if let Some(failure) = failure {
+            self.stop_all(failure);
+        }
+        if group == 0 && self.len() > 1 {
+            self.found_further();
+        }
     }
 
     /// If no group is taking a snapshot, reserves the next turn for the one that has waited longest.
@@ -273,10 +276,14 @@ impl Shared {
     /// that a member sends, they also give up those that have come in part of anybody else; and if it is one of its own
     /// state, those of members, too. Returns whether there were any. Copies and transfers can begin again, but only
     /// an own snapshot makes room in the log.
+    #[inline]
     fn make_memory(&self) -> bool {
-        if self.common.starved.get().is_none() && self.common.crowded.get().is_none() {
-            return false;
-        }
+        let lacks_memory = self.common.starved.get().is_some() || self.common.crowded.get().is_some();
+        lacks_memory && self.make_memory_now()
+    }
+
+    #[cold]
+    fn make_memory_now(&self) -> bool {
         let (starved, crowded) = (self.common.starved.take(), self.common.crowded.take());
         let Some(claim) = starved.map(|_| Claim::Own).or(crowded) else { return false };
         let mut is_more = false;
@@ -343,8 +350,7 @@ impl Shared {
         let mut links = self.common.links.borrow_mut();
         let sender = self.sender();
         links.answer(sender, |group| self.core(group).last_persisted);
-        let timeout = self.config.tick * self.config.election_ticks;
-        let now = links.now();
+        let (timeout, now) = (self.net.patience, links.now());
         let unreachable = links.send(Sending { sender, continuation, timeout, now });
         drop(links);
         self.end(Stage::Send);

@@ -28,6 +28,8 @@ pub(super) struct Snapshots {
     /// The group waits for its turn to take or to restore a piece.
     has_turn: bool,
     waits: Waits,
+    /// The last entry of the log's snapshot, and the entry after which the next one is due.
+    due: Option<(u64, u64)>,
     pause_max: u64,
     /// This group keeps the shared log from getting shorter; its next snapshot keeps no entries.
     holds_log: bool,
@@ -160,10 +162,18 @@ impl Core {
     }
 
     /// Whether enough entries were executed since the snapshot of `base`. Replicas take turns, by their ids.
-    fn is_turn(&self, base: u64) -> bool {
+    fn is_turn(&mut self, base: u64) -> bool {
+        let (_, due) = match self.snapshots.due {
+            Some(known) if known.0 == base => known,
+            _ => *self.snapshots.due.insert((base, self.due_after(base))),
+        };
+        self.applied >= due
+    }
+
+    fn due_after(&self, base: u64) -> u64 {
         let every = self.config.snapshot_entries;
         let offset = every / PHASES * (self.config.id % PHASES);
-        (self.applied + offset) / every > (base + offset) / every
+        ((base + offset) / every + 1).saturating_mul(every) - offset
     }
 
     /// Whether the log has reached its limit in bytes, or its turn's share of it, and half of the limit was added since
@@ -301,6 +311,7 @@ impl Core {
     }
 
     /// Tells the other groups how much memory the snapshot takes that this group's log begins with.
+    #[inline]
     pub fn note_base(&mut self) {
         let bytes = self.raft.store().base().data.len() as u64;
         if bytes != self.own_base_bytes {
@@ -316,13 +327,18 @@ impl Core {
 
     /// Tells the other groups how much memory this group's snapshots use, and lets the next group take one when this
     /// one has finished.
+    #[inline]
     pub fn note_snapshots(&mut self) {
         self.note_base();
+        let has_none = self.own_snapshot_bytes == 0 && self.sending.is_empty() && self.incoming.is_none();
+        if !has_none || self.is_taking() || self.common.taking.get() == Some(self.group) {
+            self.note_other_snapshots();
+        }
+    }
+
+    fn note_other_snapshots(&mut self) {
         if self.common.taking.get() == Some(self.group) && !self.keeps_taking() {
             self.common.taking.set(None);
-        }
-        if self.own_snapshot_bytes == 0 && self.sending.is_empty() && self.incoming.is_none() && !self.is_taking() {
-            return;
         }
         let bytes = self.memory_under_way();
         self.common.snapshot_bytes.set(self.memory_of_other_groups() + bytes);

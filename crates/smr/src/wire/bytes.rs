@@ -61,6 +61,15 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
+    /// Reads this many words.
+    #[inline]
+    pub fn words<const N: usize>(&mut self) -> Result<[u64; N], WireError> {
+        let mut words = [0; N];
+        let (bytes, _) = self.take(N * size_of::<u64>())?.as_chunks();
+        words.iter_mut().zip(bytes).for_each(|(word, bytes)| *word = u64::from_le_bytes(*bytes));
+        Ok(words)
+    }
+
     /// Reads a length of 32 bits, and that many bytes.
     pub fn counted(&mut self) -> Result<&'a [u8], WireError> {
         let len = self.u32()?;

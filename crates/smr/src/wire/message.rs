@@ -156,15 +156,19 @@ fn parse_message(reader: &mut Reader<'_>, kept: &mut Kept<'_>) -> Result<Address
     message.reject = flags & FLAG_REJECT != 0;
     let group = reader.u16()?;
     let context_len = reader.u32()? as usize;
-    message.to = reader.u64()?;
-    message.from = reader.u64()?;
-    message.term = reader.u64()?;
-    message.log_term = reader.u64()?;
-    message.index = reader.u64()?;
-    message.commit = reader.u64()?;
-    message.commit_term = reader.u64()?;
-    message.reject_hint = reader.u64()?;
-    let count = reader.u64()?;
+    let words: [u64; 9] = reader.words()?;
+    let count = words[8];
+    [
+        message.to,
+        message.from,
+        message.term,
+        message.log_term,
+        message.index,
+        message.commit,
+        message.commit_term,
+        message.reject_hint,
+        _,
+    ] = words;
     message.context = Bytes::copy_from_slice(reader.take(context_len)?);
     if count > (reader.left() / ENTRY_BYTES) as u64 {
         return Err(WireError::Short);

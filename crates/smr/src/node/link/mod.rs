@@ -194,11 +194,17 @@ impl Links {
         link.awaited.push_back(Awaited { needs, reply });
     }
 
-    /// Takes the messages for a process that fit in a response, which is about to be sent.
-    pub fn for_response(&mut self, id: u64) -> Vec<Addressed> {
-        let messages = self.get_mut(id).map_or_else(Vec::new, |link| link.take(RESPONSE_BYTES_MAX, TakeLast::Leave));
-        self.traffic.count(&messages);
-        messages
+    /// Lends the messages for a process that fit in a response, which `send` sends, and removes them.
+    pub fn respond(&mut self, id: u64, send: impl FnOnce(&[Addressed])) {
+        let Links { links, traffic, .. } = self;
+        let send = |messages: &[Addressed]| {
+            traffic.count(messages);
+            send(messages);
+        };
+        match links.iter_mut().find(|link| link.id == id) {
+            Some(link) => link.take(RESPONSE_BYTES_MAX, TakeLast::Leave, send),
+            None => send(&[]),
+        }
     }
 
     /// Returns the time of the last tick, or of the work since.

@@ -184,21 +184,22 @@ impl Link {
         self.queue_bytes = self.queue.iter().map(|addressed| encoded_len(&addressed.message)).sum();
     }
 
-    /// Takes the first messages of the queue, as many as fit.
-    pub(super) fn take(&mut self, bytes_max: usize, last: TakeLast) -> Vec<Addressed> {
-        let mut bytes = ENVELOPE_BYTES;
-        let mut taken = Vec::new();
-        while let Some(addressed) = self.queue.front()
-            && taken.len() < MESSAGES_MAX
-        {
+    /// Lends the first messages of the queue, as many as fit, and removes them.
+    pub(super) fn take<R>(&mut self, bytes_max: usize, last: TakeLast, take: impl FnOnce(&[Addressed]) -> R) -> R {
+        let (mut count, mut bytes) = (0, ENVELOPE_BYTES);
+        for addressed in self.queue.iter().take(MESSAGES_MAX) {
             let len = encoded_len(&addressed.message);
-            if bytes + len > bytes_max && !(taken.is_empty() && last == TakeLast::Take) {
+            if bytes + len > bytes_max && !(count == 0 && last == TakeLast::Take) {
                 break;
             }
-            bytes += len;
-            self.queue_bytes -= len;
-            taken.extend(self.queue.pop_front());
+            (count, bytes) = (count + 1, bytes + len);
         }
+        if self.queue.as_slices().0.len() < count {
+            self.queue.make_contiguous();
+        }
+        let taken = take(&self.queue.as_slices().0[..count]);
+        self.queue.drain(..count);
+        self.queue_bytes -= bytes - ENVELOPE_BYTES;
         taken
     }
 
@@ -212,9 +213,10 @@ impl Link {
                 continue;
             }
             let Some(Awaited { reply, .. }) = self.awaited.remove(place) else { break };
-            let messages = self.take(RESPONSE_BYTES_MAX, TakeLast::Leave);
+            let envelope =
+                self.take(RESPONSE_BYTES_MAX, TakeLast::Leave, |messages| envelope(messages, sender, traffic));
             // Without a buffer, the sender learns that its request failed, and sends again.
-            if let Some(envelope) = envelope(&messages, sender, traffic) {
+            if let Some(envelope) = envelope {
                 // The sender may have given up, or be gone.
                 let _ = reply.enqueue_response(envelope);
             }
@@ -237,15 +239,17 @@ impl Link {
         traffic: &mut Traffic,
     ) -> Result<(), ()> {
         let Sending { sender, continuation, timeout, now } = sending;
-        let messages = self.take(self.pace.bytes_max, TakeLast::Take);
+        let mut leads = spare.pop().unwrap_or_default();
+        let envelope = self.take(self.pace.bytes_max, TakeLast::Take, |messages| {
+            leads.extend(messages.iter().filter_map(led));
+            envelope(messages, sender, traffic)
+        });
         let (Some(session), Some(slot)) = (&self.session, self.sent.iter().position(Option::is_none)) else {
             return Err(());
         };
         (self.wants_beat, self.quiet) = (false, 0);
-        let envelope = envelope(&messages, sender, traffic).ok_or(())?;
+        let envelope = envelope.ok_or(())?;
         let bytes = envelope.len();
-        let mut leads = spare.pop().unwrap_or_default();
-        leads.extend(messages.iter().filter_map(led));
         leads.sort_unstable();
         // Of two terms, keep the first: what it says of followers counts for no later one.
         leads.dedup_by_key(|(group, _)| *group);

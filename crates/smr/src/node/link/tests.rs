@@ -1,8 +1,10 @@
 use dunlin_net::loopback::{LoopbackConfig, LoopbackNetwork};
 use dunlin_rpc::{Endpoint, EndpointConfig};
+use raft::eraftpb::Message;
 
 use super::pace::{ENVELOPE_BYTES_MAX, PATIENCE_MAX, Pace, SMALL_BYTES_MAX};
 use super::*;
+use crate::wire::message::envelope_len;
 
 const ELECTION: u32 = 20;
 
@@ -139,4 +141,28 @@ fn no_session_stays_open_that_is_of_no_use() {
     assert_eq!(sessions(), 1);
     links.follow(0, &[(1, "node:1".to_owned())].into());
     assert_eq!(sessions(), 0, "it is no member any more");
+}
+
+/// The queue is a ring, and an envelope is encoded from consecutive memory.
+#[test]
+fn messages_leave_in_order_wherever_the_ring_begins() {
+    let mut link = Link::new(2, 0);
+    let message = |index| Addressed { group: 0, asks_to_rest: false, message: Message { index, ..Message::default() } };
+    let (mut pushed, mut taken) = (0, 0);
+    for round in 0..2_000 {
+        for _ in 0..round * 7 % 13 {
+            link.push(message(pushed));
+            pushed += 1;
+        }
+        let bytes_max =
+            if round >= 1_990 { usize::MAX } else { envelope_len(&vec![message(0); round as usize * 5 % 11]) };
+        link.take(bytes_max, TakeLast::Leave, |messages| {
+            for Addressed { message, .. } in messages {
+                assert_eq!(message.index, taken);
+                taken += 1;
+            }
+        });
+    }
+    assert_eq!((pushed, taken), (11_994, 11_994));
+    assert!(!link.may_send());
 }
