@@ -67,3 +67,24 @@ fn leaders_stay_long_enough_to_fail_a_member_that_does_not_know_it_joined() {
     // until they had failed, so that they could join again.
     dunlin_hunt::replay(Kind::Coord, 154_037_471_603, None, None).unwrap().unwrap();
 }
+
+#[test]
+fn requests_follow_a_path_on_which_the_first_ones_are_late() {
+    // A follower never caught up, since requests became longer again while they were on their way; and a leader lost its
+    // lead each time, because nobody else was left to hear it.
+    for seed in [694_426_630_910, 179_991_217_908] {
+        dunlin_hunt::replay(Kind::Coord, seed, None, None).unwrap().unwrap();
+    }
+}
+
+#[test]
+fn commands_that_take_longer_than_an_attempt_are_answered() {
+    // A snapshot every seven entries and flushes of 10 ms: commands took longer than the 44 ms of each attempt.
+    dunlin_hunt::replay(Kind::Coord, 93_382_321_523, None, None).unwrap().unwrap();
+}
+
+#[test]
+fn a_leader_gives_way_only_if_others_can_lead() {
+    // The disks of three of five voters hung at the same time.
+    dunlin_hunt::replay(Kind::Coord, 725_990_826_073, None, None).unwrap().unwrap();
+}

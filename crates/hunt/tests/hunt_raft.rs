@@ -42,3 +42,9 @@ fn a_replica_with_a_damaged_log_is_replaced_however_small_the_pieces_of_snapshot
     // Snapshots were written a byte at a time, each with a flush of up to 10 ms, and the learner got none in 300 s.
     dunlin_hunt::replay(Kind::Raft, 987_597_518_073, None, None).unwrap().unwrap();
 }
+
+#[test]
+fn the_only_voter_elects_itself_once_its_log_is_durable() {
+    // A leader was deposed while it flushed an entry, and another one made it the only voter: the library panicked.
+    dunlin_hunt::replay(Kind::Raft, 264_298_976_969, None, None).unwrap().unwrap();
+}

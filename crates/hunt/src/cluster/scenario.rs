@@ -352,9 +352,10 @@ impl Scenario {
     }
 
     /// How long a replica may lead while its disk hangs, in nanoseconds of its own clock; `None` if something else goes
-    /// wrong in this run, so that it may be the only one that can lead.
+    /// wrong in this run, or a majority hangs, so that nobody else may be able to lead.
     pub fn leads_hung_max(&self, id: u64) -> Option<u64> {
-        let all_well = self.plan.faults.is_empty() && self.rots.is_empty() && self.flush_fails.is_none();
+        let few_hang = self.members > 2 * self.hangs.len() as u64;
+        let all_well = self.plan.faults.is_empty() && self.rots.is_empty() && self.flush_fails.is_none() && few_hang;
         let elections = self.node.flush_elections_max + LEADS_HUNG_MAX;
         let election = self.tick(id) * self.node.election_ticks;
         (all_well && self.reused.is_none()).then(|| (election * elections).as_nanos() as u64)

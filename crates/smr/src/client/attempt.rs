@@ -35,8 +35,10 @@ enum Attempt {
     Answered(MsgBuf),
     /// It did nothing, or was not reached at this address.
     NotDone(Option<Addr>),
-    /// Nobody knows.
-    InDoubt,
+    /// Nobody knows. `is_late` says that there was no answer in time.
+    InDoubt {
+        is_late: bool,
+    },
 }
 
 impl<T: Transport> Client<T> {
@@ -63,13 +65,19 @@ impl<T: Transport> Client<T> {
     ) -> Result<Option<MsgBuf>, ClientError> {
         // Counts answers from other clusters in a row, and notes whether this client's own cluster has answered at all.
         let (mut redirects, mut strangers, mut is_found) = (0, 0, false);
+        // A replica may need longer than an attempt for each command. So an attempt takes longer than the one before it if
+        // that was not answered: otherwise no answer would ever be waited for.
+        let mut patience = self.config.attempt_timeout;
         let mut search = Search::default();
         loop {
             let target = self.whom_to_ask(request)?;
-            let reply = match self.try_one((target, self.config.group), request, deadline).await? {
+            let reply = match self.try_one((target, self.config.group), request, patience, deadline).await? {
                 Attempt::Answered(reply) => reply,
                 attempt => {
-                    *in_doubt |= matches!(attempt, Attempt::InDoubt);
+                    *in_doubt |= matches!(attempt, Attempt::InDoubt { .. });
+                    if let Attempt::InDoubt { is_late: true } = attempt {
+                        patience = self.longer(patience, deadline);
+                    }
                     strangers = 0;
                     let at = if let Attempt::NotDone(at) = attempt { at } else { None };
                     self.turn_from_silent(target, at.as_ref(), &mut search);
@@ -169,9 +177,9 @@ impl<T: Transport> Client<T> {
         if self.members.borrow().get(id).is_none() {
             return Err(ClientError::Unknown(id));
         }
-        match self.try_one((id, group), request, deadline).await? {
+        match self.try_one((id, group), request, self.config.attempt_timeout, deadline).await? {
             Attempt::Answered(reply) => Ok(Some(reply)),
-            Attempt::NotDone(_) | Attempt::InDoubt => Ok(None),
+            Attempt::NotDone(_) | Attempt::InDoubt { .. } => Ok(None),
         }
     }
 
@@ -239,6 +247,7 @@ impl<T: Transport> Client<T> {
         &self,
         (id, group): (u64, u16),
         request: &Request<'_>,
+        patience: Duration,
         deadline: u64,
     ) -> Result<Attempt, ClientError> {
         let lines = if matches!(request, Request::Read(_) | Request::ReadHere(_) | Request::Piece { .. }) {
@@ -246,14 +255,14 @@ impl<T: Transport> Client<T> {
         } else {
             &self.command_lines
         };
-        let patience = deadline.min(self.after(self.config.attempt_timeout));
-        let place = match self.place(lines, id, patience).await {
+        let connected_by = deadline.min(self.after(self.config.attempt_timeout));
+        let place = match self.place(lines, id, connected_by).await {
             Ok(place) => place,
             Err(at) => return Ok(Attempt::NotDone(at)),
         };
         let session = &place.session;
         let buffer = self.encoded(request, group)?;
-        let options = CallOptions::timeout(self.time_left(deadline).min(self.config.attempt_timeout));
+        let options = CallOptions::timeout(self.time_left(deadline).min(patience));
         let error = match session.call_with(CLIENT, buffer, options).await {
             Ok(reply) => return Ok(Attempt::Answered(reply.response)),
             Err(failure) => failure.error,
@@ -265,9 +274,16 @@ impl<T: Transport> Client<T> {
                 place.addr().iter().for_each(|addr| self.forget_lines(addr));
                 Ok(Attempt::NotDone(None))
             }
-            error if error.may_have_run() => Ok(Attempt::InDoubt),
+            error if error.may_have_run() => Ok(Attempt::InDoubt { is_late: error == CallError::DeadlineExceeded }),
             _ => Ok(Attempt::NotDone(None)),
         }
+    }
+
+    /// Returns the time of the attempt after one that took this long: twice as much, or all that is left if there is not
+    /// enough for yet another one.
+    fn longer(&self, patience: Duration, deadline: u64) -> Duration {
+        let (next, left) = (patience.saturating_mul(2), self.time_left(deadline));
+        if left < next.saturating_mul(2) { left } else { next }
     }
 
     /// A place on a session with a replica, which is opened if there is none. If it is not reached, the error says at

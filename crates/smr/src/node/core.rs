@@ -619,6 +619,14 @@ impl Core {
             || self.disk.hangs()
             || self.doubts.exist()
             || self.raft.raft.raft_log.persisted < self.applied
+            || self.lacks_flush_alone()
+    }
+
+    /// Whether this replica is the only voter, and its log is not durable to the end: it would elect itself at once, for
+    /// which the library would panic. With others, its requests for votes wait for the flush.
+    fn lacks_flush_alone(&self) -> bool {
+        let (log, voters) = (&self.raft.raft.raft_log, self.raft.raft.prs().conf().voters().ids());
+        log.persisted < log.last_index() && voters.iter().all(|id| id == self.config.id)
     }
 
     /// Whether the limit of messages held back for the disk is reached.

@@ -30,6 +30,9 @@ fn a_long_answer_does_not_wait_for_commands() {
         });
     }
     cluster.turns(Duration::from_millis(10));
+    let begun = cluster.now();
     let reply = cluster.drive(client.query(dunlin_smr::kv::Query { key: b"long" }.encode()));
     assert!(reply.is_ok_and(|reply| reply.len() > LONG_BYTES), "while commands are executed");
+    let took = cluster.now() - begun;
+    assert!(took < quick.attempt_timeout, "{took:?}: not with the first attempt");
 }

@@ -254,7 +254,7 @@ impl Links {
         let mut missed = Vec::new();
         for link in self.links.iter_mut().filter(|link| link.addr.is_some()) {
             link.note_end();
-            link.pace.tick(silence);
+            link.pace.tick(silence, link.large_in_flight);
             (link.silent, link.quiet) = (link.silent.saturating_add(1), link.quiet.saturating_add(1));
             link.wants_beat = rests && link.quiet >= heartbeat;
             let is_gone = std::mem::take(&mut link.is_lost) || link.silent >= silence;

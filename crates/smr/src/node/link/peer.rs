@@ -223,6 +223,12 @@ impl Link {
         }
     }
 
+    /// Returns the number of waiting messages, and their bytes.
+    #[cfg(test)]
+    pub(super) fn queued(&self) -> (usize, usize) {
+        (self.queue.len(), self.queue_bytes)
+    }
+
     pub(super) fn may_send(&self) -> bool {
         // If the session has ended, the next attempt reports that.
         let has_room = |session: &Session| session.room() > 0 || !session.is_open();

@@ -53,6 +53,27 @@ fn a_path_is_slow_while_answers_come_late() {
     assert_eq!(pace(&links).patience, PATIENCE_MAX / 2);
 }
 
+/// Or the pace would rise again before each late answer, and no request be short enough.
+#[test]
+fn a_request_on_its_way_says_nothing_of_its_path() {
+    let mut links = slow(3);
+    let before = pace(&links);
+    links.get_mut(2).unwrap().large_in_flight = true;
+    (0..100 * before.patience * ELECTION).for_each(|_| _ = links.tick(3, ELECTION));
+    let same = |links: &Links| (pace(links).bytes_max, pace(links).patience) == (before.bytes_max, before.patience);
+    assert!(same(&links));
+    // It was late: only from now on time counts again.
+    links.note_late(2, &sent(ENVELOPE_BYTES_MAX));
+    let before = pace(&links);
+    (0..before.patience * ELECTION).for_each(|_| _ = links.tick(3, ELECTION));
+    links.note_in_time(2, &sent(SMALL_BYTES_MAX + 1));
+    assert_eq!(pace(&links).patience, before.patience, "such a short one says nothing so soon");
+    // Always one after the other: none is long, and none is late.
+    links.tick(3, ELECTION);
+    links.note_in_time(2, &sent(SMALL_BYTES_MAX + 1));
+    assert_eq!(pace(&links).patience, before.patience / 2);
+}
+
 #[test]
 fn the_way_to_another_address_is_not_known_to_be_slow() {
     let mut links = slow(3);
@@ -147,22 +168,32 @@ fn no_session_stays_open_that_is_of_no_use() {
 #[test]
 fn messages_leave_in_order_wherever_the_ring_begins() {
     let mut link = Link::new(2, 0);
-    let message = |index| Addressed { group: 0, asks_to_rest: false, message: Message { index, ..Message::default() } };
+    let message = |index: u64| {
+        let context = vec![0; index as usize * 31 % 200].into();
+        Addressed { group: 0, asks_to_rest: false, message: Message { index, context, ..Message::default() } }
+    };
     let (mut pushed, mut taken) = (0, 0);
     for round in 0..2_000 {
         for _ in 0..round * 7 % 13 {
             link.push(message(pushed));
             pushed += 1;
         }
-        let bytes_max =
-            if round >= 1_990 { usize::MAX } else { envelope_len(&vec![message(0); round as usize * 5 % 11]) };
-        link.take(bytes_max, TakeLast::Leave, |messages| {
-            for Addressed { message, .. } in messages {
-                assert_eq!(message.index, taken);
+        let (bytes_max, last) = match round {
+            1_990.. => (usize::MAX, TakeLast::Leave),
+            // Shorter than any message: one leaves all the same.
+            _ if round % 50 == 0 => (1, TakeLast::Take),
+            _ => (round as usize * 500 % 3_000, TakeLast::Leave),
+        };
+        let before = taken;
+        link.take(bytes_max, last, |messages| {
+            assert!(last == TakeLast::Take || messages.is_empty() || envelope_len(messages) <= bytes_max);
+            for addressed in messages {
+                assert_eq!(addressed, &message(taken));
                 taken += 1;
             }
         });
+        assert!(last == TakeLast::Leave || taken == before + u64::from(pushed > before));
     }
     assert_eq!((pushed, taken), (11_994, 11_994));
-    assert!(!link.may_send());
+    assert_eq!(link.queued(), (0, 0));
 }

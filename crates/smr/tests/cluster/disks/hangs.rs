@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use dunlin_smr::kv::{Command, Condition};
 use dunlin_smr::wal::WalConfig;
+use dunlin_smr::wal::sim::SimDiskConfig;
 use dunlin_smr::wire::response::Role;
-use dunlin_smr::{Beginning, LogStore as _, ReadFrom};
+use dunlin_smr::{Beginning, Client, ClientConfig, LogStore as _, ReadFrom};
 
+use super::super::harness::client_config;
 use super::{Cluster, config};
 
 fn cluster(members: u64) -> Cluster {
@@ -155,4 +158,20 @@ fn a_follower_whose_disk_hangs_keeps_no_reads() {
     cluster.turns(Duration::from_millis(20));
     let after = cluster.places[&hung].node.counters();
     assert_eq!((after.reads, after.follower_reads), (before.reads, before.follower_reads));
+}
+
+/// A client that waited for the same time at each attempt would never get an answer, although its commands are executed.
+#[test]
+fn a_command_that_takes_longer_than_an_attempt_is_answered() {
+    let cluster = cluster(3);
+    let always = Duration::from_millis(15);
+    for place in cluster.places.values() {
+        place.device.disk.configure(SimDiskConfig { flush_time: (always, always), ..SimDiskConfig::default() });
+    }
+    let quick = ClientConfig { attempt_timeout: always / 3, ..client_config() };
+    let client = Client::new(&cluster.endpoint, cluster.members.clone(), quick);
+    for number in 0..10 {
+        let command = Command::Put { key: b"key", value: &[number], condition: Condition::Always }.encode();
+        cluster.drive(client.execute(&command)).unwrap();
+    }
 }
