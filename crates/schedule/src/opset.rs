@@ -72,6 +72,11 @@ impl Opsets {
         policy.rank(&mut self.opsets);
     }
 
+    /// As [`Policy::rank_part`].
+    pub fn rank_part(&mut self, policy: &Policy, elsewhere: u64) {
+        policy.rank_part(&mut self.opsets, elsewhere);
+    }
+
     /// The opsets, in the order in which their partitions were first added. All have operations.
     pub fn as_slice(&self) -> &[Opset] {
         &self.opsets

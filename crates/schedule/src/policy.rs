@@ -61,13 +61,24 @@ impl Policy {
         }
     }
 
+    /// Whether its ranks are levels.
+    pub fn gives_levels(&self) -> bool {
+        matches!(self, Policy::MlqShortestBottleneck(_) | Policy::MlqSlackDriven(_) | Policy::Rein(_))
+    }
+
     /// Ranks the opsets of one multiget. Takes time proportional to opsets times levels.
     pub fn rank(&self, opsets: &mut [Opset]) {
+        self.rank_part(opsets, 0);
+    }
+
+    /// The same, for a part of a multiget: operations that cost this much are asked for before or after it. A total
+    /// includes them. Bottlenecks and slack are those of the part: nothing else is in progress.
+    pub fn rank_part(&self, opsets: &mut [Opset], elsewhere: u64) {
         let bottleneck = opset::bottleneck(opsets);
         match self {
             Policy::Fifo => rank_each(opsets, |_| 0),
             Policy::ShortestTotal => {
-                let total = opset::total(opsets);
+                let total = opset::total(opsets).saturating_add(elsewhere);
                 rank_each(opsets, |_| total);
             }
             Policy::ShortestBottleneck => rank_each(opsets, |_| bottleneck),
@@ -137,6 +148,19 @@ mod tests {
         assert_eq!(ranks(&Policy::SlackDriven(SlackReading::Opset), &[6, 3, 6, 1]), [ONE, 2 * ONE, ONE, 6 * ONE]);
         let per_operation = Policy::SlackDriven(SlackReading::Operation);
         assert_eq!(ranks(&per_operation, &[4, 2, 1]), [0, 3 * ONE / 2, 4 * ONE]);
+    }
+
+    /// A client that asks for a thousand keys in pieces of one is not before one that asks for ten at once.
+    #[test]
+    fn parts_of_a_multiget_have_its_total() {
+        let rank = |policy: Policy, elsewhere| {
+            let mut opsets = [Opset { partition: 0, ops: 1, cost: 1, rank: 0 }];
+            policy.rank_part(&mut opsets, elsewhere);
+            opsets[0].rank
+        };
+        assert_eq!(rank(Policy::ShortestTotal, 999), 1000);
+        assert_eq!(rank(Policy::ShortestTotal, u64::MAX), u64::MAX);
+        assert_eq!(rank(Policy::ShortestBottleneck, 999), 1);
     }
 
     /// Slack favours no request over another: all bottlenecks have the same rank, before all other opsets.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
-use dunlin_schedule::{C3Ranking, ChooseReplica, CostEstimate, LeastOutstanding, Policy, RoundRobin};
+use dunlin_schedule::{C3Ranking, ChooseReplica, LeastOutstanding, Policy, RoundRobin};
 use thiserror::Error;
 
 use super::description::Description;
@@ -91,8 +91,6 @@ pub struct ClusterConfig {
     pub choice: MakeChoice,
     /// How the parts of a multiget are ranked. Default [`Policy::ShortestTotal`].
     pub policy: Policy,
-    /// What reading a key is estimated to cost.
-    pub cost: CostEstimate,
     /// Requests of one multiget in flight at most; further parts wait. Default [`IN_FLIGHT_DEFAULT`].
     pub in_flight_max: usize,
     /// Sessions with each core of each server. Default 1.
@@ -111,7 +109,6 @@ impl Default for ClusterConfig {
             copies: Copies::default(),
             choice: Rc::new(|cluster: &Description| Choice::default().start(cluster)),
             policy: Policy::default(),
-            cost: CostEstimate::default(),
             in_flight_max: IN_FLIGHT_DEFAULT,
             sessions_per_core: 1,
             seed: None,

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dunlin_net::Transport;
-use dunlin_schedule::{Residence, Told};
+use dunlin_schedule::Told;
 use futures::StreamExt as _;
 use futures::future::LocalBoxFuture;
 use futures::stream::FuturesUnordered;
@@ -136,9 +136,18 @@ impl<T: Transport + 'static> KvCluster<T> {
     /// # Errors
     /// As [`KvCluster::get`].
     pub async fn read(&self, key: &[u8]) -> Result<Option<(ItemFacts, Value)>, ClusterError> {
+        self.read_part(key, 0).await
+    }
+
+    /// The same, as a part of a request that has this many other keys, which are read before it or after it.
+    pub(crate) async fn read_part(
+        &self,
+        key: &[u8],
+        others: usize,
+    ) -> Result<Option<(ItemFacts, Value)>, ClusterError> {
         crate::client::check_key(key)?;
         let keys = [key];
-        let mut read = Read::new(&self.inner, &keys, Wanted::Item);
+        let mut read = Read::new(&self.inner, &keys, others, Wanted::Item);
         Box::pin(read.run()).await?;
         Ok(read.facts.zip(read.values.pop().flatten()))
     }
@@ -158,10 +167,19 @@ impl<T: Transport + 'static> KvCluster<T> {
         &self,
         keys: &[K],
     ) -> (Result<Vec<Option<Value>>, ClusterError>, MultigetTrace) {
+        self.multi_get_part(keys, 0).await
+    }
+
+    /// The same, as a part of a request that has this many other keys, which are read before it or after it.
+    pub(crate) async fn multi_get_part<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        others: usize,
+    ) -> (Result<Vec<Option<Value>>, ClusterError>, MultigetTrace) {
         if let Err(error) = keys.iter().try_for_each(|key| crate::client::check_key(key.as_ref())) {
             return (Err(error.into()), MultigetTrace::default());
         }
-        let mut read = Read::new(&self.inner, keys, Wanted::Values);
+        let mut read = Read::new(&self.inner, keys, others, Wanted::Values);
         let done = read.run().await;
         let trace = read.trace();
         (done.map(|()| std::mem::take(&mut read.values)), trace)
@@ -218,7 +236,7 @@ impl<T: Transport + 'static> Inner<T> {
 }
 
 impl<'k, T: Transport + 'static, K: AsRef<[u8]>> Read<'k, T, K> {
-    fn new(inner: &Rc<Inner<T>>, keys: &'k [K], wanted: Wanted) -> Read<'k, T, K> {
+    fn new(inner: &Rc<Inner<T>>, keys: &'k [K], others: usize, wanted: Wanted) -> Read<'k, T, K> {
         let mut read = Read {
             inner: inner.clone(),
             keys,
@@ -233,25 +251,24 @@ impl<'k, T: Transport + 'static, K: AsRef<[u8]>> Read<'k, T, K> {
             begun: inner.endpoint.now(),
             deadline: inner.deadline(),
         };
-        read.split();
+        read.split(others);
         read
     }
 
-    /// Splits the keys into parts, and ranks them.
-    fn split(&mut self) {
+    /// Splits the keys into parts, and ranks them as those of a request that has this many other keys.
+    fn split(&mut self, others: usize) {
         let mut opsets = self.inner.opsets.borrow_mut();
         opsets.clear();
+        // Each key costs 1: neither sizes nor tiers are known before a value is read.
         let mut of_opsets: Vec<Vec<usize>> = Vec::new();
         for (place, key) in self.keys.iter().enumerate() {
-            // Neither sizes nor tiers are known before a value is read.
-            let cost = self.inner.config.cost.of(None, Residence::Memory);
-            let opset = opsets.add(self.inner.cluster.partition(key.as_ref()), cost);
+            let opset = opsets.add(self.inner.cluster.partition(key.as_ref()), 1);
             if opset == of_opsets.len() {
                 of_opsets.push(Vec::new());
             }
             of_opsets[opset].push(place);
         }
-        opsets.rank(&self.inner.config.policy);
+        opsets.rank_part(&self.inner.config.policy, others as u64);
         for (opset, places) in opsets.as_slice().iter().zip(&of_opsets) {
             for keys in places.chunks(MULTI_GET_KEYS_MAX) {
                 self.parts.push(Part {
@@ -416,7 +433,8 @@ impl<'k, T: Transport + 'static, K: AsRef<[u8]>> Read<'k, T, K> {
                     Ok(client) => client,
                     Err(error) => return Event::Answer(number, Err(error)),
                 };
-                let ranked = client.with_rank(Some(Ranked { rank, wants_waited: true }));
+                let is_level = inner.config.policy.gives_levels();
+                let ranked = client.with_rank(Some(Ranked { rank, is_level, wants_waited: true }));
                 let values = ask(&ranked, &keys, wanted).await;
                 Event::Answer(number, inner.note(server, &client, now, &outstanding, values))
             }));

@@ -211,7 +211,7 @@ impl Account {
     /// Returns how many more bytes may be held. Waiting connections are not overtaken: neither those of the same host,
     /// nor those of others that wait for the pool.
     #[inline]
-    fn room(&self) -> usize {
+    pub fn room(&self) -> usize {
         let (pool, is_wanted) = (&self.pool, !self.waiting.borrow().is_empty() || self.pool.is_wanted());
         if is_wanted { 0 } else { (pool.host_max - self.held.get()).min(pool.max - pool.held.get()) }
     }

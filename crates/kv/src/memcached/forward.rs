@@ -8,33 +8,36 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
-use std::task::ready;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dunlin_net::Transport;
 use dunlin_store::{Condition, Put, Refused, VALUE_BYTES_MAX};
 use futures::stream::StreamExt as _;
+use tokio::time::Instant;
 
 use super::execute::expiry;
-use super::limits::{OUTPUT_BYTES_MAX, READ_BYTES};
-use super::number;
+use super::limits::{LINE_BYTES_MAX, OUTPUT_BYTES_MAX};
 use super::parse::{Ask, Mode, StatsKind, Step, StoreUnit, Unit, Verb, step};
-use super::room::{OfValue, Reserved, Room};
+use super::room::{Kept, Room};
 use super::socket::{Socket, Stream};
+use super::talk::{Memory, Piece, Talk, keys_at_once, read_some, words};
 use crate::KvCluster;
-use crate::client::Value;
 use crate::cluster::{ClusterError, Written};
 use crate::server::clock::moment;
 
 /// Keys of one retrieval that are read at once, at most. A retrieval of more is several multigets, one after the other.
 pub const KEYS_AT_ONCE: usize = 1024;
-/// As many as the first retrieval of a connection reads at once: how long its values are is not known yet.
-const KEYS_AT_FIRST: usize = 16;
-/// Bytes of values that one multiget is meant to return: the number of its keys follows the values before.
-const BYTES_AT_ONCE: usize = 1 << 20;
-/// Bytes of values that are being read, or wait for the clients of all connections to read them: the default.
+/// Bytes of values that are being read, or wait for the clients of all connections to read them, and of long commands
+/// that are incomplete: the default.
 pub const FORWARD_BYTES_DEFAULT: usize = 1 << 30;
+/// The part of these that is for commands.
+const COMMANDS_SHARE: usize = 4;
+/// The longest command that is not one line: a value with its line.
+const COMMAND_BYTES_MAX: usize = VALUE_BYTES_MAX + LINE_BYTES_MAX + 2;
+/// How often a connection that waits for its client looks whether others need its memory.
+const LOOK: Duration = Duration::from_secs(1);
 /// Keys of a `gets` that are read at once.
 const READS_AT_ONCE: usize = 16;
 /// Bytes of an error's text in an answer: a memcached client reads one line.
@@ -47,7 +50,8 @@ pub struct Forwarder<T: Transport> {
     idle_max: Option<Duration>,
     begun: Instant,
     counts: Counts,
-    room: Room,
+    commands: Room,
+    values: Room,
 }
 
 /// What `stats` tells.
@@ -62,6 +66,7 @@ struct Counts {
     partial: Cell<u64>,
     failed: Cell<u64>,
     refused: Cell<u64>,
+    cut_off: Cell<u64>,
 }
 
 fn add(count: &Cell<u64>, more: u64) {
@@ -78,144 +83,50 @@ enum Next {
     Close,
 }
 
-/// A part of the answer to a retrieval.
-#[derive(Debug)]
-enum Piece {
-    Value { key: Vec<u8>, cas: Option<u64>, value: Value, _room: OfValue },
-    Text(Vec<u8>),
-}
-
-/// Takes what a value needs out of the memory that was reserved for all of a retrieval.
-fn piece(key: Vec<u8>, cas: Option<u64>, value: Value, reserved: &mut Reserved) -> Piece {
-    let of_value = reserved.take(value.len());
-    Piece::Value { key, cas, value, _room: of_value }
-}
-
-impl Piece {
-    fn write(&self, out: &mut Vec<u8>) {
-        match self {
-            Piece::Text(text) => out.extend_from_slice(text),
-            Piece::Value { key, cas, value, .. } => {
-                out.extend_from_slice(b"VALUE ");
-                out.extend_from_slice(key);
-                out.push(b' ');
-                number::write(out, u64::from(value.flags()));
-                out.push(b' ');
-                number::write(out, value.len() as u64);
-                if let Some(cas) = cas {
-                    out.push(b' ');
-                    number::write(out, *cas);
-                }
-                out.extend_from_slice(b"\r\n");
-                out.extend_from_slice(value);
-                out.extend_from_slice(b"\r\n");
-            }
-        }
-    }
-}
-
-/// The protocol of one connection: what it has read, and its answers.
-#[derive(Debug)]
-struct Talk {
-    input: Vec<u8>,
-    /// Bytes of the input that are done.
-    used: usize,
-    mode: Mode,
-    scanned: usize,
-    /// Bytes that the input must have before it is parsed.
-    wanted: usize,
-    output: Vec<u8>,
-    /// The keys of a retrieval that were parsed, and not read yet.
-    keys: Vec<Vec<u8>>,
-    with_cas: bool,
-    /// All keys of the retrieval were parsed.
-    is_parsed: bool,
-    /// What was retrieved and is to be written: the buffers that it was received in, so that a client which does not
-    /// read holds no copy of all of it.
-    found: VecDeque<Piece>,
-    /// A retrieval has failed: its further keys are not read.
-    has_failed: bool,
-    /// Keys that are read at once.
-    at_once: usize,
-}
-
-impl Talk {
-    fn new() -> Talk {
-        Talk {
-            input: Vec::new(),
-            used: 0,
-            mode: Mode::default(),
-            scanned: 0,
-            wanted: 0,
-            output: Vec::new(),
-            keys: Vec::new(),
-            with_cas: false,
-            is_parsed: false,
-            found: VecDeque::new(),
-            has_failed: false,
-            at_once: KEYS_AT_FIRST,
-        }
-    }
-
-    /// Whether keys are to be read before more is parsed.
-    fn is_due(&self) -> bool {
-        !self.keys.is_empty() && (self.is_parsed || self.keys.len() >= self.at_once)
-    }
-}
-
-/// Returns how many keys to read at once after so many values had so many bytes: misses do not tell how long values are.
-fn keys_at_once(at_once: usize, values: usize, bytes: usize) -> usize {
-    if values == 0 {
-        return at_once;
-    }
-    let fitting = values * BYTES_AT_ONCE / bytes.max(1);
-    fitting.clamp(1, (at_once * 2).min(KEYS_AT_ONCE))
-}
-
 impl<T: Transport + 'static> Forwarder<T> {
-    /// Serves from this cluster, and closes connections that send nothing for `idle_max`. Holds so many bytes of values
-    /// at most, and has room for one in any case.
+    /// Serves from this cluster, and closes connections that send nothing for `idle_max`. Holds about this many bytes of
+    /// values and of long commands, and has room for one of each in any case.
     pub fn new(cluster: KvCluster<T>, idle_max: Option<Duration>, bytes: usize) -> Rc<Forwarder<T>> {
-        let (counts, room) = (Counts::default(), Room::new(bytes));
-        Rc::new(Forwarder { cluster, idle_max, begun: Instant::now(), counts, room })
+        let of_commands = bytes / COMMANDS_SHARE;
+        let commands = Room::new(of_commands, COMMAND_BYTES_MAX);
+        let values = Room::new(bytes - of_commands, VALUE_BYTES_MAX);
+        Rc::new(Forwarder { cluster, idle_max, begun: Instant::now(), counts: Counts::default(), commands, values })
     }
 
     /// Serves a connection until its client closes it, or breaks the protocol. Needs tokio's runtime.
     pub async fn serve(self: Rc<Self>, socket: Socket) {
-        let Socket { stream, is_unix, peer, permit: _permit, .. } = socket;
+        let Socket { stream, is_unix, peer, host, permit: _permit } = socket;
         let mut stream = match Stream::new(stream, is_unix) {
             Ok(stream) => stream,
             Err(error) => return tracing::warn!(%peer, %error, "cannot serve a memcached connection"),
         };
         add(&self.counts.connections, 1);
         add(&self.counts.connections_ever, 1);
-        let ended = self.talk(&mut stream).await;
+        let memory = Memory::new(self.commands.part(host), self.values.part(host));
+        let ended = self.talk(&mut stream, memory).await;
         self.counts.connections.set(self.counts.connections.get() - 1);
         if let Err(error) = ended {
             tracing::debug!(%peer, %error, "a memcached connection has ended");
         }
     }
 
-    async fn talk(&self, stream: &mut Stream) -> io::Result<()> {
+    async fn talk(&self, stream: &mut Stream, mut memory: Memory) -> io::Result<()> {
         let mut talk = Talk::new();
         loop {
-            let next = self.advance(&mut talk).await;
+            let next = self.advance(&mut talk, &mut memory).await;
             if next != Next::More || talk.output.len() > OUTPUT_BYTES_MAX {
-                write_all(stream, &mut talk.output, self.idle_max).await?;
+                self.write_all(stream, &mut talk.output, &memory).await?;
             }
             match next {
                 Next::More => {}
                 Next::Close => return Ok(()),
                 Next::Read => {
-                    let read = read_some(stream, &mut talk);
-                    let len = match self.idle_max {
-                        Some(idle) => match tokio::time::timeout(idle, read).await {
-                            Ok(len) => len?,
-                            Err(_) => return Ok(()),
-                        },
-                        None => read.await?,
-                    };
-                    if len == 0 {
+                    if !self.has_memory(&talk, &mut memory).await {
+                        talk.output.extend_from_slice(b"SERVER_ERROR out of memory reading request\r\n");
+                        add(&self.counts.failed, 1);
+                        return self.write_all(stream, &mut talk.output, &memory).await;
+                    }
+                    if self.wait(read_some(stream, &mut talk), &memory).await? == 0 {
                         return Ok(());
                     }
                 }
@@ -223,14 +134,70 @@ impl<T: Transport + 'static> Forwarder<T> {
         }
     }
 
+    /// Gets memory for a long command of which more is to be read. Meanwhile nothing is read from the connection. False
+    /// if there is none for a long time: then the connection ends, and the command is not executed.
+    async fn has_memory(&self, talk: &Talk, memory: &mut Memory) -> bool {
+        let Some(bytes) = talk.long_command().filter(|_| memory.command.is_none()) else { return true };
+        let reserved = self.commands.reserve_bytes(&memory.of_commands, bytes).await;
+        memory.command = reserved.map(|reserved| reserved.keep(std::iter::once(bytes)));
+        memory.command.is_some()
+    }
+
+    /// Writes the output. The client must read on within the time that it may be idle, and faster if others need the
+    /// memory that the connection keeps.
+    async fn write_all(&self, stream: &mut Stream, output: &mut Vec<u8>, memory: &Memory) -> io::Result<()> {
+        let mut written = 0;
+        while written < output.len() {
+            match stream.try_write(&output[written..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(len) => written += len,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.wait(poll_fn(|context| stream.poll_write_ready(context)), memory).await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        output.clear();
+        output.shrink_to(OUTPUT_BYTES_MAX);
+        Ok(())
+    }
+
+    /// Waits for an event of a connection, at most as long as the connection may be idle.
+    async fn wait<R>(&self, event: impl Future<Output = io::Result<R>>, memory: &Memory) -> io::Result<R> {
+        let (ends, mut event) = (self.idle_max.map(|idle| Instant::now() + idle), pin!(event));
+        let Memory { command, values, .. } = memory;
+        let must_give_up = || {
+            command.as_ref().is_some_and(|kept| self.commands.must_give_up(kept))
+                || values.as_ref().is_some_and(|kept| self.values.must_give_up(kept))
+        };
+        loop {
+            if must_give_up() {
+                add(&self.counts.cut_off, 1);
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "its client is slow, and others need the memory"));
+            }
+            let look = (command.is_some() || values.is_some()).then(|| Instant::now() + LOOK);
+            let Some(until) = [ends, look].into_iter().flatten().min() else { return event.await };
+            if let Ok(result) = tokio::time::timeout_at(until, event.as_mut()).await {
+                return result;
+            }
+            if ends.is_some_and(|ends| Instant::now() >= ends) {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "it was idle"));
+            }
+        }
+    }
+
     /// Takes one step in the input.
-    async fn advance(&self, talk: &mut Talk) -> Next {
+    async fn advance(&self, talk: &mut Talk, memory: &mut Memory) -> Next {
         if let Some(piece) = talk.found.pop_front() {
             piece.write(&mut talk.output);
+            // The last one is copied now. So there is always memory for some values, however many clients read nothing.
+            if talk.found.is_empty() {
+                memory.values = None;
+            }
             return Next::More;
         }
         if talk.is_due() {
-            self.retrieve(talk).await;
+            self.retrieve(talk, memory).await;
             return Next::More;
         }
         if std::mem::take(&mut talk.is_parsed) {
@@ -243,8 +210,8 @@ impl<T: Transport + 'static> Forwarder<T> {
         if talk.input.len() - talk.used < talk.wanted.max(1) {
             return Next::Read;
         }
-        let Talk { input, used, mode, scanned, wanted, output, keys, with_cas, is_parsed, .. } = talk;
-        let start = *used;
+        let Talk { input, used, mode, scanned, wanted, output, keys, all, with_cas, is_parsed, .. } = talk;
+        let (start, is_first) = (*used, matches!(mode, Mode::Line));
         match step(*mode, &input[start..], *scanned, VALUE_BYTES_MAX) {
             Step::Unit(unit, taken, after) => {
                 *used += taken;
@@ -254,10 +221,16 @@ impl<T: Transport + 'static> Forwarder<T> {
                 }
                 match unit {
                     Unit::Get { key, get, is_last } if get.touch.is_none() => {
+                        if is_first {
+                            *all = words(&input[start..]).saturating_sub(1);
+                        }
                         keys.push(key.to_vec());
                         (*with_cas, *is_parsed) = (get.with_cas, is_last);
                     }
                     unit => self.execute(&unit, output).await,
+                }
+                if matches!(talk.mode, Mode::Line) && memory.command.take().is_some() {
+                    talk.forget_used();
                 }
             }
             Step::Skip(taken, after) => {
@@ -308,30 +281,33 @@ impl<T: Transport + 'static> Forwarder<T> {
 
     /// Reads some of the keys that are due, for which there is memory. The values that are found are to be written before
     /// the next are read.
-    async fn retrieve(&self, talk: &mut Talk) {
-        let Talk { keys, with_cas, found, has_failed, at_once, .. } = talk;
+    async fn retrieve(&self, talk: &mut Talk, memory: &mut Memory) {
+        let Talk { keys, all, with_cas, found, has_failed, at_once, .. } = talk;
         if *has_failed {
             return keys.clear();
         }
-        let Some(mut reserved) = self.room.reserve(keys.len().min(*at_once)).await else {
+        let Some(reserved) = self.values.reserve(&memory.of_values, keys.len().min(*at_once)).await else {
             add(&self.counts.failed, 1);
             found.push_back(Piece::Text(b"SERVER_ERROR out of memory writing get response\r\n".to_vec()));
             *has_failed = true;
             return keys.clear();
         };
-        let count = reserved.keys();
+        // Its line has come as a whole, and its client has read what was found before.
+        memory.command.iter_mut().for_each(Kept::renew);
+        let count = reserved.pieces().min(keys.len());
         let some: Vec<Vec<u8>> = keys.drain(..count).collect();
         add(&self.counts.gets, count as u64);
         let done = match *with_cas {
-            true => self.read_with_cas(some, &mut reserved, found).await,
-            false => self.cluster.multi_get(&some).await.map(|values| {
+            true => self.read_with_cas(some, all.saturating_sub(1), found).await,
+            false => self.cluster.multi_get_part(&some, all.saturating_sub(count)).await.0.map(|values| {
                 for (key, value) in some.into_iter().zip(values) {
-                    found.extend(value.map(|value| piece(key, None, value, &mut reserved)));
+                    found.extend(value.map(|value| Piece::Value { key, cas: None, value }));
                 }
             }),
         };
         add(&self.counts.hits, found.len() as u64);
-        *at_once = keys_at_once(*at_once, found.len(), value_bytes(found));
+        *at_once = keys_at_once(*at_once, found.len(), found.iter().map(Piece::value_bytes).sum());
+        memory.values = (!found.is_empty()).then(|| reserved.keep(found.iter().map(Piece::value_bytes)));
         if let Err(error) = &done {
             let mut text = Vec::new();
             say(&self.failure(error), false, &mut text);
@@ -343,16 +319,16 @@ impl<T: Transport + 'static> Forwarder<T> {
     async fn read_with_cas(
         &self,
         keys: Vec<Vec<u8>>,
-        reserved: &mut Reserved,
+        others: usize,
         found: &mut VecDeque<Piece>,
     ) -> Result<(), ClusterError> {
         let read = |key: Vec<u8>| async move {
-            let read = self.cluster.read(&key).await;
+            let read = self.cluster.read_part(&key, others).await;
             read.map(|read| read.map(|(facts, value)| (key, facts.cas, value)))
         };
         let mut reads = futures::stream::iter(keys).map(read).buffered(READS_AT_ONCE);
         while let Some(read) = reads.next().await {
-            found.extend(read?.map(|(key, cas, value)| piece(key, Some(cas), value, reserved)));
+            found.extend(read?.map(|(key, cas, value)| Piece::Value { key, cas: Some(cas), value }));
         }
         Ok(())
     }
@@ -435,6 +411,9 @@ impl<T: Transport + 'static> Forwarder<T> {
             ("forward_partial", counts.partial.get()),
             ("forward_failed", counts.failed.get()),
             ("forward_refused", counts.refused.get()),
+            ("forward_cut_off", counts.cut_off.get()),
+            ("forward_command_bytes", self.commands.held() as u64),
+            ("forward_value_bytes", self.values.held() as u64),
             ("servers", self.cluster.cluster().servers().len() as u64),
             ("replicas", self.cluster.cluster().replicas() as u64),
         ];
@@ -445,61 +424,9 @@ impl<T: Transport + 'static> Forwarder<T> {
     }
 }
 
-/// Returns the bytes of the values among these pieces.
-fn value_bytes(found: &VecDeque<Piece>) -> usize {
-    let bytes = |piece: &Piece| match piece {
-        Piece::Value { value, .. } => value.len(),
-        Piece::Text(_) => 0,
-    };
-    found.iter().map(bytes).sum()
-}
-
 fn say(said: &str, is_quiet: bool, out: &mut Vec<u8>) {
     if !is_quiet {
         out.extend_from_slice(said.as_bytes());
         out.extend_from_slice(b"\r\n");
     }
-}
-
-/// Reads what there is, after the input that is not done.
-async fn read_some(stream: &mut Stream, talk: &mut Talk) -> io::Result<usize> {
-    talk.input.drain(..std::mem::take(&mut talk.used));
-    let filled = talk.input.len();
-    // Room for all of a command whose length is known.
-    let room = talk.wanted.saturating_sub(filled).max(READ_BYTES / 4);
-    // An idle connection holds little.
-    if filled == 0 {
-        talk.input.shrink_to(READ_BYTES);
-    }
-    let len = poll_fn(|context| {
-        // Not before there is something, so that an idle connection holds nothing.
-        ready!(stream.poll_read_ready(context))?;
-        talk.input.resize(filled + room, 0);
-        stream.poll_read(context, &mut talk.input[filled..])
-    })
-    .await;
-    talk.input.truncate(filled + *len.as_ref().unwrap_or(&0));
-    len
-}
-
-/// Writes all of it. The client must read on within `idle_max` each time.
-async fn write_all(stream: &mut Stream, output: &mut Vec<u8>, idle_max: Option<Duration>) -> io::Result<()> {
-    let mut written = 0;
-    while written < output.len() {
-        match stream.try_write(&output[written..]) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(len) => written += len,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                let ready = poll_fn(|context| stream.poll_write_ready(context));
-                match idle_max {
-                    Some(idle) => tokio::time::timeout(idle, ready).await??,
-                    None => ready.await?,
-                };
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    output.clear();
-    output.shrink_to(OUTPUT_BYTES_MAX);
-    Ok(())
 }

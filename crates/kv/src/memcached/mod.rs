@@ -40,6 +40,7 @@ mod session;
 mod single;
 mod socket;
 mod stats;
+mod talk;
 mod turn;
 
 pub use backend::{Backend, CoreState, FlushTime, Inquiry, Report, Unavailable};

@@ -40,7 +40,7 @@ pub(super) fn parcel(
     ticket: Ticket,
     waiter: Box<dyn Waiter>,
 ) -> Parcel {
-    let rank = ranked.map_or_else(|| desk.rank(keys), |ranked| ranked.rank);
+    let rank = desk.rank(ranked, keys);
     Parcel { ticket, rank, client, waiter }
 }
 

@@ -264,7 +264,7 @@ impl Long {
     /// A multi-get of which so many keys are left. `None` if it is malformed.
     pub fn new(line: &Line, request: DeferredRequest, keys: usize, mark: Mark) -> Option<Long> {
         let (ranked, _) = split_deferred(&request)?;
-        let rank = ranked.map_or_else(|| line.schedule.rank(keys), |ranked| ranked.rank);
+        let rank = line.schedule.rank(ranked, keys);
         let client = request.request().context().peer().map_or(0, |peer| line.hosts.hash_one(HostName::from(peer)));
         let (passed, cost) = (line.arrival(), Quantum::of_keys(mark.keys()).cost());
         let (waited, begun) = (Waited::default(), None);

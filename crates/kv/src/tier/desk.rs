@@ -22,7 +22,7 @@ use super::schedule::Schedule;
 use crate::memcached::HostName;
 use crate::metrics::{LatencyHistogram, rank_class};
 use crate::shard::Shard;
-use crate::wire::Waited;
+use crate::wire::{Ranked, Waited};
 
 /// A read of this many bytes costs twice as much as one of a few: little enough that the longest answer to a multi-get
 /// is within the default lead of a client.
@@ -223,9 +223,9 @@ impl Desk {
         })
     }
 
-    /// Returns the rank of a request for this many keys that carries none.
-    pub fn rank(&self, keys: usize) -> u64 {
-        self.schedule.rank(keys)
+    /// Returns the rank of a request for this many keys, as [`Schedule::rank`].
+    pub fn rank(&self, ranked: Option<Ranked>, keys: usize) -> u64 {
+        self.schedule.rank(ranked, keys)
     }
 
     /// Gives a device another time for each read.
@@ -562,7 +562,7 @@ pub(crate) fn fetch<S: Store + 'static>(
     let shard = shard.clone();
     async move {
         let Some(desk) = shard.desk() else { return Ok(Holds::default()) };
-        let (rank, reserved) = (desk.rank(tickets.len()), desk.for_connections.wait(client, &tickets).await);
+        let (rank, reserved) = (desk.rank(None, tickets.len()), desk.for_connections.wait(client, &tickets).await);
         let mut waiting = Vec::with_capacity(tickets.len());
         for ticket in tickets {
             let (knock, knocked) = oneshot::channel();

@@ -2,12 +2,14 @@
 
 use dunlin_schedule::{Levels, Order, QueueConfig};
 
+use crate::wire::Ranked;
+
 /// The queue of a core, and the rank of requests that carry none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Schedule {
     /// The order, the damping of claims, and the limit.
     pub queue: QueueConfig,
-    /// The levels of requests without a rank, if ranks are levels ([`Order::Weighted`]).
+    /// The levels of requests whose rank is no level, if the queue has levels ([`Order::Weighted`]).
     intervals: Option<Levels>,
 }
 
@@ -17,20 +19,23 @@ impl Schedule {
         Schedule { queue: QueueConfig { order, ..QueueConfig::default() }, intervals: None }
     }
 
-    /// Serves levels by deficit round robin with their weights. Requests without a rank get the level whose interval
-    /// contains their number of keys.
+    /// Serves levels by deficit round robin with their weights. Requests whose rank is a size get the level whose interval
+    /// contains it, and those without a rank the level of their number of keys.
     pub fn levels(levels: Levels) -> Schedule {
         let order = Order::Weighted { weights: levels.weights().to_vec() };
         Schedule { intervals: Some(levels), ..Schedule::new(order) }
     }
 
-    /// Returns the rank of a request for this many keys that does not carry one.
-    pub(crate) fn rank(&self, keys: usize) -> u64 {
-        match (&self.queue.order, &self.intervals) {
-            (Order::Fifo, _) => 0,
-            (_, Some(levels)) => levels.of_cost(keys as u64) as u64,
-            (_, None) => keys as u64,
-        }
+    /// Returns the rank in the queue of a request for this many keys. If the queue has levels, a rank that is a size
+    /// gets the level whose interval contains it.
+    pub(crate) fn rank(&self, ranked: Option<Ranked>, keys: usize) -> u64 {
+        let size = match ranked {
+            Some(Ranked { rank, is_level: true, .. }) => return rank,
+            Some(Ranked { rank, .. }) => rank,
+            None if self.queue.order == Order::Fifo => 0,
+            None => keys as u64,
+        };
+        self.intervals.as_ref().map_or(size, |levels| levels.of_cost(size) as u64)
     }
 }
 
@@ -58,9 +63,21 @@ mod tests {
 
     #[test]
     fn requests_without_a_rank_have_one_by_their_keys() {
-        assert_eq!([1, 50].map(|keys| Schedule::new(Order::Fifo).rank(keys)), [0, 0]);
-        assert_eq!([1, 50].map(|keys| Schedule::default().rank(keys)), [1, 50]);
+        assert_eq!([1, 50].map(|keys| Schedule::new(Order::Fifo).rank(None, keys)), [0, 0]);
+        assert_eq!([1, 50].map(|keys| Schedule::default().rank(None, keys)), [1, 50]);
         let levels = Schedule::levels(Levels::uniform(4, 3).unwrap());
-        assert_eq!([1, 2, 3, 9, 27, 1000].map(|keys| levels.rank(keys)), [0, 0, 1, 2, 3, 3]);
+        assert_eq!([1, 2, 3, 9, 27, 1000].map(|keys| levels.rank(None, keys)), [0, 0, 1, 2, 3, 3]);
+    }
+
+    /// Clients need not know the order of a server: totals are no levels, nor the slowest one.
+    #[test]
+    fn sizes_have_levels_and_levels_stay() {
+        let rank = |schedule: &Schedule, is_level, rank| {
+            schedule.rank(Some(Ranked { rank, is_level, wants_waited: false }), 1)
+        };
+        let levels = Schedule::levels(Levels::uniform(4, 3).unwrap());
+        assert_eq!([1, 2, 3, 9, 27, 1000].map(|size| rank(&levels, false, size)), [0, 0, 1, 2, 3, 3]);
+        assert_eq!([0, 1, 2, 3].map(|level| rank(&levels, true, level)), [0, 1, 2, 3]);
+        assert_eq!([1, 50].map(|size| rank(&Schedule::default(), false, size)), [1, 50]);
     }
 }

@@ -7,6 +7,7 @@ use super::bytes::{Reader, Writer};
 
 /// Bit of the form byte: the answer shall say how long the request waited.
 const WANTS_WAITED: u8 = 0x01;
+const IS_LEVEL: u8 = 0x02;
 
 /// Length of the header of a ranked request.
 pub const RANKED_BYTES: usize = 9;
@@ -18,6 +19,8 @@ pub const WAITED_BYTES: usize = 8;
 pub struct Ranked {
     /// Its place among others, by the policy of the requester: the lowest is the most urgent.
     pub rank: u64,
+    /// Whether the rank is a level, as those of [`Policy::Rein`](dunlin_schedule::Policy::Rein) are, and not a size.
+    pub is_level: bool,
     /// Whether the answer shall say how long it waited.
     pub wants_waited: bool,
 }
@@ -29,10 +32,11 @@ impl Ranked {
     pub fn parse(request: &[u8]) -> Option<(Ranked, &[u8])> {
         let mut rest = Reader(request);
         let form = rest.u8()?;
-        if form & !WANTS_WAITED != 0 {
+        if form & !(WANTS_WAITED | IS_LEVEL) != 0 {
             return None;
         }
-        let ranked = Ranked { rank: rest.u64()?, wants_waited: form & WANTS_WAITED != 0 };
+        let (rank, is_level) = (rest.u64()?, form & IS_LEVEL != 0);
+        let ranked = Ranked { rank, is_level, wants_waited: form & WANTS_WAITED != 0 };
         Some((ranked, rest.rest()))
     }
 
@@ -42,7 +46,9 @@ impl Ranked {
     /// If `out` is shorter than [`RANKED_BYTES`].
     #[inline]
     pub fn encode(&self, out: &mut [u8]) {
-        Writer(&mut out[..RANKED_BYTES]).u8(u8::from(self.wants_waited)).u64(self.rank);
+        let wants_waited = if self.wants_waited { WANTS_WAITED } else { 0 };
+        let is_level = if self.is_level { IS_LEVEL } else { 0 };
+        Writer(&mut out[..RANKED_BYTES]).u8(wants_waited | is_level).u64(self.rank);
     }
 }
 
@@ -78,8 +84,8 @@ mod tests {
 
     #[test]
     fn headers_read_back_and_unknown_forms_are_malformed() {
-        for wants_waited in [false, true] {
-            let ranked = Ranked { rank: u64::MAX - 1, wants_waited };
+        for (wants_waited, is_level) in [(false, false), (true, false), (false, true), (true, true)] {
+            let ranked = Ranked { rank: u64::MAX - 1, is_level, wants_waited };
             let mut request = vec![0xff; RANKED_BYTES + 3];
             ranked.encode(&mut request);
             assert_eq!(Ranked::parse(&request), Some((ranked, &[0xff; 3][..])));
@@ -98,7 +104,9 @@ mod tests {
     #[test]
     fn the_header_has_the_documented_bytes() {
         let mut out = [0; RANKED_BYTES];
-        Ranked { rank: 0x0102, wants_waited: true }.encode(&mut out);
+        Ranked { rank: 0x0102, is_level: false, wants_waited: true }.encode(&mut out);
         assert_eq!(out, [1, 2, 1, 0, 0, 0, 0, 0, 0]);
+        Ranked { rank: 3, is_level: true, wants_waited: false }.encode(&mut out);
+        assert_eq!(out, [2, 3, 0, 0, 0, 0, 0, 0, 0]);
     }
 }

@@ -13,13 +13,15 @@ use dunlin_kv::wire::{
     Status, WAITED_BYTES, Waited,
 };
 use dunlin_net::fault::Faults;
+use dunlin_schedule::{Levels, Policy};
 
+use crate::proxy::{Proxy, read_until, say};
 use crate::world::{World, config};
 
-/// A server that finds nothing, and says that each request has waited.
-#[test]
-fn parts_carry_their_ranks_and_tell_where_they_waited() {
-    let world = World::with_faults(1, 1, 1, 1, Faults::default(), Vec::new());
+type Ranks = Rc<RefCell<Vec<Ranked>>>;
+
+/// Makes the only server of a cluster: it finds nothing, says that each request has waited, and records the ranks.
+fn recording(world: &World) -> (Description, Ranks) {
     let server = world.another_end();
     let address = server.local_addr().clone();
     let place = ServerPlace { name: "s".into(), address: address.clone() };
@@ -40,13 +42,13 @@ fn parts_carry_their_ranks_and_tell_where_they_waited() {
         server: "s".into(),
     };
     server.register(REPLICA, move |request| request.respond(&info.encode())).unwrap();
-    let ranks: Rc<RefCell<Vec<u64>>> = Rc::default();
+    let recorded = Ranks::default();
     for (req_type, is_many) in [(RANKED_OPERATE, false), (RANKED_MULTI_GET, true)] {
-        let ranks = ranks.clone();
+        let ranks = recorded.clone();
         let handler = move |request: dunlin_rpc::Request<'_>| {
             let (ranked, rest) = Ranked::parse(request.payload()).unwrap();
             assert!(ranked.wants_waited);
-            ranks.borrow_mut().push(ranked.rank);
+            ranks.borrow_mut().push(ranked);
             let keys = if is_many { MultiGet::parse(rest).unwrap().count() } else { 1 };
             let mut answer = vec![Status::NotFound as u8; WAITED_BYTES + keys];
             Waited { queued_micros: 700, read_micros: 50 }.encode(&mut answer);
@@ -54,7 +56,14 @@ fn parts_carry_their_ranks_and_tell_where_they_waited() {
         };
         server.register(req_type, handler).unwrap();
     }
-    let client = KvCluster::new(&world.client, cluster.clone(), {
+    (cluster, recorded)
+}
+
+#[test]
+fn parts_carry_their_ranks_and_tell_where_they_waited() {
+    let world = World::with_faults(1, 1, 1, 1, Faults::default(), Vec::new());
+    let (cluster, ranks) = recording(&world);
+    let client = KvCluster::new(&world.client, cluster, {
         let mut config = config();
         // By the size of each part.
         config.policy = dunlin_schedule::Policy::SlackDriven(dunlin_schedule::SlackReading::Opset);
@@ -64,13 +73,28 @@ fn parts_carry_their_ranks_and_tell_where_they_waited() {
     let keys: Vec<[u8; 1]> = (0..200).map(|key| [key]).collect();
     let (values, trace) = world.run(client.multi_get_traced(&keys));
     assert!(values.unwrap().iter().all(Option::is_none));
-    let sent: BTreeSet<u64> = ranks.borrow().iter().copied().collect();
+    let sent: BTreeSet<u64> = ranks.borrow().iter().map(|ranked| ranked.rank).collect();
     assert_eq!(sent, trace.parts.iter().map(|part| part.rank).collect());
     assert!(sent.len() > 1, "{trace:?}");
     for part in &trace.parts {
         assert_eq!((part.queued, part.device), (Duration::from_micros(700), Duration::from_micros(50)));
     }
     assert!(matches!(world.run(client.get(b"k")), Ok(None)));
+}
+
+/// A server may have levels, or compare sizes.
+#[test]
+fn parts_say_whether_their_ranks_are_levels() {
+    for (policy, are_levels) in [(Policy::ShortestTotal, false), (Policy::Rein(Levels::default()), true)] {
+        let world = World::with_faults(1, 1, 1, 1, Faults::default(), Vec::new());
+        let (cluster, ranks) = recording(&world);
+        let mut config = config();
+        config.policy = policy;
+        let client = KvCluster::new(&world.client, cluster, config).unwrap();
+        world.run(client.multi_get(&[b"a", b"b"])).unwrap();
+        let ranks = ranks.take();
+        assert!(!ranks.is_empty() && ranks.iter().all(|ranked| ranked.is_level == are_levels), "{ranks:?}");
+    }
 }
 
 /// A server without a tier has nothing to order, and takes ranked requests all the same.
@@ -102,4 +126,29 @@ fn a_server_takes_ranked_requests_for_one_key_and_for_many() {
     let many = trace.parts.iter().filter(|part| part.keys > 1).count() as u64;
     let (ones, many) = (trace.parts.len() as u64 - many + 1, many);
     assert_eq!((asked(RANKED_OPERATE), asked(RANKED_MULTI_GET)), (ones, many));
+}
+
+/// A proxy reads the keys of a `get` in pieces, since their values have to be held. Small pieces of a large request are
+/// not served before a small request.
+#[test]
+fn pieces_of_a_get_have_the_rank_of_all_its_keys() {
+    const KEYS: usize = 40;
+    let world = Rc::new(World::with_faults(1, 1, 1, 1, Faults::default(), Vec::new()));
+    let (cluster, ranks) = recording(&world);
+    let client = KvCluster::new(&world.client, cluster, config()).unwrap();
+    let proxy = Proxy::new();
+    let asked: String = (0..KEYS).map(|key| format!(" k{key}")).collect();
+    proxy.serve(world, client, 64 << 20, async {
+        let stream = proxy.connect().await;
+        for verb in ["get", "gets"] {
+            say(&stream, &format!("{verb} {asked} \r\n")).await;
+            read_until(&stream, |all| all == b"END\r\n").await;
+            let ranks = ranks.take();
+            assert!(ranks.len() > 2, "{verb}: in one piece");
+            assert!(ranks.iter().all(|ranked| ranked.rank == KEYS as u64), "{verb}: {ranks:?}");
+        }
+        say(&stream, "get a b\r\n").await;
+        read_until(&stream, |all| all == b"END\r\n").await;
+        assert!(ranks.take().iter().all(|ranked| ranked.rank == 2));
+    });
 }

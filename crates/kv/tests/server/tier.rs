@@ -161,7 +161,7 @@ fn native_clients_find_it_with_and_without_ranks() {
             let operation = [&[0][..], name.as_bytes()].concat();
             let keys = [&[name.len() as u8][..], name.as_bytes()].concat();
             let mut header = [0; RANKED_BYTES];
-            Ranked { rank: 3, wants_waited: true }.encode(&mut header);
+            Ranked { rank: 3, is_level: false, wants_waited: true }.encode(&mut header);
             let request = [&header[..], &operation].concat();
             let reply = session.call(RANKED_OPERATE, request).await.unwrap();
             let (waited, answer) = Waited::parse(&reply.response).unwrap();

@@ -12,13 +12,13 @@ use dunlin_serve::drive::drive;
 use dunlin_serve::{Interrupt, limits, notify};
 use tokio::task::{LocalSet, spawn_local};
 
-use super::cluster::{ClusterPlace, EntryArguments, connect};
+use super::cluster::{ClusterPlace, EntryArguments, PolicyArgument, connect};
 use crate::arguments::time::{Human, human, ordinary};
 use crate::commands::warn_of_exposure;
 use crate::output;
 use crate::settings::Source;
 
-/// Default maximum of connections: each may hold a command of 1 MiB.
+/// Default maximum of connections: each may hold a value of 1 MiB that its client has not read.
 const CONNECTIONS: &str = "1024";
 /// File descriptors besides those of connections.
 const DESCRIPTORS_SPARE: u64 = 128;
@@ -59,6 +59,9 @@ pub struct Arguments {
     /// How long a replica that is read may take before another one is asked, too
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = ordinary)]
     failover: Duration,
+    /// How gets of many keys are ranked at servers where requests wait
+    #[arg(long, default_value = "total")]
+    policy: PolicyArgument,
     #[command(flatten)]
     _source: Source,
 }
@@ -74,6 +77,7 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<ExitCode> {
     let mut config = ClusterConfig::default();
     config.deadline = arguments.patience;
     config.failover_after = arguments.failover;
+    config.policy = arguments.policy.policy();
     let cluster = connected.client(config)?;
     let (name, servers) = (connected.cluster.name().to_owned(), connected.cluster.servers().len());
     let idle = (!arguments.idle.0.is_zero()).then_some(arguments.idle.0);

@@ -138,7 +138,7 @@ fn request(keys: impl Iterator<Item = usize>) -> Vec<u8> {
 
 fn ranked(rank: u64, keys: impl Iterator<Item = usize>) -> Vec<u8> {
     let mut whole = vec![0; RANKED_BYTES];
-    Ranked { rank, wants_waited: true }.encode(&mut whole);
+    Ranked { rank, is_level: false, wants_waited: true }.encode(&mut whole);
     whole.extend(request(keys));
     whole
 }

@@ -9,6 +9,7 @@ use dunlin_kv::cluster::{Choice, ClusterConfig, Copies, MultigetTrace, PartTrace
 use serde_json::json;
 
 use super::place::{Target, ask};
+use super::policy::PolicyArgument;
 use crate::commands::kv::client::Found;
 use crate::output::{self, OutputError};
 
@@ -34,6 +35,9 @@ pub struct Arguments {
     /// one after the 90th percentile of response times
     #[arg(long, default_value = "one")]
     copies: CopiesArgument,
+    /// How its parts are ranked at servers where requests wait
+    #[arg(long, default_value = "total")]
+    policy: PolicyArgument,
     /// Print where each part of the request waited, instead of values
     #[arg(long)]
     timeline: bool,
@@ -59,6 +63,7 @@ enum CopiesArgument {
 impl Arguments {
     fn config(&self) -> ClusterConfig {
         let mut config = ClusterConfig::default();
+        config.policy = self.policy.policy();
         config.copies = match self.copies {
             CopiesArgument::One => Copies::One,
             CopiesArgument::Two => Copies::Two,

@@ -6,6 +6,7 @@ mod mgets;
 mod new_ids;
 mod opens;
 mod place;
+mod policy;
 mod refills;
 mod serve;
 mod sets;
@@ -18,6 +19,7 @@ use clap::Subcommand;
 use dunlin_serve::Interrupt;
 
 pub use place::{ClusterPlace, EntryArguments, connect};
+pub use policy::PolicyArgument;
 
 /// Several servers with replicas of each key
 #[derive(Debug, clap::Args)]
