@@ -198,7 +198,7 @@ fn incomplete_commands_have_a_share_of_their_own() {
         // Three quarters of what is for commands, and no more of one host.
         let most = 3 * MEMORY_BYTES;
         until(&asking, "forward_command_bytes", |bytes| bytes > most * 9 / 10).await;
-        // Short commands need no such memory, whoever keeps it.
+        // A short command reserves no memory, so it is executed even if none is left.
         say(&good, "set k1 0 0 1\r\nv\r\nget k1\r\n").await;
         read_until(&good, |all| all == b"STORED\r\nVALUE k1 0 1\r\nv\r\nEND\r\n").await;
         let holding = stat(&asking, "forward_command_bytes").await >> 20;
@@ -229,7 +229,7 @@ fn incomplete_commands_have_a_share_of_their_own() {
     });
 }
 
-/// A client that keeps memory for one short command after the other ends with each of them.
+/// Neither for its answer, nor for the next command.
 #[test]
 fn a_command_that_is_done_keeps_no_memory() {
     let world = Rc::new(World::new(1, 1, 1));

@@ -65,8 +65,8 @@ impl<T: Transport> Client<T> {
     ) -> Result<Option<MsgBuf>, ClientError> {
         // Counts answers from other clusters in a row, and notes whether this client's own cluster has answered at all.
         let (mut redirects, mut strangers, mut is_found) = (0, 0, false);
-        // A replica may need longer than an attempt for each command. So an attempt takes longer than the one before it if
-        // that was not answered: otherwise no answer would ever be waited for.
+        // If a replica needs longer than an attempt for each command, no attempt of that length is ever answered. So an
+        // attempt after a late one takes longer.
         let mut patience = self.config.attempt_timeout;
         let mut search = Search::default();
         loop {

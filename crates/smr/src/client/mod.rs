@@ -57,8 +57,8 @@ pub struct ClientConfig {
     pub read_from: ReadFrom,
     /// How long an operation may take, all attempts together. Default 10 s.
     pub timeout: Duration,
-    /// How long one replica may take to answer before another is asked. Doubled for each attempt after one that may have
-    /// been executed, so that answers of slow replicas arrive. Default 1 s.
+    /// How long one replica may take to answer before another is asked. Within an operation, each attempt after a late
+    /// one may take twice as long, so that answers of slow replicas arrive. Default 1 s.
     pub attempt_timeout: Duration,
     /// How long the client waits before it asks the next replica, when one is busy or there is no leader. Default 5 ms.
     pub pause: Duration,

@@ -154,7 +154,7 @@ struct Net {
     connect: Box<Connector>,
     spawn: Box<dyn Fn(Task)>,
     timers: Timers,
-    /// The timeout of questions to other replicas.
+    /// The timeout of questions and short requests to other replicas.
     patience: Duration,
 }
 

@@ -28,7 +28,7 @@ pub(super) struct Snapshots {
     /// The group waits for its turn to take or to restore a piece.
     has_turn: bool,
     waits: Waits,
-    /// The last entry of the log's snapshot, and the entry after which the next one is due.
+    /// The last entry of the log's snapshot, and the entry with which the next one is due.
     due: Option<(u64, u64)>,
     pause_max: u64,
     /// This group keeps the shared log from getting shorter; its next snapshot keeps no entries.
