@@ -88,3 +88,12 @@ fn a_leader_gives_way_only_if_others_can_lead() {
     // The disks of three of five voters hung at the same time.
     dunlin_hunt::replay(Kind::Coord, 725_990_826_073, None, None).unwrap().unwrap();
 }
+
+#[test]
+fn members_are_heard_though_an_attempt_takes_longer_than_a_failure_timeout() {
+    // A leader was cut off together with a client, which waited 96 ms and then twice that for its answers: longer than
+    // the next leader waited for a heartbeat.
+    for seed in [68_402_925_657, 599_541_410_966] {
+        dunlin_hunt::replay(Kind::Coord, seed, None, None).unwrap().unwrap();
+    }
+}

@@ -48,3 +48,9 @@ fn the_only_voter_elects_itself_once_its_log_is_durable() {
     // A leader was deposed while it flushed an entry, and another one made it the only voter: the library panicked.
     dunlin_hunt::replay(Kind::Raft, 264_298_976_969, None, None).unwrap().unwrap();
 }
+
+#[test]
+fn a_leader_whose_disk_hangs_gives_way_as_soon_as_the_disks_of_others_allow() {
+    // Flushes took as long as an election timeout: so did what the next leader lacked, and each vote.
+    dunlin_hunt::replay(Kind::Raft, 453_629_787_123, None, None).unwrap().unwrap();
+}

@@ -122,18 +122,26 @@ impl<T: Transport> Embedded<T> {
             0 => PAUSE_GROWTH_MAX * first,
             patience => (PAUSE_GROWTH_MAX * first).min(Duration::from_millis(patience) / TRIES_OF_PATIENCE),
         };
+        let in_time = match patience_ms {
+            0 => self.client.config().timeout,
+            patience => self.client.config().timeout.min(Duration::from_millis(patience)),
+        };
         let asking = async {
             let mut pause = first.min(longest);
             loop {
-                match query(&self.urgent, asked.clone()).await? {
+                match self.answer_within(in_time, &asked).await? {
                     Answer::NotYet => self.timers.sleep(pause / 2 + spread(pause, &mut random)).await,
                     answer => return Ok(answer),
                 }
                 pause = (2 * pause).min(longest);
             }
         };
-        let in_time = until(asking, self.timers.sleep(self.client.config().timeout)).await;
-        in_time.unwrap_or(Err(CoordError::TimedOut { may_have_run: false }))
+        let answered = until(asking, self.timers.sleep(in_time)).await;
+        answered.unwrap_or(Err(CoordError::TimedOut { may_have_run: false }))
+    }
+
+    async fn answer_within(&self, time: Duration, asked: &Query) -> Result<Answer, CoordError> {
+        parse(&self.urgent.query_within(&asked.to_bytes(), time).await?)
     }
 
     async fn done(&self, command: Command) -> Result<Revision, CoordError> {

@@ -236,12 +236,17 @@ impl Work {
 
     /// Sends a transaction that may be executed several times, until there is an answer.
     pub async fn repeat(&self, txn: Txn) -> Result<Outcome, CoordError> {
+        let mut patience = self.attempt_timeout;
         loop {
-            let why = match tokio::time::timeout(self.attempt_timeout, self.send(txn.clone())).await {
+            let why = match tokio::time::timeout(patience, self.send(txn.clone())).await {
                 Ok(Ok(outcome)) => return Ok(outcome),
                 Ok(Err(error)) if is_final(&error) => return Err(backend(&error, false)),
                 Ok(Err(error)) => explain(&error),
-                Err(_) => "no answer in time".to_owned(),
+                Err(_) => {
+                    // It may be one that always takes longer.
+                    patience = patience.saturating_mul(2);
+                    "no answer in time".to_owned()
+                }
             };
             self.trace.failed_with(why);
             tokio::time::sleep(RESEND_PAUSE).await;

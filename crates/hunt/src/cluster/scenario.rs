@@ -39,6 +39,9 @@ const HANG_ELECTIONS_MAX: u64 = 12;
 /// How long a leader whose disk hangs may lead if nothing else is wrong, in its election timeouts: until it knows that
 /// the disk hangs, one more for the replica that it asks to lead, and some in reserve.
 const LEADS_HUNG_MAX: u32 = 3;
+/// Flushes of others meanwhile: of what the next leader lacks, of its vote, and of that of the third replica. If that
+/// takes longer than an election timeout, the old leader asks another time.
+const LEADS_HUNG_FLUSHES: u64 = 6;
 /// Members of a cluster whose list contains an address of another one.
 const FOREIGN_MEMBERS: u64 = 3;
 
@@ -358,7 +361,8 @@ impl Scenario {
         let all_well = self.plan.faults.is_empty() && self.rots.is_empty() && self.flush_fails.is_none() && few_hang;
         let elections = self.node.flush_elections_max + LEADS_HUNG_MAX;
         let election = self.tick(id) * self.node.election_ticks;
-        (all_well && self.reused.is_none()).then(|| (election * elections).as_nanos() as u64)
+        let longest = (election * elections).as_nanos() as u64 + LEADS_HUNG_FLUSHES * self.flush_max_ns;
+        (all_well && self.reused.is_none()).then_some(longest)
     }
 
     /// The election timeout, in nanoseconds.

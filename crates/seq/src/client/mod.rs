@@ -33,7 +33,7 @@ use crate::wire::{Code, INFO, Info, NEXT, Next, encode_info};
 pub struct ClientConfig {
     /// Timeout of a call, for all attempts together. Default 2 s.
     pub timeout: Duration,
-    /// Timeout of one attempt. Default 500 ms.
+    /// Timeout of the first attempt; one after a late one takes twice as long. Default 500 ms.
     pub attempt_timeout: Duration,
     /// Pause before another attempt. Default 1 ms.
     pub pause: Duration,
@@ -329,7 +329,7 @@ impl<T: Transport + 'static> Inner<T> {
     /// lost.
     async fn fetch(&self, batch: &[Rc<Ask>], length: u32) -> Result<u64, SeqError> {
         let deadline = batch.iter().map(|ask| ask.deadline).max().unwrap_or(0);
-        let mut last = None;
+        let (mut last, mut patience) = (None, self.config.attempt_timeout);
         loop {
             let left = Duration::from_nanos(deadline.saturating_sub(self.endpoint.now()));
             if left.is_zero() || !batch.iter().any(|ask| ask.is_waited_for()) {
@@ -338,7 +338,7 @@ impl<T: Transport + 'static> Inner<T> {
             let at = self.at.get();
             let (server, channel) = &self.servers[at];
             let (seen, epoch) = (self.seen.get(), self.epoch.get());
-            let policy = CallPolicy::default().within(left.min(self.config.attempt_timeout));
+            let policy = CallPolicy::default().within(left.min(patience));
             let verdict = match channel.call_with(NEXT, Next { epoch, length }.encode().to_vec(), policy).await {
                 // Another batch has learned of a later epoch meanwhile.
                 Ok(_) if self.epoch.get() != epoch => continue,
@@ -363,6 +363,10 @@ impl<T: Transport + 'static> Inner<T> {
             let mut stats = self.stats.get();
             stats.setbacks += 1;
             self.stats.set(stats);
+            if matches!(setback, Setback::Silent(_)) {
+                // The servers may all be that slow.
+                patience = patience.saturating_mul(2);
+            }
             if !matches!(setback, Setback::Dry(_)) && self.at.get() == at {
                 self.at.set((at + 1) % self.servers.len());
             }

@@ -42,11 +42,16 @@ enum Attempt {
 }
 
 impl<T: Transport> Client<T> {
-    /// Sends a request until a leader answers or time is over.
-    pub(super) async fn ask(&self, request: &Request<'_>, deadline: u64) -> Result<Answered, ClientError> {
+    /// Sends a request until a leader answers or time is over. The first attempt may take `patience`.
+    pub(super) async fn ask(
+        &self,
+        request: &Request<'_>,
+        patience: Duration,
+        deadline: u64,
+    ) -> Result<Answered, ClientError> {
         self.meet(deadline).await?;
         let (mut in_doubt, mut other_cluster) = (false, None);
-        match (self.ask_again(request, deadline, &mut in_doubt, &mut other_cluster).await, other_cluster) {
+        match (self.ask_again(request, patience, deadline, &mut in_doubt, &mut other_cluster).await, other_cluster) {
             (Ok(reply), _) => Ok(Answered { reply, was_in_doubt: in_doubt }),
             (Err(ClientError::TimedOut { .. }), Some(found)) => {
                 Err(ClientError::OtherCluster { found }.after(in_doubt))
@@ -59,15 +64,13 @@ impl<T: Transport> Client<T> {
     async fn ask_again(
         &self,
         request: &Request<'_>,
+        mut patience: Duration,
         deadline: u64,
         in_doubt: &mut bool,
         other_cluster: &mut Option<ClusterId>,
     ) -> Result<Option<MsgBuf>, ClientError> {
         // Counts answers from other clusters in a row, and notes whether this client's own cluster has answered at all.
         let (mut redirects, mut strangers, mut is_found) = (0, 0, false);
-        // If a replica needs longer than an attempt for each command, no attempt of that length is ever answered. So an
-        // attempt after a late one takes longer.
-        let mut patience = self.config.attempt_timeout;
         let mut search = Search::default();
         loop {
             let target = self.whom_to_ask(request)?;
@@ -75,6 +78,8 @@ impl<T: Transport> Client<T> {
                 Attempt::Answered(reply) => reply,
                 attempt => {
                     *in_doubt |= matches!(attempt, Attempt::InDoubt { .. });
+                    // If a replica needs longer than an attempt for each command, no attempt of that length is ever
+                    // answered. So an attempt after a late one takes longer.
                     if let Attempt::InDoubt { is_late: true } = attempt {
                         patience = self.longer(patience, deadline);
                     }
@@ -161,9 +166,10 @@ impl<T: Transport> Client<T> {
         &self,
         replica: (u64, u16),
         request: &Request<'_>,
+        patience: Duration,
         deadline: u64,
     ) -> Result<MsgBuf, ClientError> {
-        let reply = self.try_to_ask(replica, request, deadline).await?;
+        let reply = self.try_to_ask(replica, request, patience, deadline).await?;
         reply.ok_or(ClientError::TimedOut { may_have_run: false })
     }
 
@@ -172,12 +178,13 @@ impl<T: Transport> Client<T> {
         &self,
         (id, group): (u64, u16),
         request: &Request<'_>,
+        patience: Duration,
         deadline: u64,
     ) -> Result<Option<MsgBuf>, ClientError> {
         if self.members.borrow().get(id).is_none() {
             return Err(ClientError::Unknown(id));
         }
-        match self.try_one((id, group), request, self.config.attempt_timeout, deadline).await? {
+        match self.try_one((id, group), request, patience, deadline).await? {
             Attempt::Answered(reply) => Ok(Some(reply)),
             Attempt::NotDone(_) | Attempt::InDoubt { .. } => Ok(None),
         }
@@ -255,7 +262,7 @@ impl<T: Transport> Client<T> {
         } else {
             &self.command_lines
         };
-        let connected_by = deadline.min(self.after(self.config.attempt_timeout));
+        let connected_by = deadline.min(self.after(patience));
         let place = match self.place(lines, id, connected_by).await {
             Ok(place) => place,
             Err(at) => return Ok(Attempt::NotDone(at)),
@@ -281,7 +288,7 @@ impl<T: Transport> Client<T> {
 
     /// Returns the time of the attempt after one that took this long: twice as much, or all that is left if there is not
     /// enough for yet another one.
-    fn longer(&self, patience: Duration, deadline: u64) -> Duration {
+    pub(super) fn longer(&self, patience: Duration, deadline: u64) -> Duration {
         let (next, left) = (patience.saturating_mul(2), self.time_left(deadline));
         if left < next.saturating_mul(2) { left } else { next }
     }

@@ -8,6 +8,7 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::Poll;
+use std::time::Duration;
 
 use dunlin_net::{Addr, Transport};
 
@@ -59,9 +60,9 @@ impl<T: Transport> Client<T> {
         }
         let _meeting = Meeting(self);
         // The answers of the last round in which any replica named its cluster.
-        let mut named = Vec::new();
+        let (mut named, mut patience) = (Vec::new(), self.config.attempt_timeout);
         loop {
-            let answers = self.ask_all(deadline).await;
+            let answers = self.ask_all(patience, deadline).await;
             if let Some(cluster) = agreed(&self.count(&answers))? {
                 self.cluster.set(Some(cluster));
                 answers
@@ -72,6 +73,7 @@ impl<T: Transport> Client<T> {
             if answers.iter().any(|(_, named)| named.is_some()) {
                 named = answers;
             }
+            patience = self.longer(patience, deadline);
             if let Err(late) = self.pause(deadline, false).await {
                 let named: Vec<_> = named.iter().map(|(id, named)| (*id, named.as_ref().map(|(of, _)| *of))).collect();
                 return Err(undecided(&named).unwrap_or(late));
@@ -80,9 +82,10 @@ impl<T: Transport> Client<T> {
     }
 
     /// Collects the replicas' answers until more than half of them belong to one cluster or no answer is outstanding.
-    async fn ask_all(&self, deadline: u64) -> Vec<(u64, Option<Named>)> {
+    async fn ask_all(&self, patience: Duration, deadline: u64) -> Vec<(u64, Option<Named>)> {
         let ids = self.listed.iter().map(|(id, _)| *id);
-        let mut asking: Vec<Option<Asking<'_>>> = ids.clone().map(|id| Some(self.ask_whose(id, deadline))).collect();
+        let ask = |id| Some(self.ask_whose(id, patience, deadline));
+        let mut asking: Vec<Option<Asking<'_>>> = ids.clone().map(ask).collect();
         let mut answers: Vec<(u64, Option<Named>)> = ids.map(|id| (id, None)).collect();
         poll_fn(|context| {
             for (future, (_, answer)) in asking.iter_mut().zip(&mut answers) {
@@ -98,10 +101,10 @@ impl<T: Transport> Client<T> {
         answers
     }
 
-    fn ask_whose(&self, id: u64, deadline: u64) -> Asking<'_> {
+    fn ask_whose(&self, id: u64, patience: Duration, deadline: u64) -> Asking<'_> {
         Box::pin(async move {
             // Every process has the first group.
-            let reply = self.ask_one((id, 0), &Request::Status, deadline).await.ok()?;
+            let reply = self.ask_one((id, 0), &Request::Status, patience, deadline).await.ok()?;
             match Response::parse(&reply).ok()? {
                 Response::Ok(bytes) => {
                     let status = Status::parse(bytes).ok()?;

@@ -81,6 +81,9 @@ impl Default for ClientConfig {
     }
 }
 
+/// The first attempt of a query that must be answered within some time takes this part of it: so that there is time for
+/// a second one, which takes twice as long, and for a third, at another replica perhaps.
+const ATTEMPTS_WITHIN: u32 = 5;
 /// Attempts to make a copy: the replica that is being copied from may fail, and a later snapshot may replace the one
 /// being read.
 const BACKUP_TRIES: u32 = 5;
@@ -218,7 +221,7 @@ impl<T: Transport> Client<T> {
             let Some(waiting) = begun.ok_or(ClientError::TimedOut { may_have_run: false })? else { continue };
             let (sequence, waits_from) = (waiting.sequence, self.window.waits_from());
             let request = Command { kind: Kind::Apply, time: 0, session, sequence, waits_from, body: command };
-            match self.ask(&Request::Command(request), deadline).await? {
+            match self.ask(&Request::Command(request), self.config.attempt_timeout, deadline).await? {
                 Answered { reply: Some(reply), .. } => return Ok(Reply(reply)),
                 // This was the first attempt, so the command was not executed and may be sent in another session.
                 Answered { reply: None, was_in_doubt: false } => self.window.leave(session),
@@ -235,11 +238,25 @@ impl<T: Transport> Client<T> {
     /// # Errors
     /// [`ClientError`]; a query has no side effects, so nothing is ever in doubt.
     pub async fn query(&self, query: &[u8]) -> Result<Reply, ClientError> {
-        let request = match self.config.read_from {
+        self.reply_to(&self.query_of(query)).await.map_err(ClientError::without_doubt)
+    }
+
+    /// Like [`Client::query`], for one that must be answered within `time`, or is of no use: several attempts fit in it.
+    ///
+    /// # Errors
+    /// [`ClientError`], as [`Client::query`].
+    pub async fn query_within(&self, query: &[u8], time: Duration) -> Result<Reply, ClientError> {
+        let patience = self.config.attempt_timeout.min(time / ATTEMPTS_WITHIN);
+        let deadline = self.deadline().min(self.after(time));
+        let answered = self.ask(&self.query_of(query), patience, deadline).await.map_err(ClientError::without_doubt)?;
+        answered.reply.map(Reply).ok_or(ClientError::Protocol)
+    }
+
+    fn query_of<'a>(&self, query: &'a [u8]) -> Request<'a> {
+        match self.config.read_from {
             ReadFrom::Leader => Request::Read(query),
             ReadFrom::Any | ReadFrom::Replica(_) => Request::ReadHere(query),
-        };
-        self.reply_to(&request).await.map_err(ClientError::without_doubt)
+        }
     }
 
     /// Sends a query that the state machine may keep until there is an answer ([`crate::StateMachine::ask`]). Returns
@@ -274,12 +291,12 @@ impl<T: Transport> Client<T> {
     /// [`ClientError::Unknown`] if the client does not know the replica; [`ClientError::OtherCluster`] if it belongs to
     /// another cluster than this client's, once that is known; others.
     pub async fn status(&self, id: u64) -> Result<Status, ClientError> {
-        self.status_of(id, self.config.group).await
+        self.status_of(id, self.config.group, self.config.attempt_timeout).await
     }
 
     /// Returns the status of a replica of a group.
-    async fn status_of(&self, id: u64, group: u16) -> Result<Status, ClientError> {
-        let reply = self.ask_one((id, group), &Request::Status, self.deadline()).await?;
+    async fn status_of(&self, id: u64, group: u16, patience: Duration) -> Result<Status, ClientError> {
+        let reply = self.ask_one((id, group), &Request::Status, patience, self.deadline()).await?;
         let bytes = match Response::parse(&reply) {
             Ok(Response::Ok(bytes)) => bytes,
             Ok(Response::NoGroup { groups }) => return Err(ClientError::NoGroup { group, groups }),
@@ -301,10 +318,11 @@ impl<T: Transport> Client<T> {
     pub async fn groups(&self) -> Result<u16, ClientError> {
         let deadline = self.deadline();
         self.meet(deadline).await.map_err(ClientError::without_doubt)?;
+        let mut patience = self.config.attempt_timeout;
         loop {
             let (members, mut strangers) = (self.members(), 0);
             for (id, _) in &members {
-                match self.status_of(*id, 0).await {
+                match self.status_of(*id, 0, patience).await {
                     Ok(status) => return Ok(status.groups.max(1)),
                     Err(error @ ClientError::OtherCluster { .. }) => {
                         strangers += 1;
@@ -315,6 +333,7 @@ impl<T: Transport> Client<T> {
                     Err(_) => {}
                 }
             }
+            patience = self.longer(patience, deadline);
             self.pause(deadline, false).await?;
         }
     }
@@ -382,12 +401,13 @@ impl<T: Transport> Client<T> {
     /// half of the time of an operation, or another cluster's replica answers at its address.
     async fn ask_for_piece(&self, from: u64, request: &Request<'_>) -> Result<Option<Reply>, ClientError> {
         let deadline = self.deadline();
-        let mut silent_until = self.half_time();
+        let (mut silent_until, mut patience) = (self.half_time(), self.config.attempt_timeout);
         loop {
-            let Some(reply) = self.try_to_ask((from, self.config.group), request, deadline).await? else {
+            let Some(reply) = self.try_to_ask((from, self.config.group), request, patience, deadline).await? else {
                 if self.time_left(silent_until).is_zero() {
                     return Ok(None);
                 }
+                patience = self.longer(patience, silent_until);
                 self.pause(deadline, false).await?;
                 continue;
             };
@@ -420,7 +440,7 @@ impl<T: Transport> Client<T> {
             return Ok(());
         }
         let command = Command { kind: Kind::KeepAlive, time: 0, session, sequence: 0, waits_from, body: &[] };
-        if self.ask(&Request::Command(command), self.deadline()).await?.reply.is_none() {
+        if self.ask(&Request::Command(command), self.config.attempt_timeout, self.deadline()).await?.reply.is_none() {
             self.window.leave(session);
         }
         Ok(())
@@ -437,7 +457,7 @@ impl<T: Transport> Client<T> {
         }
         self.window.leave(session);
         let command = Command { kind: Kind::CloseSession, time: 0, session, sequence: 0, waits_from: 0, body: &[] };
-        self.ask(&Request::Command(command), self.deadline()).await.map(|_| ())
+        self.ask(&Request::Command(command), self.config.attempt_timeout, self.deadline()).await.map(|_| ())
     }
 
     /// Returns the client's settings.
@@ -496,7 +516,7 @@ impl<T: Transport> Client<T> {
     }
 
     async fn reply_to(&self, request: &Request<'_>) -> Result<Reply, ClientError> {
-        let answered = self.ask(request, self.deadline()).await?;
+        let answered = self.ask(request, self.config.attempt_timeout, self.deadline()).await?;
         answered.reply.map(Reply).ok_or(ClientError::Protocol)
     }
 
@@ -528,7 +548,8 @@ impl<T: Transport> Client<T> {
         let _opening = Opening(&self.is_opening);
         let command = Command { kind: Kind::OpenSession, time: 0, session: 0, sequence: 0, waits_from: 0, body: &[] };
         // If this is in doubt, an unused session may have been opened. The command was not sent.
-        let answered = self.ask(&Request::Command(command), deadline).await.map_err(ClientError::without_doubt)?;
+        let (request, patience) = (Request::Command(command), self.config.attempt_timeout);
+        let answered = self.ask(&request, patience, deadline).await.map_err(ClientError::without_doubt)?;
         let reply = answered.reply.map(Reply).ok_or(ClientError::Protocol)?;
         let session = reply[..].try_into().map(u64::from_le_bytes).map_err(|_| ClientError::Protocol)?;
         self.window.enter(session);

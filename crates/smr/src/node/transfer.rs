@@ -24,7 +24,8 @@ use crate::wire::chunk::{Chunk, parse};
 use crate::wire::message::Addressed;
 use crate::wire::{CHUNK, cluster_of};
 
-/// A piece that is not taken in this time ends the attempt.
+/// A piece that is not taken in this time ends the attempt. Each further attempt gives its pieces twice the time, with
+/// [`DOUBLINGS_MAX`] doublings: the path may be that slow.
 const PIECE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The last piece is answered when the snapshot is on the receiver's disk.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
@@ -247,10 +248,11 @@ async fn send(node: WeakReplica, outgoing: Outgoing, timers: &Timers) {
 async fn send_pieces(node: &WeakReplica, outgoing: &Outgoing, timers: &Timers) -> Option<()> {
     let Outgoing { group, to, from, term, snapshot } = outgoing;
     let (mut session, mut tries) = (None, 0);
-    let (cluster, piece, tick) = {
+    let (cluster, piece, tick, patience) = {
         let node = node.upgrade()?;
         let core = node.core();
-        (bits(core.cluster()), core.config.chunk_bytes, core.config.tick)
+        let failures = core.failures.get(to).map_or(0, |failures| failures.count.min(DOUBLINGS_MAX));
+        (bits(core.cluster()), core.config.chunk_bytes, core.config.tick, PIECE_TIMEOUT * (1 << failures))
     };
     while session.is_none() {
         session = node.upgrade()?.core().common.links.borrow().session(*to);
@@ -289,7 +291,7 @@ async fn send_pieces(node: &WeakReplica, outgoing: &Outgoing, timers: &Timers) -
             bytes: &data[offset..end],
         };
         let buffer = MsgBuf::written(chunk.encoded_len(), |out| chunk.encode(out)).ok()?;
-        let timeout = if end == data.len() { INSTALL_TIMEOUT } else { PIECE_TIMEOUT };
+        let timeout = if end == data.len() { INSTALL_TIMEOUT } else { patience };
         let reply = session.call_with(CHUNK, buffer, CallOptions::timeout(timeout)).await.ok()?;
         // The offset of the next piece. If it is past the end, the receiver already has all that the snapshot has,
         // however much was sent.

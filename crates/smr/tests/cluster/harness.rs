@@ -45,7 +45,12 @@ pub struct World {
 
 impl World {
     pub fn new() -> World {
-        let network = LoopbackNetwork::new(LoopbackConfig { queue_len: 8192, ..LoopbackConfig::default() });
+        World::with_delay(LoopbackConfig::default().delay)
+    }
+
+    /// A network on which packets take this long.
+    pub fn with_delay(delay: Duration) -> World {
+        let network = LoopbackNetwork::new(LoopbackConfig { queue_len: 8192, delay, ..LoopbackConfig::default() });
         World { network, clock: Rc::default(), running: Rc::default() }
     }
 
@@ -120,8 +125,13 @@ impl Cluster {
 impl<S: Storage> ClusterOf<S> {
     /// Starts this many first members, and a client that knows them.
     pub fn of(storage: S, members: u64, config: NodeConfig) -> ClusterOf<S> {
+        ClusterOf::within(&World::new(), storage, members, config)
+    }
+
+    /// Starts them in a world.
+    pub fn within(world: &World, storage: S, members: u64, config: NodeConfig) -> ClusterOf<S> {
         let all: Vec<(u64, Addr)> = (1..=members).map(|id| (id, Addr::Node(id as u32))).collect();
-        let mut cluster = ClusterOf::planned(&World::new(), storage, CLIENT, all.clone(), config);
+        let mut cluster = ClusterOf::planned(world, storage, CLIENT, all.clone(), config);
         for id in 1..=members {
             let empty = cluster.storage.empty(id);
             cluster.start(id, empty, Beginning::First(all.clone()));

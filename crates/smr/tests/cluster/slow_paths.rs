@@ -5,7 +5,8 @@ use std::time::Duration;
 use dunlin_smr::kv::Query;
 use dunlin_smr::{Beginning, Client, NodeConfig};
 
-use super::harness::{Cluster, client_config, config};
+use super::harness::{Cluster, ClusterOf, World, client_config, config};
+use super::storage::InMemory;
 
 const VALUES: usize = 40;
 const VALUE_BYTES: usize = 25_000;
@@ -41,4 +42,32 @@ fn who_was_away_catches_up_over_a_path_that_is_slower_than_an_election() {
     cluster.until("it has all", |cluster| cluster.local(away, &last).is_some());
     assert!(cluster.now() - begun < Duration::from_secs(3), "after {:?}", cluster.now() - begun);
     assert_eq!(cluster.leader(), leader);
+}
+
+/// A piece takes 5.5 s, longer than the first attempt gives it.
+#[test]
+fn a_snapshot_comes_over_a_path_on_which_its_pieces_are_late() {
+    const PIECE_BYTES: usize = 5 << 18;
+    let world = World::with_delay(Duration::from_millis(1));
+    let config = NodeConfig { snapshot_entries: 5, keep_entries: 1, chunk_bytes: PIECE_BYTES, ..config() };
+    let mut cluster = ClusterOf::within(&world, InMemory, 3, config);
+    cluster.put("key 0", b"").unwrap();
+    let away = cluster.leader() % 3 + 1;
+    let left = cluster.stop(away);
+    let values = PIECE_BYTES / VALUE_BYTES + 10;
+    for number in 0..values {
+        cluster.put(&format!("key {number}"), &[number as u8; VALUE_BYTES]).unwrap();
+    }
+    for id in (1..=3).filter(|id| *id != away) {
+        let left = cluster.stop(id);
+        cluster.credits = 1;
+        cluster.start(id, left, Beginning::Join);
+    }
+    cluster.leader();
+    cluster.start(away, left, Beginning::Join);
+    let begun = cluster.now();
+    let last = format!("key {}", values - 1);
+    cluster.until("the first attempt is over", |cluster| cluster.now() - begun > Duration::from_secs(6));
+    assert_eq!(cluster.local(away, &last), None, "the path is too quick for this test");
+    cluster.until("it has all", |cluster| cluster.local(away, &last).is_some());
 }

@@ -1,9 +1,12 @@
 //! Errors that clients get when no replica does what they ask.
 
-use dunlin_net::Addr;
-use dunlin_smr::{Beginning, ClientError, MemoryLog};
+use std::time::Duration;
 
-use super::harness::{Cluster, config};
+use dunlin_net::Addr;
+use dunlin_smr::kv::Query;
+use dunlin_smr::{Beginning, ClientConfig, ClientError, MemoryLog};
+
+use super::harness::{Cluster, client_config, config};
 
 #[test]
 fn a_command_is_in_no_doubt_that_was_never_sent() {
@@ -38,4 +41,17 @@ fn a_stranger_is_named_unless_the_cluster_itself_has_answered() {
     assert!(matches!(cluster.get("a"), Err(ClientError::OtherCluster { found }) if others.contains(&found)));
     let strangers: Vec<_> = cluster.client.strangers().iter().map(|stranger| stranger.cluster).collect();
     assert!(others.iter().all(|other| strangers.contains(other)), "{strangers:?}");
+}
+
+/// A leader stands still, and another one is elected, while the client would wait for an answer for much longer.
+#[test]
+fn a_query_that_must_be_answered_soon_is_sent_again_soon() {
+    let mut cluster = Cluster::new(3, config());
+    let time = Duration::from_millis(300);
+    let config = ClientConfig { attempt_timeout: time, ..client_config() };
+    cluster.change_client(8, config);
+    cluster.put("a", b"1").unwrap();
+    cluster.paused.push(cluster.leader());
+    let answered = cluster.drive(cluster.client.query_within(Query { key: b"a" }.encode(), time));
+    assert!(answered.is_ok(), "{answered:?}");
 }

@@ -60,6 +60,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(20);
 /// Remote coordinators have this bit in their number: those on nodes have the revision at which they joined.
 const REMOTE: u64 = 1 << 63;
 /// How long nodes are waited for that may be dead, while others have answered that they know of no later configuration.
+/// If none answers, the next look takes twice as long, up to the time of an attempt.
 const LOOK_TIME: Duration = Duration::from_millis(100);
 
 /// Why a service did not do what it was asked.
@@ -143,6 +144,8 @@ struct Inner<T: Transport + 'static> {
     channels: RefCell<BTreeMap<Addr, Channel<T>>>,
     /// Which node is asked next by an idle client.
     turn: Cell<usize>,
+    /// How long a look for a later configuration takes at most.
+    look_time: Cell<Duration>,
     random: RefCell<Random>,
 }
 
@@ -180,11 +183,12 @@ impl<T: Transport + 'static> Remote<T> {
         let deadline = timers.now().saturating_add(nanos(config.timeout));
         let channel = |addr: &Addr| Channel::new(endpoint, vec![addr.clone()], ChannelConfig::default());
         let channels: BTreeMap<Addr, Channel<T>> = at.iter().map(|addr| (addr.clone(), channel(addr))).collect();
+        let mut patience = config.attempt_timeout;
         let found = loop {
             let request = Request::Configuration { than: 0 };
             let asked = channels.iter().map(|(addr, channel)| {
                 let request = &request;
-                async move { (addr, read(ask(channel, request, config.attempt_timeout).await)) }
+                async move { (addr, read(ask(channel, request, patience).await)) }
             });
             let (mut found, mut why): (Option<Configuration>, _) = (None, "there is no address".to_owned());
             for (addr, answer) in join_all(asked).await {
@@ -205,6 +209,7 @@ impl<T: Transport + 'static> Remote<T> {
                 None if timers.now() >= deadline => return Err(RemoteError::Silent { why }),
                 None => timers.sleep(config.look_every).await,
             }
+            patience = (2 * patience).min(Duration::from_nanos(deadline.saturating_sub(timers.now())));
         };
         let random = match config.seed {
             Some(seed) => seed,
@@ -217,6 +222,7 @@ impl<T: Transport + 'static> Remote<T> {
             endpoint: endpoint.clone(),
             timers,
             at,
+            look_time: Cell::new(LOOK_TIME.min(config.attempt_timeout)),
             config,
             client,
             configuration: RefCell::new(configuration),
@@ -405,15 +411,21 @@ impl<T: Transport + 'static> Inner<T> {
         let than: Epoch = self.client.epoch();
         let request = Request::Configuration { than };
         let channels: Vec<Channel<T>> = nodes.iter().map(|addr| self.channel(addr)).collect();
-        let asked = channels.iter().map(|channel| ask(channel, &request, self.config.attempt_timeout.min(LOOK_TIME)));
+        let time = self.look_time.get();
+        let asked = channels.iter().map(|channel| ask(channel, &request, time));
         let mut asked: FuturesUnordered<_> = asked.collect();
+        let mut is_silent = true;
         while let Some(answer) = asked.next().await {
+            is_silent &= answer.is_err();
             if let Ok(Some(found)) = read(answer)
                 && self.adopt(found)
             {
                 return true;
             }
         }
+        // If none answers, all may be that slow.
+        let next = if is_silent { time * 2 } else { LOOK_TIME };
+        self.look_time.set(next.min(self.config.attempt_timeout));
         self.client.epoch() > than
     }
 
