@@ -241,7 +241,8 @@ impl<T: Transport> Client<T> {
         self.reply_to(&self.query_of(query)).await.map_err(ClientError::without_doubt)
     }
 
-    /// Like [`Client::query`], for one that must be answered within `time`, or is of no use: several attempts fit in it.
+    /// Like [`Client::query`], for one that is of no use unless it is answered within `time`: several attempts fit in
+    /// it.
     ///
     /// # Errors
     /// [`ClientError`], as [`Client::query`].
