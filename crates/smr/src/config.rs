@@ -114,9 +114,9 @@ pub struct NodeConfig {
     /// are sent. At the limit, the replica refuses a leader's snapshot while it receives another (one from no member's
     /// address, as for a replica that joins, while any is under way), gives up one that has come in part when it takes
     /// its own, and delays its own while older ones are sent. One that has come in part from no member's address, or
-    /// that comes so slowly that it would take more than 60,000 ticks, is also given up when a member sends one; twice as many after each
-    /// of a group that was, up to 64 times, until one has come. A
-    /// member of any group counts, at its address. If the log has no more room, all groups stop sending older ones. So
+    /// that comes so slowly that it would take more than 60,000 ticks, is also given up when a member sends one; twice
+    /// as many after each of a group that was, up to 64 times, until one has come. A member of any group counts, at its
+    /// address. If the log has no more room, all groups stop sending older ones. So
     /// two of the own state are always allowed: the log's, and the next. One that comes may be given up again and again
     /// while other groups take their own. No less than twice `snapshot_bytes_max`; default 12 GiB. The state that is
     /// restored from a leader's snapshot is not counted: it and the present one are both in memory until it is

@@ -112,9 +112,9 @@ impl<T: Transport> Embedded<T> {
         &self.client
     }
 
-    /// Asks until the leader hears it, within the time of one operation: after an election the leader's watchman must
-    /// begin its reign first. All members wait for that at the same time, so they back off with jitter, seeded by
-    /// `who`. `patience_ms` is how long the member or lease may be silent; 0 if unknown.
+    /// Asks until the leader hears it, within the time of one operation and the patience: after an election the
+    /// leader's watchman must begin its reign first. All members wait for that at the same time, so they back off with
+    /// jitter, seeded by `who`. `patience_ms` is how long the member or lease may be silent; 0 if unknown.
     async fn heard(&self, who: Revision, patience_ms: u64, asked: Query) -> Result<Answer, CoordError> {
         let mut random = Random::new(who ^ self.timers.now());
         let first = self.client.config().pause;

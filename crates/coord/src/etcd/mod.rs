@@ -72,7 +72,8 @@ pub use watchman::Watchman;
 
 /// Keep-alive interval of an idle connection, and how long the answer may take.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
-/// Requests that may be repeated are sent up to this many times within the time of an operation.
+/// The first attempt of a request that may be repeated takes this part of the time of an operation; one after a late
+/// one takes twice as long.
 const ATTEMPTS: u32 = 4;
 /// Largest message that is accepted: all members, or all leases, at their limits.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
@@ -241,8 +242,29 @@ impl Etcd {
         T: Send + 'static,
         F: Future<Output = Result<T, CoordError>> + Send + 'static,
     {
-        let work = self.shared.source.work();
-        let (trace, timeout): (Arc<Trace>, _) = (work.trace.clone(), self.shared.timeout);
+        self.operate_within(self.shared.timeout, operation).await
+    }
+
+    /// Runs one that is of no use unless it ends within the time for which a member or a lease may be silent; 0 if that
+    /// is unknown.
+    async fn prove<T, F>(&self, patience_ms: u64, operation: impl FnOnce(Work) -> F) -> Result<T, CoordError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, CoordError>> + Send + 'static,
+    {
+        match patience_ms {
+            0 => self.operate(operation).await,
+            patience => self.operate_within(self.shared.timeout.min(Duration::from_millis(patience)), operation).await,
+        }
+    }
+
+    async fn operate_within<T, F>(&self, timeout: Duration, operation: impl FnOnce(Work) -> F) -> Result<T, CoordError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, CoordError>> + Send + 'static,
+    {
+        let work = Work { attempt_timeout: timeout / ATTEMPTS, ..self.shared.source.work() };
+        let trace: Arc<Trace> = work.trace.clone();
         let operation = operation(work);
         let in_time = self.on_thread(async move { tokio::time::timeout(timeout, operation).await });
         in_time.await?.unwrap_or_else(|_| Err(trace.timed_out()))
@@ -258,7 +280,8 @@ impl Coordinator for Etcd {
 
     async fn heartbeat(&self, membership: &Membership) -> Result<Heartbeat, CoordError> {
         let sent_at = self.now();
-        let (epoch, is_settled, failure_timeout_ms) = self.operate(|work| work.heartbeat(*membership)).await?;
+        let (epoch, is_settled, failure_timeout_ms) =
+            self.prove(membership.failure_timeout_ms, |work| work.heartbeat(*membership)).await?;
         Ok(Heartbeat::heard(epoch, is_settled, failure_timeout_ms, sent_at))
     }
 
@@ -291,7 +314,7 @@ impl Coordinator for Etcd {
 
     async fn renew(&self, lease: &mut Lease) -> Result<(), CoordError> {
         let sent_at = self.now();
-        let ttl_ms = self.operate(|work| work.renew(lease.name.clone(), lease.token)).await?;
+        let ttl_ms = self.prove(lease.ttl_ms, |work| work.renew(lease.name.clone(), lease.token)).await?;
         lease.renewed(sent_at, ttl_ms);
         Ok(())
     }

@@ -73,7 +73,12 @@ impl Observer {
     /// # Panics
     /// If an invariant is violated.
     pub fn look(&mut self, status: &Status, log: &Log) {
-        self.look_at_log(log);
+        // The only voter elects itself before its vote is durable, and may do so in the same term again after a crash.
+        // What it has not flushed nobody else knows.
+        let is_alone = status.role == Role::Leader && status.voters == [status.id];
+        if !is_alone || log.under_way().is_none() {
+            self.look_at_log(log);
+        }
         self.look_at_committed(status, log);
         self.look_at_changes(status, log);
         if status.role == Role::Leader {

@@ -45,7 +45,7 @@ impl Service for KeyValues {
     type Client = Driver<caller::Work>;
 
     fn adapt(scenario: &mut Scenario) {
-        // A client whose attempts are shorter than a flush opens one session after the other.
+        // A client whose first attempts are shorter than a flush opens one session after the other.
         let attempts =
             scenario.end_ns() / scenario.client.attempt_timeout.as_nanos() as u64 + u64::from(scenario.steps);
         let sessions = (attempts * u64::from(scenario.clients)).min(scenario.node.sessions_max as u64);

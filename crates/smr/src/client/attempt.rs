@@ -1,5 +1,6 @@
 //! Sends one request to one replica after another until one answers.
 
+use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
@@ -30,6 +31,15 @@ pub(super) struct Answered {
     pub was_in_doubt: bool,
 }
 
+/// Why there is no answer to a request that was sent once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unanswered {
+    /// There was none in time.
+    Late,
+    /// It came to nobody, or the way back was lost.
+    Lost,
+}
+
 /// The result of one attempt.
 enum Attempt {
     Answered(MsgBuf),
@@ -42,7 +52,7 @@ enum Attempt {
 }
 
 impl<T: Transport> Client<T> {
-    /// Sends a request until a leader answers or time is over. The first attempt may take `patience`.
+    /// Sends a request until a leader answers or time is over. The first attempt at each replica may take `patience`.
     pub(super) async fn ask(
         &self,
         request: &Request<'_>,
@@ -64,7 +74,7 @@ impl<T: Transport> Client<T> {
     async fn ask_again(
         &self,
         request: &Request<'_>,
-        mut patience: Duration,
+        patience: Duration,
         deadline: u64,
         in_doubt: &mut bool,
         other_cluster: &mut Option<ClusterId>,
@@ -74,14 +84,15 @@ impl<T: Transport> Client<T> {
         let mut search = Search::default();
         loop {
             let target = self.whom_to_ask(request)?;
+            let patience = search.late.get(&target).map_or(patience, |late| self.longer(*late, deadline));
             let reply = match self.try_one((target, self.config.group), request, patience, deadline).await? {
                 Attempt::Answered(reply) => reply,
                 attempt => {
                     *in_doubt |= matches!(attempt, Attempt::InDoubt { .. });
                     // If a replica needs longer than an attempt for each command, no attempt of that length is ever
-                    // answered. So an attempt after a late one takes longer.
+                    // answered. So an attempt after a late one takes longer there.
                     if let Attempt::InDoubt { is_late: true } = attempt {
-                        patience = self.longer(patience, deadline);
+                        search.late.insert(target, patience);
                     }
                     strangers = 0;
                     let at = if let Attempt::NotDone(at) = attempt { at } else { None };
@@ -162,31 +173,20 @@ impl<T: Transport> Client<T> {
     }
 
     /// Sends a request to one replica of a group, once.
-    pub(super) async fn ask_one(
-        &self,
-        replica: (u64, u16),
-        request: &Request<'_>,
-        patience: Duration,
-        deadline: u64,
-    ) -> Result<MsgBuf, ClientError> {
-        let reply = self.try_to_ask(replica, request, patience, deadline).await?;
-        reply.ok_or(ClientError::TimedOut { may_have_run: false })
-    }
-
-    /// Sends a request to one replica of a group, once; `None` if it does not answer.
     pub(super) async fn try_to_ask(
         &self,
         (id, group): (u64, u16),
         request: &Request<'_>,
         patience: Duration,
         deadline: u64,
-    ) -> Result<Option<MsgBuf>, ClientError> {
+    ) -> Result<Result<MsgBuf, Unanswered>, ClientError> {
         if self.members.borrow().get(id).is_none() {
             return Err(ClientError::Unknown(id));
         }
         match self.try_one((id, group), request, patience, deadline).await? {
-            Attempt::Answered(reply) => Ok(Some(reply)),
-            Attempt::NotDone(_) | Attempt::InDoubt { .. } => Ok(None),
+            Attempt::Answered(reply) => Ok(Ok(reply)),
+            Attempt::InDoubt { is_late: true } => Ok(Err(Unanswered::Late)),
+            Attempt::NotDone(_) | Attempt::InDoubt { .. } => Ok(Err(Unanswered::Lost)),
         }
     }
 
@@ -287,10 +287,10 @@ impl<T: Transport> Client<T> {
     }
 
     /// Returns the time of the attempt after one that took this long: twice as much, or all that is left if there is not
-    /// enough for yet another one.
+    /// enough for yet another one like the first.
     pub(super) fn longer(&self, patience: Duration, deadline: u64) -> Duration {
         let (next, left) = (patience.saturating_mul(2), self.time_left(deadline));
-        if left < next.saturating_mul(2) { left } else { next }
+        if left < next.saturating_add(patience) { left } else { next }
     }
 
     /// A place on a session with a replica, which is opened if there is none. If it is not reached, the error says at
@@ -412,6 +412,8 @@ impl<T: Transport> Client<T> {
 struct Search {
     /// The addresses of replicas that did not help: whatever ids they go by.
     passed: Vec<Addr>,
+    /// Replicas that did not answer in time, each with the time of its last attempt.
+    late: BTreeMap<u64, Duration>,
     /// Answers that named a leader which did not help before.
     named_again: usize,
 }

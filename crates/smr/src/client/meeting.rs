@@ -5,6 +5,7 @@
 //! replica of that cluster names it as a member at exactly the address in the list. So an address that is stale, or in
 //! the list by mistake, does not count.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::Poll;
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use dunlin_net::{Addr, Transport};
 
+use super::attempt::Unanswered;
 use super::{Client, ClientError};
 use crate::cluster_id::ClusterId;
 use crate::wire::members::Members;
@@ -62,7 +64,7 @@ impl<T: Transport> Client<T> {
         // The answers of the last round in which any replica named its cluster.
         let (mut named, mut patience) = (Vec::new(), self.config.attempt_timeout);
         loop {
-            let answers = self.ask_all(patience, deadline).await;
+            let (answers, are_late) = self.ask_all(patience, deadline).await;
             if let Some(cluster) = agreed(&self.count(&answers))? {
                 self.cluster.set(Some(cluster));
                 answers
@@ -73,7 +75,10 @@ impl<T: Transport> Client<T> {
             if answers.iter().any(|(_, named)| named.is_some()) {
                 named = answers;
             }
-            patience = self.longer(patience, deadline);
+            if are_late {
+                // Half of the time at most: others may answer meanwhile.
+                patience = patience.saturating_mul(2).min(patience.max(self.time_left(deadline) / 2));
+            }
             if let Err(late) = self.pause(deadline, false).await {
                 let named: Vec<_> = named.iter().map(|(id, named)| (*id, named.as_ref().map(|(of, _)| *of))).collect();
                 return Err(undecided(&named).unwrap_or(late));
@@ -82,9 +87,11 @@ impl<T: Transport> Client<T> {
     }
 
     /// Collects the replicas' answers until more than half of them belong to one cluster or no answer is outstanding.
-    async fn ask_all(&self, patience: Duration, deadline: u64) -> Vec<(u64, Option<Named>)> {
+    /// Returns also whether one did not answer in time.
+    async fn ask_all(&self, patience: Duration, deadline: u64) -> (Vec<(u64, Option<Named>)>, bool) {
+        let are_late = Cell::new(false);
         let ids = self.listed.iter().map(|(id, _)| *id);
-        let ask = |id| Some(self.ask_whose(id, patience, deadline));
+        let ask = |id| Some(self.ask_whose(id, patience, deadline, &are_late));
         let mut asking: Vec<Option<Asking<'_>>> = ids.clone().map(ask).collect();
         let mut answers: Vec<(u64, Option<Named>)> = ids.map(|id| (id, None)).collect();
         poll_fn(|context| {
@@ -98,13 +105,16 @@ impl<T: Transport> Client<T> {
             if is_over { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
-        answers
+        drop(asking);
+        (answers, are_late.get())
     }
 
-    fn ask_whose(&self, id: u64, patience: Duration, deadline: u64) -> Asking<'_> {
+    fn ask_whose<'a>(&'a self, id: u64, patience: Duration, deadline: u64, are_late: &'a Cell<bool>) -> Asking<'a> {
         Box::pin(async move {
             // Every process has the first group.
-            let reply = self.ask_one((id, 0), &Request::Status, patience, deadline).await.ok()?;
+            let reply = self.try_to_ask((id, 0), &Request::Status, patience, deadline).await.ok()?;
+            are_late.set(are_late.get() || reply.as_ref().err() == Some(&Unanswered::Late));
+            let reply = reply.ok()?;
             match Response::parse(&reply).ok()? {
                 Response::Ok(bytes) => {
                     let status = Status::parse(bytes).ok()?;

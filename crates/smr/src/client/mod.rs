@@ -20,7 +20,7 @@ use dunlin_rpc::{Endpoint, MsgBuf, Timers};
 pub use error::ClientError;
 pub use meeting::Stranger;
 
-use self::attempt::Answered;
+use self::attempt::{Answered, Unanswered};
 use self::lines::{Sharing, Switchboard};
 use self::members::Members;
 use self::window::Window;
@@ -57,8 +57,8 @@ pub struct ClientConfig {
     pub read_from: ReadFrom,
     /// How long an operation may take, all attempts together. Default 10 s.
     pub timeout: Duration,
-    /// How long one replica may take to answer before another is asked. Within an operation, each attempt after a late
-    /// one may take twice as long, so that answers of slow replicas arrive. Default 1 s.
+    /// How long one replica may take to answer before another is asked. Within an operation, the next attempt at a
+    /// replica that was late may take twice as long, so that answers of slow replicas arrive. Default 1 s.
     pub attempt_timeout: Duration,
     /// How long the client waits before it asks the next replica, when one is busy or there is no leader. Default 5 ms.
     pub pause: Duration,
@@ -81,9 +81,11 @@ impl Default for ClientConfig {
     }
 }
 
-/// The first attempt of a query that must be answered within some time takes this part of it: so that there is time for
-/// a second one, which takes twice as long, and for a third, at another replica perhaps.
-const ATTEMPTS_WITHIN: u32 = 5;
+/// The first attempt of a query that must be answered within some time takes this part of it, so that there is time for
+/// more, some of them longer.
+const ATTEMPTS_WITHIN: u32 = 6;
+/// But no less than this.
+const ATTEMPT_MIN: Duration = Duration::from_millis(10);
 /// Attempts to make a copy: the replica that is being copied from may fail, and a later snapshot may replace the one
 /// being read.
 const BACKUP_TRIES: u32 = 5;
@@ -247,7 +249,7 @@ impl<T: Transport> Client<T> {
     /// # Errors
     /// [`ClientError`], as [`Client::query`].
     pub async fn query_within(&self, query: &[u8], time: Duration) -> Result<Reply, ClientError> {
-        let patience = self.config.attempt_timeout.min(time / ATTEMPTS_WITHIN);
+        let patience = self.config.attempt_timeout.min((time / ATTEMPTS_WITHIN).max(ATTEMPT_MIN));
         let deadline = self.deadline().min(self.after(time));
         let answered = self.ask(&self.query_of(query), patience, deadline).await.map_err(ClientError::without_doubt)?;
         answered.reply.map(Reply).ok_or(ClientError::Protocol)
@@ -292,12 +294,18 @@ impl<T: Transport> Client<T> {
     /// [`ClientError::Unknown`] if the client does not know the replica; [`ClientError::OtherCluster`] if it belongs to
     /// another cluster than this client's, once that is known; others.
     pub async fn status(&self, id: u64) -> Result<Status, ClientError> {
-        self.status_of(id, self.config.group, self.config.attempt_timeout).await
+        self.status_of((id, self.config.group), self.config.attempt_timeout, self.deadline()).await
     }
 
     /// Returns the status of a replica of a group.
-    async fn status_of(&self, id: u64, group: u16, patience: Duration) -> Result<Status, ClientError> {
-        let reply = self.ask_one((id, group), &Request::Status, patience, self.deadline()).await?;
+    async fn status_of(
+        &self,
+        (id, group): (u64, u16),
+        patience: Duration,
+        deadline: u64,
+    ) -> Result<Status, ClientError> {
+        let reply = self.try_to_ask((id, group), &Request::Status, patience, deadline).await?;
+        let reply = reply.map_err(|_| ClientError::TimedOut { may_have_run: false })?;
         let bytes = match Response::parse(&reply) {
             Ok(Response::Ok(bytes)) => bytes,
             Ok(Response::NoGroup { groups }) => return Err(ClientError::NoGroup { group, groups }),
@@ -323,7 +331,7 @@ impl<T: Transport> Client<T> {
         loop {
             let (members, mut strangers) = (self.members(), 0);
             for (id, _) in &members {
-                match self.status_of(*id, 0, patience).await {
+                match self.status_of((*id, 0), patience, deadline).await {
                     Ok(status) => return Ok(status.groups.max(1)),
                     Err(error @ ClientError::OtherCluster { .. }) => {
                         strangers += 1;
@@ -334,6 +342,7 @@ impl<T: Transport> Client<T> {
                     Err(_) => {}
                 }
             }
+            // They may all be that slow.
             patience = self.longer(patience, deadline);
             self.pause(deadline, false).await?;
         }
@@ -404,13 +413,16 @@ impl<T: Transport> Client<T> {
         let deadline = self.deadline();
         let (mut silent_until, mut patience) = (self.half_time(), self.config.attempt_timeout);
         loop {
-            let Some(reply) = self.try_to_ask((from, self.config.group), request, patience, deadline).await? else {
-                if self.time_left(silent_until).is_zero() {
-                    return Ok(None);
+            let reply = match self.try_to_ask((from, self.config.group), request, patience, deadline).await? {
+                Ok(reply) => reply,
+                Err(_) if self.time_left(silent_until).is_zero() => return Ok(None),
+                Err(why) => {
+                    if why == Unanswered::Late {
+                        patience = self.longer(patience, silent_until);
+                    }
+                    self.pause(deadline, false).await?;
+                    continue;
                 }
-                patience = self.longer(patience, silent_until);
-                self.pause(deadline, false).await?;
-                continue;
             };
             silent_until = self.half_time();
             match Response::parse(&reply) {

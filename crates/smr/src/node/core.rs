@@ -193,6 +193,8 @@ pub(super) struct Core {
     /// The number of the library's last `Ready`, and of the last one that is persisted.
     pub last_ready: u64,
     pub last_persisted: u64,
+    /// The last term that was written, and the number of the `Ready` with which that becomes durable.
+    term_written: (u64, u64),
     pub jobs: Vec<Job>,
     role: StateRole,
     leader: u64,
@@ -315,6 +317,7 @@ impl Core {
             unpersisted: VecDeque::new(),
             last_ready: 0,
             last_persisted: 0,
+            term_written: (0, 0),
             jobs: Vec::new(),
             role: StateRole::Follower,
             leader: 0,
@@ -433,8 +436,19 @@ impl Core {
     /// Carries out one `Ready` of the library.
     fn handle(&mut self, mut ready: Ready) -> Result<(), NodeError> {
         self.last_ready = ready.number();
-        // A leader's disk need not be faster than the others' (Raft dissertation, section 10.2.1).
-        ready.take_messages().into_iter().for_each(|message| self.route(message));
+        if let Some(hard_state) = ready.hs().filter(|hard_state| hard_state.term != self.term_written.0) {
+            self.term_written = (hard_state.term, ready.number());
+        }
+        let mut held = Vec::new();
+        for message in ready.take_messages() {
+            // A leader's disk need not be faster than the others' (Raft dissertation, section 10.2.1). But the only
+            // voter elects itself before its vote is durable. If others heard of that term and it forgot it, it would
+            // lead in the same term again, with other entries.
+            match self.term_written.1 > self.last_persisted {
+                true => held.push(message),
+                false => self.route(message),
+            }
+        }
         let role_changed = ready.ss().is_some();
         if !ready.snapshot().is_empty() {
             self.restore(ready.snapshot())?;
@@ -447,8 +461,8 @@ impl Core {
             hard_state: ready.hs().cloned(),
             urgency: if ready.must_sync() { Urgency::Urgent } else { Urgency::Lazy },
         };
-        let messages = ready.take_persisted_messages();
-        self.write(ready.number(), batch, messages)?;
+        held.append(&mut ready.take_persisted_messages());
+        self.write(ready.number(), batch, held)?;
         self.commit(committed);
         self.begin(Stage::Ready);
         self.raft.advance_append_async(ready);

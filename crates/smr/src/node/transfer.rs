@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dunlin_net::Addr;
-use dunlin_rpc::{CallOptions, DeferredReply, MsgBuf, RequestBurst, Timers};
+use dunlin_rpc::{CallError, CallOptions, DeferredReply, MsgBuf, RequestBurst, Timers};
 use raft::SnapshotStatus;
 use raft::eraftpb::{Message, MessageType, Snapshot};
 
@@ -24,8 +24,8 @@ use crate::wire::chunk::{Chunk, parse};
 use crate::wire::message::Addressed;
 use crate::wire::{CHUNK, cluster_of};
 
-/// A piece that is not taken in this time ends the attempt. Each further attempt gives its pieces twice the time, with
-/// [`DOUBLINGS_MAX`] doublings: the path may be that slow.
+/// A piece that is not taken in this time ends the attempt. Each attempt after one that ended so gives its pieces twice
+/// the time, with [`DOUBLINGS_MAX`] doublings: the path may be that slow.
 const PIECE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The last piece is answered when the snapshot is on the receiver's disk.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
@@ -34,7 +34,8 @@ const SESSION_TRIES: u32 = 100;
 /// After a failed attempt the next one waits for an election timeout, then for twice as long, and so on, with this many
 /// doublings.
 const DOUBLINGS_MAX: u32 = 4;
-/// A partly received snapshot is dropped after this many ticks without data, or with less than one full piece.
+/// A partly received snapshot is dropped after this many ticks without data, or with less than one full piece. Members
+/// have as long as they take for a piece, and this much more.
 const PATIENCE_TICKS: u32 = 1000;
 /// After the first of these periods, a member's snapshot gives way to another member's if it comes so slowly that it
 /// takes more of them than this; after one was given up, than twice as many, and so on, with this many doublings. So two
@@ -126,6 +127,16 @@ pub(super) struct Failures {
     count: u32,
     /// Ticks until the next attempt; 0 during one.
     ticks: u32,
+    /// Attempts that ended since a piece was not taken in time, less those that succeeded.
+    late: u32,
+}
+
+/// Why a snapshot was not sent.
+enum Unsent {
+    /// A piece was not taken in time.
+    Late,
+    /// The receiver has no use for it, or is not reached.
+    Failed,
 }
 
 /// The result of a piece.
@@ -155,6 +166,8 @@ pub(super) struct Incoming {
     age: u32,
     /// Ticks in which it must come, at this pace, to give way to no other.
     due: u32,
+    /// Ticks without a full piece after which it is dropped.
+    patience: u32,
 }
 
 impl Drop for Outgoing {
@@ -172,10 +185,25 @@ impl Drop for Incoming {
 
 impl Incoming {
     /// Begins a snapshot with its first piece.
-    fn new(chunk: &Chunk<'_>, sender: Option<u64>, given_up: u32) -> Incoming {
+    fn new(chunk: &Chunk<'_>, sender: Option<u64>, given_up: u32, tick: Duration) -> Incoming {
         let Chunk { from, term, index, total, .. } = *chunk;
         let due = (PERIODS_MAX * PATIENCE_TICKS) << given_up.min(PERIOD_DOUBLINGS_MAX);
-        Incoming { sender, from, term, index, total, data: Vec::new(), checksum: 0, idle: 0, fresh: 0, age: 0, due }
+        let of_member = || (PIECE_TIMEOUT * (1 << DOUBLINGS_MAX)).as_nanos().div_ceil(tick.as_nanos().max(1));
+        let patience: u32 = sender.map_or(0, |_| of_member().try_into().unwrap_or(u32::MAX));
+        Incoming {
+            sender,
+            from,
+            term,
+            index,
+            total,
+            data: Vec::new(),
+            checksum: 0,
+            idle: 0,
+            fresh: 0,
+            age: 0,
+            due,
+            patience: PATIENCE_TICKS.saturating_add(patience),
+        }
     }
 
     /// Whether a piece of this sender may change anything: no other sender speaks for a member, or takes its place.
@@ -200,8 +228,8 @@ impl Incoming {
 
     /// A tick has passed; returns whether it has expired.
     fn tick(&mut self) -> bool {
-        (self.idle, self.age) = (self.idle + 1, self.age.saturating_add(1));
-        self.idle > PATIENCE_TICKS
+        (self.idle, self.age) = (self.idle.saturating_add(1), self.age.saturating_add(1));
+        self.idle > self.patience
     }
 
     /// Whether this is the next piece.
@@ -238,40 +266,43 @@ pub(super) async fn send_all(shared: Weak<Shared>, to: u64, timers: Timers) {
 
 /// Sends a snapshot, and reports the result to the library.
 async fn send(node: WeakReplica, outgoing: Outgoing, timers: &Timers) {
-    let is_sent = outgoing.has_its_receiver() && send_pieces(&node, &outgoing, timers).await.is_some();
+    let sent = match outgoing.has_its_receiver() {
+        true => send_pieces(&node, &outgoing, timers).await,
+        false => Err(Unsent::Failed),
+    };
     if let Some(node) = node.upgrade() {
-        node.enter(|core| core.sent_snapshot(&outgoing, is_sent));
+        node.enter(|core| core.sent_snapshot(&outgoing, sent));
     }
 }
 
-/// Returns `None` if a piece was not taken.
-async fn send_pieces(node: &WeakReplica, outgoing: &Outgoing, timers: &Timers) -> Option<()> {
+async fn send_pieces(node: &WeakReplica, outgoing: &Outgoing, timers: &Timers) -> Result<(), Unsent> {
+    let alive = || node.upgrade().ok_or(Unsent::Failed);
     let Outgoing { group, to, from, term, snapshot } = outgoing;
     let (mut session, mut tries) = (None, 0);
     let (cluster, piece, tick, patience) = {
-        let node = node.upgrade()?;
+        let node = alive()?;
         let core = node.core();
-        let failures = core.failures.get(to).map_or(0, |failures| failures.count.min(DOUBLINGS_MAX));
-        (bits(core.cluster()), core.config.chunk_bytes, core.config.tick, PIECE_TIMEOUT * (1 << failures))
+        let late = core.failures.get(to).map_or(0, |failures| failures.late.min(DOUBLINGS_MAX));
+        (bits(core.cluster()), core.config.chunk_bytes, core.config.tick, PIECE_TIMEOUT * (1 << late))
     };
     while session.is_none() {
-        session = node.upgrade()?.core().common.links.borrow().session(*to);
+        session = alive()?.core().common.links.borrow().session(*to);
         if session.is_none() {
             tries += 1;
             if tries > SESSION_TRIES {
-                return None;
+                return Err(Unsent::Failed);
             }
             timers.sleep(tick).await;
         }
     }
-    let session = session?;
+    let session = session.ok_or(Unsent::Failed)?;
     let metadata = snapshot.get_metadata();
     let conf_state = metadata.get_conf_state();
     let data: &Bytes = &snapshot.data;
     let (mut offset, mut checksum) = (0, 0);
     loop {
-        if !node.upgrade()?.core().goes_on_sending(outgoing) {
-            return None;
+        if !alive()?.core().goes_on_sending(outgoing) {
+            return Err(Unsent::Failed);
         }
         let end = (offset + piece).min(data.len());
         checksum = crc32c::crc32c_append(checksum, &data[offset..end]);
@@ -290,17 +321,22 @@ async fn send_pieces(node: &WeakReplica, outgoing: &Outgoing, timers: &Timers) -
             checksum,
             bytes: &data[offset..end],
         };
-        let buffer = MsgBuf::written(chunk.encoded_len(), |out| chunk.encode(out)).ok()?;
+        let written = MsgBuf::written(chunk.encoded_len(), |out| chunk.encode(out));
+        let buffer = written.map_err(|_| Unsent::Failed)?;
         let timeout = if end == data.len() { INSTALL_TIMEOUT } else { patience };
-        let reply = session.call_with(CHUNK, buffer, CallOptions::timeout(timeout)).await.ok()?;
+        let reply = session.call_with(CHUNK, buffer, CallOptions::timeout(timeout)).await;
+        let reply = reply.map_err(|failure| match failure.error {
+            CallError::DeadlineExceeded => Unsent::Late,
+            _ => Unsent::Failed,
+        })?;
         // The offset of the next piece. If it is past the end, the receiver already has all that the snapshot has,
         // however much was sent.
-        let next = u64::from_le_bytes(reply.response[..].try_into().ok()?);
+        let next = reply.response[..].try_into().map(u64::from_le_bytes).map_err(|_| Unsent::Failed)?;
         if next == data.len() as u64 {
-            return Some(());
+            return Ok(());
         }
         if next != end as u64 {
-            return None;
+            return Err(Unsent::Failed);
         }
         offset = end;
     }
@@ -338,9 +374,9 @@ impl Core {
     }
 
     /// The transfer of a snapshot has ended.
-    fn sent_snapshot(&mut self, outgoing: &Outgoing, is_sent: bool) {
+    fn sent_snapshot(&mut self, outgoing: &Outgoing, sent: Result<(), Unsent>) {
         self.forget_sent(outgoing.data());
-        self.counters.snapshots_sent += u64::from(is_sent);
+        self.counters.snapshots_sent += u64::from(sent.is_ok());
         if !outgoing.has_its_receiver() {
             return self.snapshot_for(outgoing.to);
         }
@@ -348,11 +384,13 @@ impl Core {
         if self.raft.raft.term != outgoing.term || !self.is_leader() {
             return;
         }
-        if is_sent {
-            self.failures.remove(&outgoing.to);
+        let failures = self.failures.entry(outgoing.to).or_insert(Failures { count: 0, ticks: 0, late: 0 });
+        let Err(why) = sent else {
+            // The next one comes the same way.
+            *failures = Failures { count: 0, ticks: 0, late: failures.late.saturating_sub(1) };
             return self.raft.report_snapshot(outgoing.to, SnapshotStatus::Finish);
-        }
-        let failures = self.failures.entry(outgoing.to).or_insert(Failures { count: 0, ticks: 0 });
+        };
+        failures.late = (failures.late + u32::from(matches!(why, Unsent::Late))).min(DOUBLINGS_MAX);
         failures.ticks = self.config.election_ticks << failures.count.min(DOUBLINGS_MAX);
         failures.count += 1;
     }
@@ -514,7 +552,7 @@ impl Core {
                     return sender.map(|_| Taken::Crowded);
                 }
             }
-            self.incoming = Some(Incoming::new(&chunk, sender, self.given_up));
+            self.incoming = Some(Incoming::new(&chunk, sender, self.given_up, self.config.tick));
             // Now, since pieces for other groups may come in the same burst.
             self.note_snapshots();
         }

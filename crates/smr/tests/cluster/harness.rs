@@ -163,10 +163,12 @@ impl<S: Storage> ClusterOf<S> {
         }
     }
 
-    /// Replaces the client by another, on an endpoint of its own whose sessions have this many credits.
+    /// Replaces the client by another, on an endpoint of its own whose sessions have this many credits, and end after a
+    /// second of silence.
     pub fn change_client(&mut self, credits: u16, config: ClientConfig) {
         let node = CLIENT + 1;
-        let endpoint_config = EndpointConfig { credits, ..endpoint_config(node.into()) };
+        let peer_timeout = Duration::from_secs(1);
+        let endpoint_config = EndpointConfig { credits, peer_timeout, ..endpoint_config(node.into()) };
         self.endpoint = Rc::new(Endpoint::new(self.world.network.endpoint(node).unwrap(), endpoint_config).unwrap());
         self.client = Client::new(&self.endpoint, self.members.clone(), config);
     }

@@ -30,7 +30,7 @@ pub struct RemoteConfig {
     pub client: ClientConfig,
     /// How long [`Remote::run`] and the others may take. Default 5 s.
     pub timeout: Duration,
-    /// How long one node may take to answer. Default 500 ms.
+    /// How long one node may take to answer. [`Remote::connect`] doubles it as long as none does. Default 500 ms.
     pub attempt_timeout: Duration,
     /// How often the configuration is asked for while transactions are open; an idle client asks less often. Default
     /// 50 ms.
@@ -60,7 +60,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(20);
 /// Remote coordinators have this bit in their number: those on nodes have the revision at which they joined.
 const REMOTE: u64 = 1 << 63;
 /// How long nodes are waited for that may be dead, while others have answered that they know of no later configuration.
-/// If none answers, the next look takes twice as long, up to the time of an attempt.
+/// If none answers in time, the next look takes twice as long; if one does, twice as long as that answer. It is never
+/// longer than an attempt.
 const LOOK_TIME: Duration = Duration::from_millis(100);
 
 /// Why a service did not do what it was asked.
@@ -188,11 +189,13 @@ impl<T: Transport + 'static> Remote<T> {
             let request = Request::Configuration { than: 0 };
             let asked = channels.iter().map(|(addr, channel)| {
                 let request = &request;
-                async move { (addr, read(ask(channel, request, patience).await)) }
+                async move { (addr, ask(channel, request, patience).await) }
             });
             let (mut found, mut why): (Option<Configuration>, _) = (None, "there is no address".to_owned());
+            let (asked_at, mut is_silent) = (timers.now(), true);
             for (addr, answer) in join_all(asked).await {
-                match (answer, &found) {
+                is_silent &= answer.is_err();
+                match (read(answer), &found) {
                     (Ok(Some(new)), Some(known)) if new.cluster != known.cluster => {
                         let (theirs, ours) = (new.cluster, known.cluster);
                         return Err(RemoteError::OtherCluster { addr: addr.to_string(), theirs, ours });
@@ -206,10 +209,17 @@ impl<T: Transport + 'static> Remote<T> {
             }
             match found {
                 Some(found) => break found,
-                None if timers.now() >= deadline => return Err(RemoteError::Silent { why }),
-                None => timers.sleep(config.look_every).await,
+                None => {
+                    let is_late = is_silent && timers.now() >= asked_at.saturating_add(nanos(patience));
+                    timers.sleep(config.look_every).await;
+                    let left = Duration::from_nanos(deadline.saturating_sub(timers.now()));
+                    if left.is_zero() {
+                        return Err(RemoteError::Silent { why });
+                    }
+                    // All nodes may be that slow.
+                    patience = if is_late { patience.saturating_mul(2).min(left) } else { patience.min(left) };
+                }
             }
-            patience = (2 * patience).min(Duration::from_nanos(deadline.saturating_sub(timers.now())));
         };
         let random = match config.seed {
             Some(seed) => seed,
@@ -411,12 +421,13 @@ impl<T: Transport + 'static> Inner<T> {
         let than: Epoch = self.client.epoch();
         let request = Request::Configuration { than };
         let channels: Vec<Channel<T>> = nodes.iter().map(|addr| self.channel(addr)).collect();
-        let time = self.look_time.get();
+        let (time, asked_at) = (self.look_time.get(), self.timers.now());
         let asked = channels.iter().map(|channel| ask(channel, &request, time));
         let mut asked: FuturesUnordered<_> = asked.collect();
-        let mut is_silent = true;
+        let mut answered_in = None;
         while let Some(answer) = asked.next().await {
-            is_silent &= answer.is_err();
+            let took = Duration::from_nanos(self.timers.now() - asked_at);
+            answered_in = answered_in.or_else(|| answer.is_ok().then_some(took));
             if let Ok(Some(found)) = read(answer)
                 && self.adopt(found)
             {
@@ -424,7 +435,12 @@ impl<T: Transport + 'static> Inner<T> {
             }
         }
         // If none answers, all may be that slow.
-        let next = if is_silent { time * 2 } else { LOOK_TIME };
+        let is_late = || self.timers.now() >= asked_at.saturating_add(nanos(time));
+        let next = match answered_in {
+            Some(took) => (2 * took).max(LOOK_TIME),
+            None if is_late() => 2 * time,
+            None => time,
+        };
         self.look_time.set(next.min(self.config.attempt_timeout));
         self.client.epoch() > than
     }

@@ -25,8 +25,8 @@ pub struct StageTimes {
 impl StageTimes {
     /// Nanoseconds of one run of a stage.
     pub fn each(&self, stage: Stage) -> f64 {
-        let (times, nanos) = self.of(stage);
-        if times == 0 { 0.0 } else { nanos / times as f64 }
+        let (times, _) = self.of(stage);
+        if times == 0 { 0.0 } else { self.total(stage) / times as f64 }
     }
 
     /// Nanoseconds of all runs of a stage. One that takes less than a reading of the clock may seem to take less than
@@ -37,7 +37,7 @@ impl StageTimes {
 
     /// Nanoseconds of all stages.
     pub fn sum(&self) -> f64 {
-        self.stages.iter().map(|(_, nanos)| nanos).sum()
+        Stage::ALL.into_iter().map(|stage| self.total(stage)).sum()
     }
 
     fn of(&self, stage: Stage) -> (u64, f64) {

@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
+use dunlin_net::Addr;
 use dunlin_smr::kv::{Command, Condition};
 use dunlin_smr::wal::WalConfig;
 use dunlin_smr::wal::sim::SimDiskConfig;
+use dunlin_smr::wire::request::Change;
 use dunlin_smr::wire::response::Role;
 use dunlin_smr::{Beginning, Client, ClientConfig, LogStore as _, ReadFrom};
 
 use super::super::harness::client_config;
+use super::super::storage::Storage as _;
 use super::{Cluster, config};
 
 fn cluster(members: u64) -> Cluster {
@@ -75,6 +78,29 @@ fn a_replica_whose_disk_hangs_is_not_elected() {
     assert_ne!(next, leader);
     cluster.start(leader, disk, Beginning::Join);
     cluster.until("it has caught up", |cluster| cluster.local(leader, "b").is_some());
+}
+
+/// The only voter elects itself before its vote is durable. If learners heard of that term and it forgot it, it would
+/// lead in the same term again, with other entries.
+#[test]
+fn the_only_voter_is_silent_until_its_vote_is_durable() {
+    let mut cluster = cluster(1);
+    let empty = cluster.storage.empty(2);
+    cluster.start(2, empty, Beginning::Join);
+    let learner = Change::AddLearner { id: 2, address: Addr::Node(2).to_string() };
+    cluster.drive(cluster.client.change(learner)).unwrap();
+    cluster.until("the learner has all", |cluster| cluster.local(2, "first").is_some());
+    let disk = cluster.stop(1);
+    cluster.start(1, disk, Beginning::Join);
+    cluster.hang(1);
+    let before = cluster.status(2).term;
+    cluster.until("it leads", |cluster| cluster.status(1).role == Role::Leader);
+    let term = cluster.status(1).term;
+    assert!(term > before, "it leads again");
+    cluster.turns(Duration::from_millis(20));
+    assert_eq!(cluster.status(2).term, before);
+    cluster.heal(1);
+    cluster.until("the learner hears of it", |cluster| cluster.status(2).term == term);
 }
 
 /// Nobody else could be elected: the leader stays, answers reads, and continues when its disk does.
