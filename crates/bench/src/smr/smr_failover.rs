@@ -73,7 +73,7 @@ fn report(lab: &mut Lab, writers: &Writers, gaps: &[Gap], lost: u64) {
     lab.note(format!(
         "The floor is the election timeout that is configured, {} ms: replicas wait for one to two times as long before they ask to be elected. \
          Without service is the longest time between two acknowledgements; the client gives \
-         the first replica {} ms to answer before it asks another, and twice as long after each late answer.",
+         each replica {} ms to answer before it asks another, and twice as long to one that was late.",
         ELECTION.as_millis(),
         ATTEMPT_TIMEOUT.as_millis()
     ));

@@ -74,9 +74,9 @@ impl Observer {
     /// If an invariant is violated.
     pub fn look(&mut self, status: &Status, log: &Log) {
         // The only voter elects itself before its vote is durable, and may do so in the same term again after a crash.
-        // What it has not flushed nobody else knows.
+        // Until it has committed an entry of the term, nobody else knows of it.
         let is_alone = status.role == Role::Leader && status.voters == [status.id];
-        if !is_alone || log.under_way().is_none() {
+        if !is_alone || log.term(status.committed) == Ok(status.term) {
             self.look_at_log(log);
         }
         self.look_at_committed(status, log);

@@ -59,6 +59,9 @@ const MILLISECOND: u64 = 1_000_000;
 /// Minimum number of client commands that a replica queues: with fewer, one client starves among others that retry.
 const QUEUE_MIN: usize = 64;
 
+/// Minimum number of appends in flight.
+const APPENDS_MIN: usize = 8;
+
 /// Minimum number of entries kept behind a snapshot. Heartbeats never end: with fewer entries, a replica whose snapshot
 /// came in small pieces always needs another.
 const KEPT_MIN: u64 = 200;
@@ -119,6 +122,9 @@ impl Service for Manager {
         // Sessions and full queues are tested by the hunt of replicated state machines.
         (node.sessions_max, node.session_idle_max) = (65_536, Duration::from_secs(600));
         node.proposals_max = node.proposals_max.max(QUEUE_MIN);
+        // An entry at a time, and each flushed before the next is sent, clients that retry would queue commands faster
+        // than they are executed. That is tested there, too.
+        node.appends_in_flight_max = node.appends_in_flight_max.max(APPENDS_MIN);
         // Each attempt can open a session, possibly a new one.
         let flushes = Duration::from_nanos(FLUSHES * scenario.flush_max_ns) + ATTEMPT_MIN;
         scenario.client.attempt_timeout = scenario.client.attempt_timeout.max(flushes);

@@ -287,10 +287,11 @@ impl<T: Transport> Client<T> {
     }
 
     /// Returns the time of the attempt after one that took this long: twice as much, or all that is left if there is not
-    /// enough for yet another one like the first.
+    /// enough for yet another one at another replica, or for a longer one if there is no other.
     pub(super) fn longer(&self, patience: Duration, deadline: u64) -> Duration {
         let (next, left) = (patience.saturating_mul(2), self.time_left(deadline));
-        if left < next.saturating_add(patience) { left } else { next }
+        let spare = if self.members.borrow().len() > 1 { patience } else { next };
+        if left < next.saturating_add(spare) { left } else { next }
     }
 
     /// A place on a session with a replica, which is opened if there is none. If it is not reached, the error says at
@@ -384,6 +385,11 @@ impl<T: Transport> Client<T> {
             Some((_, listed)) => self.learn(from, listed.clone()),
             None => self.turn_from(from, search),
         }
+    }
+
+    /// Turns to the next replica in the list.
+    pub(super) fn turn_away(&self, from: u64) {
+        self.turn_from(from, &mut Search::default());
     }
 
     /// Passes over a replica that did not help, and turns to the next one in the list, unless another request has turned

@@ -6,6 +6,7 @@ mod lines;
 mod meeting;
 mod members;
 mod queue;
+mod soon;
 mod window;
 
 use std::cell::{Cell, RefCell};
@@ -81,11 +82,6 @@ impl Default for ClientConfig {
     }
 }
 
-/// The first attempt of a query that must be answered within some time takes this part of it, so that there is time for
-/// more, some of them longer.
-const ATTEMPTS_WITHIN: u32 = 6;
-/// But no less than this.
-const ATTEMPT_MIN: Duration = Duration::from_millis(10);
 /// Attempts to make a copy: the replica that is being copied from may fail, and a later snapshot may replace the one
 /// being read.
 const BACKUP_TRIES: u32 = 5;
@@ -243,18 +239,6 @@ impl<T: Transport> Client<T> {
         self.reply_to(&self.query_of(query)).await.map_err(ClientError::without_doubt)
     }
 
-    /// Like [`Client::query`], for one that is of no use unless it is answered within `time`: several attempts fit in
-    /// it.
-    ///
-    /// # Errors
-    /// [`ClientError`], as [`Client::query`].
-    pub async fn query_within(&self, query: &[u8], time: Duration) -> Result<Reply, ClientError> {
-        let patience = self.config.attempt_timeout.min((time / ATTEMPTS_WITHIN).max(ATTEMPT_MIN));
-        let deadline = self.deadline().min(self.after(time));
-        let answered = self.ask(&self.query_of(query), patience, deadline).await.map_err(ClientError::without_doubt)?;
-        answered.reply.map(Reply).ok_or(ClientError::Protocol)
-    }
-
     fn query_of<'a>(&self, query: &'a [u8]) -> Request<'a> {
         match self.config.read_from {
             ReadFrom::Leader => Request::Read(query),
@@ -294,7 +278,9 @@ impl<T: Transport> Client<T> {
     /// [`ClientError::Unknown`] if the client does not know the replica; [`ClientError::OtherCluster`] if it belongs to
     /// another cluster than this client's, once that is known; others.
     pub async fn status(&self, id: u64) -> Result<Status, ClientError> {
-        self.status_of((id, self.config.group), self.config.attempt_timeout, self.deadline()).await
+        let (replica, patience) = ((id, self.config.group), self.config.attempt_timeout);
+        let status = self.status_of(replica, patience, self.deadline()).await?;
+        status.map_err(|_| ClientError::TimedOut { may_have_run: false })
     }
 
     /// Returns the status of a replica of a group.
@@ -303,9 +289,11 @@ impl<T: Transport> Client<T> {
         (id, group): (u64, u16),
         patience: Duration,
         deadline: u64,
-    ) -> Result<Status, ClientError> {
-        let reply = self.try_to_ask((id, group), &Request::Status, patience, deadline).await?;
-        let reply = reply.map_err(|_| ClientError::TimedOut { may_have_run: false })?;
+    ) -> Result<Result<Status, Unanswered>, ClientError> {
+        let reply = match self.try_to_ask((id, group), &Request::Status, patience, deadline).await? {
+            Ok(reply) => reply,
+            Err(why) => return Ok(Err(why)),
+        };
         let bytes = match Response::parse(&reply) {
             Ok(Response::Ok(bytes)) => bytes,
             Ok(Response::NoGroup { groups }) => return Err(ClientError::NoGroup { group, groups }),
@@ -316,7 +304,7 @@ impl<T: Transport> Client<T> {
             Some(found) if self.cluster.get().is_some() && self.is_stranger(id, found) => {
                 Err(ClientError::OtherCluster { found })
             }
-            _ => Ok(status),
+            _ => Ok(Ok(status)),
         }
     }
 
@@ -329,10 +317,11 @@ impl<T: Transport> Client<T> {
         self.meet(deadline).await.map_err(ClientError::without_doubt)?;
         let mut patience = self.config.attempt_timeout;
         loop {
-            let (members, mut strangers) = (self.members(), 0);
+            let (members, mut strangers, mut are_late) = (self.members(), 0, false);
             for (id, _) in &members {
                 match self.status_of((*id, 0), patience, deadline).await {
-                    Ok(status) => return Ok(status.groups.max(1)),
+                    Ok(Ok(status)) => return Ok(status.groups.max(1)),
+                    Ok(Err(why)) => are_late |= why == Unanswered::Late,
                     Err(error @ ClientError::OtherCluster { .. }) => {
                         strangers += 1;
                         if strangers == members.len() {
@@ -342,8 +331,10 @@ impl<T: Transport> Client<T> {
                     Err(_) => {}
                 }
             }
-            // They may all be that slow.
-            patience = self.longer(patience, deadline);
+            if are_late {
+                // They may all be that slow.
+                patience = self.longer(patience, deadline);
+            }
             self.pause(deadline, false).await?;
         }
     }

@@ -439,14 +439,17 @@ impl Core {
         if let Some(hard_state) = ready.hs().filter(|hard_state| hard_state.term != self.term_written.0) {
             self.term_written = (hard_state.term, ready.number());
         }
-        let mut held = Vec::new();
+        // A leader has none of these.
+        let mut held = ready.take_persisted_messages();
         for message in ready.take_messages() {
             // A leader's disk need not be faster than the others' (Raft dissertation, section 10.2.1). But the only
             // voter elects itself before its vote is durable. If others heard of that term and it forgot it, it would
-            // lead in the same term again, with other entries.
-            match self.term_written.1 > self.last_persisted {
-                true => held.push(message),
-                false => self.route(message),
+            // lead in the same term again, with other entries. Heartbeats would pile up while the disk hangs.
+            let must_wait = self.term_written.1 > self.last_persisted;
+            match message.get_msg_type() {
+                MessageType::MsgHeartbeat if must_wait => {}
+                _ if must_wait => held.push(message),
+                _ => self.route(message),
             }
         }
         let role_changed = ready.ss().is_some();
@@ -461,7 +464,6 @@ impl Core {
             hard_state: ready.hs().cloned(),
             urgency: if ready.must_sync() { Urgency::Urgent } else { Urgency::Lazy },
         };
-        held.append(&mut ready.take_persisted_messages());
         self.write(ready.number(), batch, held)?;
         self.commit(committed);
         self.begin(Stage::Ready);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dunlin_net::Addr;
+use dunlin_net::clock::nanos;
 use dunlin_rpc::{CallError, CallOptions, DeferredReply, MsgBuf, RequestBurst, Timers};
 use raft::SnapshotStatus;
 use raft::eraftpb::{Message, MessageType, Snapshot};
@@ -35,7 +36,7 @@ const SESSION_TRIES: u32 = 100;
 /// doublings.
 const DOUBLINGS_MAX: u32 = 4;
 /// A partly received snapshot is dropped after this many ticks without data, or with less than one full piece. Members
-/// have as long as they take for a piece, and this much more.
+/// have as long as they take for a piece, and this much more, but give way to others after this many.
 const PATIENCE_TICKS: u32 = 1000;
 /// After the first of these periods, a member's snapshot gives way to another member's if it comes so slowly that it
 /// takes more of them than this; after one was given up, than twice as many, and so on, with this many doublings. So two
@@ -127,7 +128,7 @@ pub(super) struct Failures {
     count: u32,
     /// Ticks until the next attempt; 0 during one.
     ticks: u32,
-    /// Attempts that ended since a piece was not taken in time, less those that succeeded.
+    /// Attempts that ended since a piece was not taken in time, less those that needed half of their time at most.
     late: u32,
 }
 
@@ -185,11 +186,9 @@ impl Drop for Incoming {
 
 impl Incoming {
     /// Begins a snapshot with its first piece.
-    fn new(chunk: &Chunk<'_>, sender: Option<u64>, given_up: u32, tick: Duration) -> Incoming {
+    fn new(chunk: &Chunk<'_>, sender: Option<u64>, given_up: u32, piece_ticks: u32) -> Incoming {
         let Chunk { from, term, index, total, .. } = *chunk;
         let due = (PERIODS_MAX * PATIENCE_TICKS) << given_up.min(PERIOD_DOUBLINGS_MAX);
-        let of_member = || (PIECE_TIMEOUT * (1 << DOUBLINGS_MAX)).as_nanos().div_ceil(tick.as_nanos().max(1));
-        let patience: u32 = sender.map_or(0, |_| of_member().try_into().unwrap_or(u32::MAX));
         Incoming {
             sender,
             from,
@@ -202,7 +201,7 @@ impl Incoming {
             fresh: 0,
             age: 0,
             due,
-            patience: PATIENCE_TICKS.saturating_add(patience),
+            patience: PATIENCE_TICKS.saturating_add(piece_ticks),
         }
     }
 
@@ -215,7 +214,7 @@ impl Incoming {
     pub fn leaves_memory_to(&self, claim: Claim) -> bool {
         match claim {
             Claim::Stranger => false,
-            Claim::Member => self.sender.is_none() || self.is_slow(),
+            Claim::Member => self.sender.is_none() || self.is_slow() || self.idle > PATIENCE_TICKS,
             Claim::Own => true,
         }
     }
@@ -255,6 +254,12 @@ impl Incoming {
     }
 }
 
+/// Returns the ticks that a sender may take for a piece.
+fn piece_ticks_max(tick: Duration) -> u32 {
+    let longest = PIECE_TIMEOUT * (1 << DOUBLINGS_MAX);
+    longest.as_nanos().div_ceil(tick.as_nanos().max(1)).try_into().unwrap_or(u32::MAX)
+}
+
 /// Sends the snapshots that wait for a process, of all groups, until none is left.
 pub(super) async fn send_all(shared: Weak<Shared>, to: u64, timers: Timers) {
     loop {
@@ -275,7 +280,8 @@ async fn send(node: WeakReplica, outgoing: Outgoing, timers: &Timers) {
     }
 }
 
-async fn send_pieces(node: &WeakReplica, outgoing: &Outgoing, timers: &Timers) -> Result<(), Unsent> {
+/// Returns whether each piece was taken within half of its time.
+async fn send_pieces(node: &WeakReplica, outgoing: &Outgoing, timers: &Timers) -> Result<bool, Unsent> {
     let alive = || node.upgrade().ok_or(Unsent::Failed);
     let Outgoing { group, to, from, term, snapshot } = outgoing;
     let (mut session, mut tries) = (None, 0);
@@ -299,7 +305,7 @@ async fn send_pieces(node: &WeakReplica, outgoing: &Outgoing, timers: &Timers) -
     let metadata = snapshot.get_metadata();
     let conf_state = metadata.get_conf_state();
     let data: &Bytes = &snapshot.data;
-    let (mut offset, mut checksum) = (0, 0);
+    let (mut offset, mut checksum, mut is_quick) = (0, 0, true);
     loop {
         if !alive()?.core().goes_on_sending(outgoing) {
             return Err(Unsent::Failed);
@@ -324,7 +330,9 @@ async fn send_pieces(node: &WeakReplica, outgoing: &Outgoing, timers: &Timers) -
         let written = MsgBuf::written(chunk.encoded_len(), |out| chunk.encode(out));
         let buffer = written.map_err(|_| Unsent::Failed)?;
         let timeout = if end == data.len() { INSTALL_TIMEOUT } else { patience };
+        let sent_at = timers.now();
         let reply = session.call_with(CHUNK, buffer, CallOptions::timeout(timeout)).await;
+        is_quick &= timers.now() - sent_at <= nanos(timeout) / 2;
         let reply = reply.map_err(|failure| match failure.error {
             CallError::DeadlineExceeded => Unsent::Late,
             _ => Unsent::Failed,
@@ -333,7 +341,7 @@ async fn send_pieces(node: &WeakReplica, outgoing: &Outgoing, timers: &Timers) -
         // however much was sent.
         let next = reply.response[..].try_into().map(u64::from_le_bytes).map_err(|_| Unsent::Failed)?;
         if next == data.len() as u64 {
-            return Ok(());
+            return Ok(is_quick);
         }
         if next != end as u64 {
             return Err(Unsent::Failed);
@@ -374,7 +382,7 @@ impl Core {
     }
 
     /// The transfer of a snapshot has ended.
-    fn sent_snapshot(&mut self, outgoing: &Outgoing, sent: Result<(), Unsent>) {
+    fn sent_snapshot(&mut self, outgoing: &Outgoing, sent: Result<bool, Unsent>) {
         self.forget_sent(outgoing.data());
         self.counters.snapshots_sent += u64::from(sent.is_ok());
         if !outgoing.has_its_receiver() {
@@ -385,10 +393,13 @@ impl Core {
             return;
         }
         let failures = self.failures.entry(outgoing.to).or_insert(Failures { count: 0, ticks: 0, late: 0 });
-        let Err(why) = sent else {
-            // The next one comes the same way.
-            *failures = Failures { count: 0, ticks: 0, late: failures.late.saturating_sub(1) };
-            return self.raft.report_snapshot(outgoing.to, SnapshotStatus::Finish);
+        let why = match sent {
+            Err(why) => why,
+            Ok(is_quick) => {
+                // The next one comes the same way.
+                *failures = Failures { count: 0, ticks: 0, late: failures.late.saturating_sub(is_quick.into()) };
+                return self.raft.report_snapshot(outgoing.to, SnapshotStatus::Finish);
+            }
         };
         failures.late = (failures.late + u32::from(matches!(why, Unsent::Late))).min(DOUBLINGS_MAX);
         failures.ticks = self.config.election_ticks << failures.count.min(DOUBLINGS_MAX);
@@ -552,7 +563,10 @@ impl Core {
                     return sender.map(|_| Taken::Crowded);
                 }
             }
-            self.incoming = Some(Incoming::new(&chunk, sender, self.given_up, self.config.tick));
+            // One that joins knows no members yet.
+            let is_patient = sender.is_some() || self.cluster.is_none();
+            let piece_ticks = if is_patient { piece_ticks_max(self.config.tick) } else { 0 };
+            self.incoming = Some(Incoming::new(&chunk, sender, self.given_up, piece_ticks));
             // Now, since pieces for other groups may come in the same burst.
             self.note_snapshots();
         }
@@ -629,6 +643,7 @@ impl Core {
     /// Drops a partly received snapshot whose sender sends nothing more, or too little.
     pub fn expire_incoming(&mut self) {
         self.rejected.tick();
+        self.forget_deposed();
         self.incoming.take_if(Incoming::tick);
     }
 }

@@ -184,17 +184,20 @@ impl<T: Transport + 'static> Remote<T> {
         let deadline = timers.now().saturating_add(nanos(config.timeout));
         let channel = |addr: &Addr| Channel::new(endpoint, vec![addr.clone()], ChannelConfig::default());
         let channels: BTreeMap<Addr, Channel<T>> = at.iter().map(|addr| (addr.clone(), channel(addr))).collect();
-        let mut patience = config.attempt_timeout;
+        let (mut patience, mut why) = (config.attempt_timeout, "there is no address".to_owned());
+        let mut has_reason = false;
         let found = loop {
             let request = Request::Configuration { than: 0 };
             let asked = channels.iter().map(|(addr, channel)| {
                 let request = &request;
                 async move { (addr, ask(channel, request, patience).await) }
             });
-            let (mut found, mut why): (Option<Configuration>, _) = (None, "there is no address".to_owned());
+            let mut found: Option<Configuration> = None;
+            let mut late = None;
             let (asked_at, mut is_silent) = (timers.now(), true);
             for (addr, answer) in join_all(asked).await {
-                is_silent &= answer.is_err();
+                let is_unanswered = answer.is_err();
+                is_silent &= is_unanswered;
                 match (read(answer), &found) {
                     (Ok(Some(new)), Some(known)) if new.cluster != known.cluster => {
                         let (theirs, ours) = (new.cluster, known.cluster);
@@ -204,9 +207,12 @@ impl<T: Transport + 'static> Remote<T> {
                         found = Some(new);
                     }
                     (Ok(_), _) => {}
-                    (Err(error), _) => why = error,
+                    (Err(error), _) if is_unanswered => late = Some(error),
+                    (Err(error), _) => (why, has_reason) = (error, true),
                 }
             }
+            // What a node has said is worth more than that it is silent now.
+            why = late.filter(|_| !has_reason).unwrap_or(why);
             match found {
                 Some(found) => break found,
                 None => {
