@@ -99,8 +99,10 @@ fn members_are_heard_though_an_attempt_takes_longer_than_a_failure_timeout() {
 }
 
 #[test]
-fn the_only_voter_says_nothing_of_a_term_that_it_may_forget() {
+fn the_only_voter_may_lead_twice_in_a_term_that_nobody_heard_of() {
     // Its disk hung when it was the only voter. It elected itself, crashed, and elected itself in the same term again.
+    // The hunt took its entries for those of two leaders. Learners hear of such a term only when it is durable: that is
+    // tested in smr (`the_only_voter_is_silent_until_its_vote_is_durable`).
     dunlin_hunt::replay(Kind::Coord, 145_567_975_642, None, None).unwrap().unwrap();
 }
 
