@@ -153,6 +153,11 @@ impl<E: From<LabError>> Lab<E> {
         self.settings.runs
     }
 
+    /// The seed of the first run, for cases in real time whose arrivals are drawn.
+    pub fn seed(&self) -> u64 {
+        self.settings.simulations.seed
+    }
+
     /// The number of items that a case requests, or the limit.
     pub fn items(&self, wanted: u64) -> u64 {
         wanted.min(self.settings.items_max)

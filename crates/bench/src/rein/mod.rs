@@ -1,23 +1,34 @@
-//! `rein-sim-*`: the experiments of Rein (Reda's thesis, chapter 3) that are simulations themselves, with the policies
-//! and queues of `dunlin-schedule` in its simulator. `docs/scheduling.md` has the results.
+//! The experiments of Rein (Reda's thesis, chapter 3). `docs/scheduling.md` has the results.
+//!
+//! `rein-sim-*` are simulations, with the policies and queues of `dunlin-schedule` in its simulator. The others run in
+//! real time: queues under threads, and servers that read from a tier.
 //!
 //! Gains are how many times shorter a latency is than with FIFO under the same arrivals, seed by seed. Figures of one
 //! seed move by a tenth at 90 % load, because few requests are large: use `--seeds 5`, or a longer `--for`.
 
+pub(crate) mod cluster;
+pub(crate) mod contenders;
 mod laws;
+mod load;
 mod oracle;
+mod queues;
+pub(crate) mod roles;
+mod rounds;
 mod sensitivity;
 mod slack;
+mod ssd;
+mod steady;
 mod synthetic;
 mod trace;
 
+use dunlin_lab::peer::Entry;
 use dunlin_lab::report::{Metric, RowBuilder};
 use dunlin_schedule::simulator::{Contender, Outcome, Setting, simulate};
 
 use crate::experiments::{Area, Experiment};
 use crate::{BenchError, Lab};
 
-pub(crate) const AREA: Area = Area { experiments: EXPERIMENTS, roles: &[], papers: include_str!("papers.toml") };
+pub(crate) const AREA: Area = Area { experiments: EXPERIMENTS, roles: ROLES, papers: include_str!("papers.toml") };
 
 const EXPERIMENTS: &[Experiment] = &[
     Experiment {
@@ -50,6 +61,37 @@ const EXPERIMENTS: &[Experiment] = &[
         about: "every policy over FIFO on 128 servers, beside clairvoyant ones and the floor",
         run: oracle::run,
     },
+    Experiment {
+        name: "rein-queues",
+        paper: "Rein Figure 3.13",
+        about: "queues under 32 threads that push and pop, beside queues that each thread has for itself",
+        run: queues::run,
+    },
+    Experiment {
+        name: "rein-load",
+        paper: "Rein Figure 3.9",
+        about: "policies against load on 16 servers whose reads wait, beside the simulator",
+        run: load::run,
+    },
+    Experiment {
+        name: "rein-steady",
+        paper: "Rein Figure 3.10",
+        about: "Rein on these servers for three minutes (`--for 3s`), and the outstanding keys",
+        run: steady::run,
+    },
+    Experiment {
+        name: "rein-ssd",
+        paper: "Rein Figure 3.12",
+        about: "the same servers with a third of the values in memory",
+        run: ssd::run,
+    },
+];
+
+const ROLES: &[Entry] = &[
+    Entry::of::<roles::Queues>(),
+    Entry::of::<roles::TierServer>(),
+    Entry::of::<roles::Multigets>(),
+    Entry::of::<roles::Sleepers>(),
 ];
 
 /// Minimum number of requests in a run.

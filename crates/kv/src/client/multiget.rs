@@ -41,10 +41,10 @@ impl<T: Transport + 'static> KvClient<T> {
     }
 
     /// The same, and how long the request that waited longest in the server did so, if the rank asks for that.
-    pub(crate) async fn multi_get_waited<K: AsRef<[u8]>>(
-        &self,
-        keys: &[K],
-    ) -> Result<(Vec<Option<Value>>, Waited), KvError> {
+    ///
+    /// # Errors
+    /// As [`KvClient::get`]: all keys or none.
+    pub async fn multi_get_waited<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<(Vec<Option<Value>>, Waited), KvError> {
         keys.iter().try_for_each(|key| check_key(key.as_ref()))?;
         let deadline = self.deadline();
         let mut values: Vec<Option<Value>> = keys.iter().map(|_| None).collect();

@@ -131,7 +131,10 @@ impl<T: Transport + 'static> KvClient<T> {
     }
 
     /// The same, and how long the request waited in the server, if its rank asks for that.
-    pub(crate) async fn get_waited(&self, key: &[u8]) -> Result<(Option<Value>, Waited), KvError> {
+    ///
+    /// # Errors
+    /// As [`KvClient::get`].
+    pub async fn get_waited(&self, key: &[u8]) -> Result<(Option<Value>, Waited), KvError> {
         let response = self.operate(&Operation::Get { key }).await?;
         let waited = response.waited;
         Ok(match ValueAnswer::parse(&response).ok_or(KvError::BadAnswer)? {

@@ -21,14 +21,16 @@ const COUNT: [Unit; 1] = [(1.0, "")];
 /// Units of a metric, from large to small.
 fn units(metric: Metric) -> &'static [Unit] {
     match metric {
-        Metric::LatencyP50 | Metric::LatencyP99 | Metric::LatencyP999 | Metric::LatencyP9999 => &TIMES,
-        Metric::LatencyMax | Metric::RttP50 | Metric::RttP99 | Metric::CpuTime | Metric::Saving => &TIMES,
+        Metric::LatencyP50 | Metric::LatencyP95 | Metric::LatencyP99 | Metric::LatencyP999 => &TIMES,
+        Metric::LatencyP9999 | Metric::LatencyMax | Metric::RttP50 | Metric::RttP99 => &TIMES,
+        Metric::CpuTime | Metric::Saving => &TIMES,
         Metric::Retransmissions => &PER_SECOND,
         Metric::Rate => &RATES,
         Metric::Bandwidth => &BITS,
         Metric::SessionMemory | Metric::Memory | Metric::ItemMemory | Metric::ItemOverhead => &BYTES,
         Metric::IdleShare | Metric::HitRatio | Metric::Lost | Metric::CoreShare | Metric::Share => &PERCENT,
-        Metric::Count => &COUNT,
+        Metric::Portion => &PERCENT,
+        Metric::Count | Metric::Backlog => &COUNT,
         Metric::Operations => &OPERATIONS,
         Metric::Keys => &KEYS,
         Metric::Calls => &CALLS,

@@ -11,6 +11,9 @@ pub enum Metric {
     /// Median time from sending a request to receiving its response, or as named by the case.
     #[serde(rename = "latency p50")]
     LatencyP50,
+    /// The same, 95th percentile.
+    #[serde(rename = "latency p95")]
+    LatencyP95,
     /// The same, 99th percentile.
     #[serde(rename = "latency p99")]
     LatencyP99,
@@ -89,6 +92,12 @@ pub enum Metric {
     /// CPU time of an operation.
     #[serde(rename = "CPU time")]
     CpuTime,
+    /// Share of the quantity named by the case, of which less is better.
+    #[serde(rename = "portion")]
+    Portion,
+    /// Number of the things named by the case that wait.
+    #[serde(rename = "backlog")]
+    Backlog,
 }
 
 /// Which direction is better.
@@ -106,6 +115,7 @@ impl Metric {
         match self {
             Metric::Rate => "rate",
             Metric::LatencyP50 => "latency p50",
+            Metric::LatencyP95 => "latency p95",
             Metric::LatencyP99 => "latency p99",
             Metric::LatencyP999 => "latency p99.9",
             Metric::LatencyP9999 => "latency p99.99",
@@ -132,6 +142,8 @@ impl Metric {
             Metric::ItemOverhead => "memory beyond key and value",
             Metric::CoreShare => "share of a core",
             Metric::CpuTime => "CPU time",
+            Metric::Portion => "portion",
+            Metric::Backlog => "backlog",
         }
     }
 
@@ -139,14 +151,20 @@ impl Metric {
     pub fn unit(self) -> &'static str {
         match self {
             Metric::Rate => "RPC/s",
-            Metric::LatencyP50 | Metric::LatencyP99 | Metric::LatencyP999 | Metric::LatencyP9999 => "ns",
-            Metric::LatencyMax | Metric::RttP50 | Metric::RttP99 | Metric::CpuTime | Metric::Saving => "ns",
+            Metric::LatencyP50 | Metric::LatencyP95 | Metric::LatencyP99 | Metric::LatencyP999 => "ns",
+            Metric::LatencyP9999
+            | Metric::LatencyMax
+            | Metric::RttP50
+            | Metric::RttP99
+            | Metric::CpuTime
+            | Metric::Saving => "ns",
             Metric::Retransmissions => "1/s",
             Metric::Bandwidth => "bit/s",
             Metric::SessionMemory | Metric::Memory | Metric::ItemMemory | Metric::ItemOverhead => "B",
             Metric::Sessions => "sessions",
             Metric::IdleShare | Metric::HitRatio | Metric::Lost | Metric::CoreShare | Metric::Share => "%",
-            Metric::Count => "1",
+            Metric::Portion => "%",
+            Metric::Count | Metric::Backlog => "1",
             Metric::Calls => "calls",
             Metric::Events => "events",
             Metric::Advantage => "x",
@@ -161,10 +179,12 @@ impl Metric {
             Metric::Rate | Metric::Bandwidth | Metric::Advantage | Metric::Events => Better::Higher,
             Metric::Operations | Metric::Keys | Metric::HitRatio => Better::Higher,
             Metric::Saving | Metric::Share | Metric::Count => Better::Higher,
-            Metric::LatencyP50 | Metric::LatencyP99 | Metric::LatencyP999 | Metric::LatencyP9999 => Better::Lower,
-            Metric::LatencyMax | Metric::RttP50 | Metric::RttP99 | Metric::Retransmissions => Better::Lower,
+            Metric::LatencyP50 | Metric::LatencyP95 | Metric::LatencyP99 | Metric::LatencyP999 => Better::Lower,
+            Metric::LatencyP9999 | Metric::LatencyMax | Metric::RttP50 | Metric::RttP99 | Metric::Retransmissions => {
+                Better::Lower
+            }
             Metric::SessionMemory | Metric::Memory | Metric::Sessions => Better::Lower,
-            Metric::IdleShare | Metric::Calls => Better::Lower,
+            Metric::IdleShare | Metric::Calls | Metric::Portion | Metric::Backlog => Better::Lower,
             Metric::Lost | Metric::ItemMemory | Metric::ItemOverhead | Metric::CoreShare | Metric::CpuTime => {
                 Better::Lower
             }
@@ -215,6 +235,7 @@ mod tests {
         for metric in [
             Metric::Rate,
             Metric::LatencyP50,
+            Metric::LatencyP95,
             Metric::LatencyP99,
             Metric::LatencyP999,
             Metric::LatencyP9999,
@@ -241,6 +262,8 @@ mod tests {
             Metric::ItemOverhead,
             Metric::CoreShare,
             Metric::CpuTime,
+            Metric::Portion,
+            Metric::Backlog,
         ] {
             assert_eq!(serde_json::to_value(metric).unwrap(), metric.name());
         }

@@ -3,12 +3,14 @@
 use std::collections::VecDeque;
 
 use super::random::Random;
+use super::workload::partition;
 use super::{ReplicaChoice, Setting};
 use crate::replica::{C3Ranking, ChooseReplica, LeastOutstanding, RoundRobin, Told};
 
 /// The replicas of all partitions.
 #[derive(Debug)]
-pub(super) struct Placement {
+pub struct Placement {
+    partitions: u32,
     replicas: usize,
     servers: Vec<u32>,
 }
@@ -20,9 +22,18 @@ impl Placement {
             .flat_map(|partition| (0..setting.replicas).map(move |replica| (partition, replica)))
             .map(|(partition, replica)| (partition % setting.servers + replica) % setting.servers)
             .collect();
-        Placement { replicas: setting.replicas as usize, servers }
+        Placement { partitions: setting.partitions, replicas: setting.replicas as usize, servers }
     }
 
+    /// The partition of a key.
+    pub fn partition(&self, key: u64) -> u32 {
+        partition(key, self.partitions)
+    }
+
+    /// The servers with a replica of a partition.
+    ///
+    /// # Panics
+    /// If there is no such partition.
     pub fn of(&self, partition: u32) -> &[u32] {
         let first = partition as usize * self.replicas;
         &self.servers[first..first + self.replicas]

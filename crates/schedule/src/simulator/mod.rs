@@ -21,6 +21,7 @@
 mod cluster;
 mod contender;
 mod facts;
+mod load;
 mod outcome;
 mod random;
 mod run;
@@ -29,8 +30,10 @@ mod slack;
 mod trace;
 mod workload;
 
+pub use cluster::Placement;
 pub use contender::{Contender, Costs, Scheduled};
 pub use facts::{LoadFacts, load_facts};
+pub use load::{Arrival, Arrivals};
 pub use outcome::{Latencies, Outcome};
 pub use run::simulate;
 pub use setting::{ReplicaChoice, Setting, SettingError};

@@ -6,17 +6,13 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
-use std::sync::Arc;
 
 use super::cluster::{Chooser, Placement};
+use super::load::Load;
 use super::outcome::{Correlation, Latencies};
-use super::random::Random;
-use super::workload::{KeyDraws, SizeDraws, partition};
-use super::{Contender, Costs, Outcome, Setting, SettingError, Trace};
+use super::{Contender, Costs, Outcome, Setting, SettingError};
 use crate::{Opsets, Policy, RequestQueue, Tag, Told};
 
-/// The sequence of random numbers for the load.
-const LOAD: u64 = 0;
 /// Cost of an operation of mean service time, for requesters that know service times.
 const MEAN_COST: u64 = 64;
 
@@ -120,19 +116,6 @@ struct Request {
     remaining: u64,
 }
 
-/// The arrival times and keys of requests.
-struct Load {
-    random: Random,
-    sizes: SizeDraws,
-    keys: KeyDraws,
-    trace: Option<Arc<Trace>>,
-    /// Mean time between two requests.
-    interval: f64,
-    next: f64,
-    number: u32,
-    total: u32,
-}
-
 struct Measured {
     requests: Range<u32>,
     latencies: Vec<u64>,
@@ -151,7 +134,7 @@ impl<'a, O: FnMut(Started)> Run<'a, O> {
         let measured = setting.measured();
         Run {
             setting,
-            load: Load::new(setting, measured.end.saturating_add(setting.requests / 20)),
+            load: Load::new(setting),
             placement: Placement::new(setting),
             chooser: Chooser::new(setting),
             policy: contender.policy(setting.slots),
@@ -220,7 +203,7 @@ impl<'a, O: FnMut(Started)> Run<'a, O> {
         self.chosen.clear();
         let mut total = 0;
         for place in 0..size {
-            let partition = partition(self.load.key(place), self.setting.partitions);
+            let partition = self.placement.partition(self.load.key(place));
             let mean = self.setting.service;
             let service = self.setting.law.draw(&mut self.load.random) * mean as f64;
             // At least a nanosecond, at most about four seconds.
@@ -366,55 +349,6 @@ impl Requests {
     }
 }
 
-impl Load {
-    fn new(setting: &Setting, total: u32) -> Self {
-        let sizes = SizeDraws::new(setting.sizes);
-        let slots = f64::from(setting.servers) * f64::from(setting.slots);
-        let mean = setting.trace.as_ref().map_or_else(|| sizes.mean(), |trace| trace.mean());
-        let interval = mean * setting.service as f64 / (setting.load * slots);
-        let mut load = Load {
-            random: Random::new(setting.seed, LOAD),
-            sizes,
-            keys: KeyDraws::new(setting.keys),
-            trace: setting.trace.clone(),
-            interval,
-            next: 0.0,
-            number: 0,
-            total,
-        };
-        load.next = load.random.exponential() * interval;
-        load
-    }
-
-    /// Number of keys of the next request.
-    fn size(&mut self) -> u32 {
-        match &self.trace {
-            Some(trace) => trace.request(self.number).len() as u32,
-            None => self.sizes.draw(&mut self.random),
-        }
-    }
-
-    /// One of its keys.
-    fn key(&mut self, place: u32) -> u64 {
-        match &self.trace {
-            Some(trace) => u64::from(trace.request(self.number)[place as usize]),
-            None => self.keys.draw(&mut self.random),
-        }
-    }
-
-    /// When the next request comes; `None` after the last.
-    fn next_at(&self) -> Option<u64> {
-        (self.number < self.total).then_some(self.next as u64)
-    }
-
-    /// Advances to the next request, and returns the number of the previous one.
-    fn advance(&mut self) -> u32 {
-        self.next += self.random.exponential() * self.interval;
-        self.number += 1;
-        self.number - 1
-    }
-}
-
 impl Measured {
     fn complete(&mut self, request: &Request, latency: u64) {
         if self.requests.contains(&request.number) {
@@ -428,7 +362,7 @@ impl Measured {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::super::ReplicaChoice;
+    use super::super::{Arrivals, Law, ReplicaChoice};
     use super::*;
 
     /// For each request, when it was sent, and the service times of its operations on each server, in order of length.
@@ -444,6 +378,16 @@ mod tests {
         .unwrap();
         seen.values_mut().for_each(|(_, services)| services.sort_unstable());
         seen
+    }
+
+    #[test]
+    fn arrivals_are_those_of_a_simulation() {
+        let setting = Setting { requests: 2_000, law: Law::Constant, ..Setting::default() };
+        let simulated = seen(&setting, &Contender::of(Policy::Fifo));
+        let drawn = Arrivals::new(&setting).unwrap();
+        let drawn: Vec<(u64, usize)> = drawn.map(|arrival| (arrival.at, arrival.keys.len())).collect();
+        let simulated: Vec<(u64, usize)> = simulated.values().map(|(sent, services)| (*sent, services.len())).collect();
+        assert_eq!(drawn, simulated);
     }
 
     #[test]

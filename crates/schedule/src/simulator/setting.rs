@@ -109,7 +109,7 @@ pub enum SettingError {
 impl Setting {
     /// Numbers of the measured requests. Half as many come before them: 500 ms at 90 % load, with 400,000 requests on
     /// the default cluster. The busiest server (Zipf keys, 97 %) needs about 150 ms to reach its steady state.
-    pub(super) fn measured(&self) -> Range<u32> {
+    pub fn measured(&self) -> Range<u32> {
         let first = self.requests / 2;
         first..first.saturating_add(self.requests)
     }

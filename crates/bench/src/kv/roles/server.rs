@@ -59,13 +59,8 @@ impl KvServer {
     }
 
     fn start(&self, memcached: Vec<Listen>) -> Result<Server, BenchError> {
-        let address = match self.carrier {
-            // A name that no other process uses.
-            Carrier::Shm => format!("shm:dunlin-bench-{}", std::process::id()).parse()?,
-            Carrier::Udp => Addr::Udp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
-        };
         let mut config = ServerConfig::default();
-        config.listen = vec![address];
+        config.listen = vec![self.carrier.own_address()?];
         config.memcached = memcached;
         config.memory_bytes = self.memory as usize;
         config.cores = self.cores;

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use dunlin_net::fault::{FaultInjector, Faults};
 use dunlin_net::shm::{ShmConfig, ShmTransport};
 use dunlin_net::udp::{Coalesce, Connect, Offload, UdpConfig, UdpTransport};
-use dunlin_net::{ShmName, Transport};
+use dunlin_net::{Addr, ShmName, Transport};
 use dunlin_rpc::congestion::{CongestionControl, DcqcnConfig, SwiftConfig, TimelyConfig};
 use dunlin_rpc::{EndpointConfig, Optimizations, Recovery, Switch};
 use serde::{Deserialize, Serialize};
@@ -36,6 +36,17 @@ impl Carrier {
             Carrier::Shm => "shm",
             Carrier::Udp => "udp",
         }
+    }
+
+    /// The address of a server in this process, which no other process uses.
+    ///
+    /// # Errors
+    /// None happens: the name of the process is valid.
+    pub(crate) fn own_address(self) -> Result<Addr, BenchError> {
+        Ok(match self {
+            Carrier::Shm => format!("shm:dunlin-bench-{}", std::process::id()).parse()?,
+            Carrier::Udp => Addr::Udp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
+        })
     }
 }
 
