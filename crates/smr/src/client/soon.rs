@@ -38,10 +38,18 @@ impl<T: Transport> Client<T> {
     ) -> Result<Answered, ClientError> {
         let silent = self.target.get();
         self.endpoint.timers().sleep(attempt).await;
-        if self.target.get() == silent {
-            self.turn_away(silent);
+        // With a place of its own in the list: two requests that share one may turn each other from one follower to
+        // another, and neither would ask the leader.
+        let others = self.of_group(self.config.group);
+        if others.target.get() == silent {
+            others.turn_away(silent);
         }
-        self.ask(request, attempt, deadline).await
+        let answered = others.ask(request, attempt, deadline).await?;
+        let leader = others.target.get();
+        if self.members.borrow().get(leader).is_some() {
+            self.target.set(leader);
+        }
+        Ok(answered)
     }
 }
 
