@@ -79,7 +79,7 @@ fn simulated_gains(simulated: &[&Simulated], policy: Policies, place: usize) -> 
 
 /// The gain to measure on real servers.
 fn goal(simulated: f64) -> f64 {
-    if simulated > 1.0 { 1.0 + OF_SIMULATED * (simulated - 1.0) } else { OF_NO_GAIN * simulated }
+    (1.0 + OF_SIMULATED * (simulated - 1.0).max(0.0)).min(OF_NO_GAIN * simulated)
 }
 
 /// Adds the gains, the same in the simulator, and how both compare.
@@ -119,13 +119,13 @@ fn push_order(lab: &mut Lab, rounds: &Rounds, load: usize, simulated: &[&Simulat
     Ok(())
 }
 
-/// Of pairs whose first figures differ, the share whose second figures differ in the same direction; in percent. `None`
-/// if none differ.
+/// Of pairs whose first figures differ, the share whose second figures do not differ in the other direction; in
+/// percent. `None` if none differ.
 fn share_in_order(gains: &[(f64, f64)]) -> Option<f64> {
     let pairs = gains.iter().enumerate().flat_map(|(place, a)| gains[place + 1..].iter().map(move |b| (a, b)));
     let ordered: Vec<bool> = pairs
         .filter(|(a, b)| f64::max(a.0 / b.0, b.0 / a.0) >= ORDER_MIN)
-        .map(|(a, b)| (a.0 > b.0) == (a.1 > b.1))
+        .map(|(a, b)| if a.0 > b.0 { b.1 / a.1 < ORDER_MIN } else { a.1 / b.1 < ORDER_MIN })
         .collect();
     let count = ordered.iter().filter(|is_same| **is_same).count();
     (!ordered.is_empty()).then(|| 100.0 * count as f64 / ordered.len() as f64)
@@ -146,5 +146,6 @@ mod tests {
     fn what_gains_nothing_has_a_goal_too() {
         assert!((goal(2.5) - 2.0).abs() < 1e-9);
         assert!((goal(0.8) - 0.76).abs() < 1e-9);
+        assert!((goal(1.01) - 0.9595).abs() < 1e-9, "a gain of next to nothing is none");
     }
 }

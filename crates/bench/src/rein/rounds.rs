@@ -322,7 +322,7 @@ impl Rounds {
             _ => (in_use(place.fifo())?.median, POLICY_BAND),
         };
         lab.push(match place.policy.copies() {
-            Copies::One => row.within(middle - band..=(middle + band).min(USE_MAX)),
+            Copies::One if middle - band < USE_MAX => row.within(middle - band..=(middle + band).min(USE_MAX)),
             _ => row.target(Target::Absolute(USE_MAX)),
         });
         Ok(())
@@ -379,7 +379,7 @@ mod tests {
     fn policies_without_a_steady_state_are_not_run() {
         let steady = |policy: Policies| [0.4, 0.75, 0.9].map(|load| policy.is_steady(load));
         assert_eq!(steady(Policies::Fifo), [true; 3]);
-        assert_eq!(steady(Policies::Speculation), [true, true, false]);
+        assert_eq!(steady(Policies::Speculation), [true, false, false]);
         assert_eq!(steady(Policies::Duplication), [true, false, false]);
     }
 }

@@ -15,7 +15,7 @@ use crate::{BenchError, Lab};
 /// Runs in the measured time.
 const RUNS: u32 = 60;
 const LOAD: f64 = 0.75;
-/// A twentieth of the multigets come before those that are measured.
+/// A thirtieth of the multigets come before those that are measured.
 const WARM_UP: u32 = 20;
 /// Each third is to be as long as a run that has a verdict.
 const PARTS_MIN: u32 = 3;
@@ -46,8 +46,8 @@ pub(super) fn run(lab: &mut Lab) -> Result<(), BenchError> {
     let has_verdict = length >= needed * PARTS_MIN;
     if !has_verdict {
         lab.note(format!(
-            "The run is too short to judge whether queues grow: it needs --for {:.1}s.",
-            (needed * PARTS_MIN / RUNS).as_secs_f64()
+            "The run is too short to judge whether queues grow: it needs --for {:.0}s.",
+            (needed * PARTS_MIN / RUNS).as_secs_f64().ceil()
         ));
     }
     push(lab, &name, figures, has_verdict);

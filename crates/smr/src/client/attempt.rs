@@ -252,6 +252,19 @@ impl<T: Transport> Client<T> {
 
     async fn try_one(
         &self,
+        replica: (u64, u16),
+        request: &Request<'_>,
+        patience: Duration,
+        deadline: u64,
+    ) -> Result<Attempt, ClientError> {
+        self.awaited.set(Some((replica.0, self.endpoint.now())));
+        let attempt = self.attempt(replica, request, patience, deadline).await;
+        self.awaited.set(None);
+        attempt
+    }
+
+    async fn attempt(
+        &self,
         (id, group): (u64, u16),
         request: &Request<'_>,
         patience: Duration,

@@ -6,50 +6,79 @@ use std::task::Poll;
 use std::time::Duration;
 
 use dunlin_net::Transport;
+use dunlin_net::clock::nanos;
 
 use super::attempt::Answered;
-use super::{Client, ClientError, Reply};
-use crate::wire::request::Request;
+use super::{Client, ClientError, ReadFrom, Reply};
 
-/// If there is no answer in this part of the time, other replicas are asked, too, and each has as long to answer.
+/// If a replica does not answer in this part of the time, others are asked, too.
 const ATTEMPTS: u32 = 6;
 /// But no less than this.
 const ATTEMPT_MIN: Duration = Duration::from_millis(10);
 
 impl<T: Transport> Client<T> {
-    /// Like [`Client::query`], for one that is of no use unless it is answered within `time`. If the leader does not
-    /// answer in a sixth of that, others are asked who leads, while its answer still counts: it may be gone, or slow.
+    /// Like [`Client::query`], for one that is of no use unless it is answered within `time`. If a replica does not
+    /// answer in a sixth of that, others are asked, too, while its answer still counts: it may be gone, or slow.
     ///
     /// # Errors
     /// [`ClientError`], as [`Client::query`].
     pub async fn query_within(&self, query: &[u8], time: Duration) -> Result<Reply, ClientError> {
         let (request, deadline) = (self.query_of(query), self.deadline().min(self.after(time)));
-        let attempt = self.config.attempt_timeout.min((time / ATTEMPTS).max(ATTEMPT_MIN));
-        let patient = self.ask(&request, self.config.attempt_timeout, deadline);
-        let answered = first_of(patient, self.ask_others_after(attempt, &request, deadline)).await;
+        // Each has a place of its own in the list of replicas: two requests that share one may turn each other from one
+        // follower to another, and neither would ask the leader.
+        let first = self.of_group(self.config.group);
+        let patient = async {
+            let answered = first.ask(&request, self.config.attempt_timeout, deadline).await?;
+            self.adopt(&first);
+            Ok(answered)
+        };
+        let impatient = async {
+            let attempt = self.config.attempt_timeout.min((time / ATTEMPTS).max(ATTEMPT_MIN));
+            let silent = first.silence(attempt).await;
+            let others = first.of_group(self.config.group);
+            if others.target.get() == silent {
+                others.turn_away(silent);
+            }
+            let answered = others.ask(&request, attempt, deadline).await?;
+            self.adopt(&others);
+            Ok(answered)
+        };
+        let answered = first_of(patient, impatient).await;
         answered.map_err(ClientError::without_doubt)?.reply.map(Reply).ok_or(ClientError::Protocol)
     }
 
-    async fn ask_others_after(
-        &self,
-        attempt: Duration,
-        request: &Request<'_>,
-        deadline: u64,
-    ) -> Result<Answered, ClientError> {
-        let silent = self.target.get();
-        self.endpoint.timers().sleep(attempt).await;
-        // With a place of its own in the list: two requests that share one may turn each other from one follower to
-        // another, and neither would ask the leader.
-        let others = self.of_group(self.config.group);
-        if others.target.get() == silent {
-            others.turn_away(silent);
+    /// Waits until a replica has not answered for this long, and returns its id. If there is no other, that is never.
+    async fn silence(&self, time: Duration) -> u64 {
+        let timers = self.endpoint.timers();
+        loop {
+            let asked = self.awaited.get();
+            let since = asked.map_or(timers.now(), |(_, since)| since);
+            timers.sleep_until(since.saturating_add(nanos(time))).await;
+            match self.awaited.get() {
+                Some((id, since))
+                    if timers.now() >= since.saturating_add(nanos(time)) && self.members.borrow().len() > 1 =>
+                {
+                    return id;
+                }
+                _ => {}
+            }
         }
-        let answered = others.ask(request, attempt, deadline).await?;
-        let leader = others.target.get();
-        if self.members.borrow().get(leader).is_some() {
+    }
+
+    /// Takes over what another client has learned from an answer.
+    fn adopt(&self, other: &Client<T>) {
+        let leader = other.target.get();
+        if self.cluster.get().is_none() {
+            self.cluster.set(other.cluster.get());
+        }
+        if let Some(addr) = other.members.borrow().get(leader)
+            && self.members.borrow().get(leader) != Some(addr)
+        {
+            self.learn(leader, addr.clone());
+        }
+        if self.config.read_from == ReadFrom::Leader {
             self.target.set(leader);
         }
-        Ok(answered)
     }
 }
 

@@ -36,7 +36,7 @@ const SESSION_TRIES: u32 = 100;
 /// doublings.
 const DOUBLINGS_MAX: u32 = 4;
 /// A partly received snapshot is dropped after this many ticks without data, or with less than one full piece. Members
-/// have as long as they take for a piece, and this much more, but give way to others after this many.
+/// have as long as they take for a piece, and this much more.
 const PATIENCE_TICKS: u32 = 1000;
 /// After the first of these periods, a member's snapshot gives way to another member's if it comes so slowly that it
 /// takes more of them than this; after one was given up, than twice as many, and so on, with this many doublings. So two
@@ -167,7 +167,7 @@ pub(super) struct Incoming {
     age: u32,
     /// Ticks in which it must come, at this pace, to give way to no other.
     due: u32,
-    /// Ticks without a full piece after which it is dropped.
+    /// After this many it is dropped.
     patience: u32,
 }
 
@@ -214,7 +214,7 @@ impl Incoming {
     pub fn leaves_memory_to(&self, claim: Claim) -> bool {
         match claim {
             Claim::Stranger => false,
-            Claim::Member => self.sender.is_none() || self.is_slow() || self.idle > PATIENCE_TICKS,
+            Claim::Member => self.sender.is_none() || self.is_slow(),
             Claim::Own => true,
         }
     }

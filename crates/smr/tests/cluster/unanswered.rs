@@ -55,3 +55,22 @@ fn a_query_that_must_be_answered_soon_is_sent_again_soon() {
     let answered = cluster.drive(cluster.client.query_within(Query { key: b"a" }.encode(), time));
     assert!(answered.is_ok(), "{answered:?}");
 }
+
+/// A new leader that the client was not told of is found, and asked first from then on.
+#[test]
+fn a_leader_that_was_found_in_time_is_asked_first_from_then_on() {
+    let mut cluster = Cluster::new(3, config());
+    let long = Duration::from_secs(1);
+    cluster.change_client(8, ClientConfig { attempt_timeout: long, ..client_config() });
+    cluster.put("a", b"1").unwrap();
+    cluster.get("a").unwrap();
+    cluster.paused.push(cluster.leader());
+    let ask = |cluster: &Cluster| {
+        let begun = cluster.now();
+        cluster.drive(cluster.client.query_within(Query { key: b"a" }.encode(), long)).unwrap();
+        cluster.now() - begun
+    };
+    assert!(ask(&cluster) >= long / 6, "the old leader was asked first");
+    let again = ask(&cluster);
+    assert!(again < Duration::from_millis(10), "{again:?}");
+}
