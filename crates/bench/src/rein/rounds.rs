@@ -339,9 +339,12 @@ pub(super) fn came(cluster: &Cluster, run: &MultigetFigures) -> f64 {
     100.0 * run.offered * cluster.service as f64 / 1e9 / f64::from(cluster.reads())
 }
 
+/// The name of a figure of runs, its metric, the figure, and the most that it may be.
+type Condition = (&'static str, Metric, fn(&MultigetFigures) -> f64, f64);
+
 /// Adds what would disturb a policy, in the worst of its runs.
 pub(super) fn push_disturbances(lab: &mut Lab, name: &str, runs: &[&MultigetFigures]) {
-    let conditions: [(&str, Metric, fn(&MultigetFigures) -> f64, f64); 5] = [
+    let conditions: [Condition; 5] = [
         ("sent late", Metric::LatencyP99, |run| run.late, LATE_MAX * DELAY.as_nanos() as f64),
         ("busy time of all processors", Metric::Portion, |run| run.processors, PROCESSORS_MAX),
         ("requests that waited at the client", Metric::Portion, |run| 100.0 * run.waited, WAITED_MAX),

@@ -145,6 +145,8 @@ impl Service for Manager {
                 endpoint.congestion = CongestionControl::None;
             }
         }
+        // An operation that has no time for two attempts is no operation: members would join, never be told, and fail.
+        scenario.client.timeout = scenario.client.timeout.max(2 * scenario.client.attempt_timeout);
         scenario.node.chunk_bytes = scenario.node.chunk_bytes.max(state_bytes.div_ceil(SNAPSHOT_PIECES_MAX) as usize);
     }
 
