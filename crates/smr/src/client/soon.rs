@@ -43,7 +43,11 @@ impl<T: Transport> Client<T> {
             self.adopt(&others);
             Ok(answered)
         };
-        let answered = first_of(patient, impatient).await;
+        let in_time = async {
+            let answered = self.within(self.time_left(deadline), impatient).await;
+            answered.unwrap_or(Err(ClientError::TimedOut { may_have_run: false }))
+        };
+        let answered = first_of(patient, in_time).await;
         answered.map_err(ClientError::without_doubt)?.reply.map(Reply).ok_or(ClientError::Protocol)
     }
 
@@ -52,15 +56,14 @@ impl<T: Transport> Client<T> {
         let timers = self.endpoint.timers();
         loop {
             let asked = self.awaited.get();
-            let since = asked.map_or(timers.now(), |(_, since)| since);
+            let has_others = self.members.borrow().len() > 1;
+            let Some((id, since)) = asked.filter(|_| has_others) else {
+                timers.sleep(time).await;
+                continue;
+            };
             timers.sleep_until(since.saturating_add(nanos(time))).await;
-            match self.awaited.get() {
-                Some((id, since))
-                    if timers.now() >= since.saturating_add(nanos(time)) && self.members.borrow().len() > 1 =>
-                {
-                    return id;
-                }
-                _ => {}
+            if self.awaited.get() == asked {
+                return id;
             }
         }
     }

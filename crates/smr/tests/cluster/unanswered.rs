@@ -74,3 +74,14 @@ fn a_leader_that_was_found_in_time_is_asked_first_from_then_on() {
     let again = ask(&cluster);
     assert!(again < Duration::from_millis(10), "{again:?}");
 }
+
+/// There is nobody else to ask.
+#[test]
+fn an_answer_of_the_only_replica_is_awaited() {
+    let mut cluster = Cluster::new(1, config());
+    cluster.change_client(8, client_config());
+    cluster.put("a", b"1").unwrap();
+    cluster.paused.push(1);
+    let answered = cluster.drive(cluster.client.query_within(Query { key: b"a" }.encode(), Duration::from_millis(300)));
+    assert_eq!(answered.err(), Some(ClientError::TimedOut { may_have_run: false }));
+}

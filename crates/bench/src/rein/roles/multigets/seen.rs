@@ -72,7 +72,7 @@ pub struct MultigetFigures {
     pub values: u64,
     /// Values that a server had lost.
     pub missing: u64,
-    /// Busy time of all processors, whoever used it, in percent.
+    /// Busy time of all processors, also that of other programs, in percent.
     pub processors: f64,
     /// Share of requests that waited for a connection, from 0 to 1.
     pub waited: f64,
