@@ -1,6 +1,6 @@
 //! Sends one request to one replica after another until one answers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
@@ -79,8 +79,8 @@ impl<T: Transport> Client<T> {
         in_doubt: &mut bool,
         other_cluster: &mut Option<ClusterId>,
     ) -> Result<Option<MsgBuf>, ClientError> {
-        // Counts answers from other clusters in a row, and notes whether this client's own cluster has answered at all.
-        let (mut redirects, mut strangers, mut is_found) = (0, 0, false);
+        // Replicas of other clusters that have answered in a row, and whether this client's own cluster has answered.
+        let (mut redirects, mut strangers, mut is_found) = (0, BTreeSet::new(), false);
         let mut search = Search::default();
         loop {
             let target = self.whom_to_ask(request)?;
@@ -94,7 +94,7 @@ impl<T: Transport> Client<T> {
                     if let Attempt::InDoubt { is_late: true } = attempt {
                         search.late.insert(target, patience);
                     }
-                    strangers = 0;
+                    strangers.clear();
                     let at = if let Attempt::NotDone(at) = attempt { at } else { None };
                     self.turn_from_silent(target, at.as_ref(), &mut search);
                     self.pause(deadline, *in_doubt).await?;
@@ -121,11 +121,14 @@ impl<T: Transport> Client<T> {
                     self.is_stranger(target, ours);
                     // Other members may still belong to this client's cluster: addresses are reused.
                     *other_cluster = (!is_found).then_some(ours);
-                    strangers += 1;
-                    if strangers >= self.members.borrow().len() {
+                    let is_new = strangers.insert(target);
+                    if strangers.len() >= self.members.borrow().len() {
                         return Err(ClientError::OtherCluster { found: ours });
                     }
                     self.turn_from(target, &mut search);
+                    if !is_new {
+                        self.pause(deadline, *in_doubt).await?;
+                    }
                     continue;
                 }
                 Response::Failed => {
@@ -146,7 +149,8 @@ impl<T: Transport> Client<T> {
                 Response::Bad => return Err(ClientError::Protocol),
             };
             // This client's cluster answered, so a failure is no longer due to another cluster.
-            (strangers, is_found, *other_cluster) = (0, true, None);
+            strangers.clear();
+            (is_found, *other_cluster) = (true, None);
             redirects += usize::from(was_named);
             // Replicas may name each other for a while after a leader has gone.
             if !was_named || redirects >= REDIRECTS_MAX {
@@ -193,10 +197,11 @@ impl<T: Transport> Client<T> {
     /// Asks the presumed leader, follows its redirects, and waits for at most [`WAIT_MAX`].
     pub(super) async fn wait_at_leader(&self, request: &Request<'_>, deadline: u64) -> Result<Waited, ClientError> {
         self.meet(deadline).await?;
+        let until = self.after(WAIT_MAX);
         let (mut redirects, mut search) = (0, Search::default());
         loop {
             let target = self.target.get();
-            let place = match self.place(&self.waiting_lines, target, deadline).await {
+            let place = match self.place(&self.waiting_lines, target, deadline.min(until)).await {
                 Ok(place) => place,
                 Err(at) => {
                     // One that has no room for another question may well lead.
@@ -207,7 +212,7 @@ impl<T: Transport> Client<T> {
                 }
             };
             let buffer = self.encoded(request, self.config.group)?;
-            let call = place.session.call_with(CLIENT, buffer, CallOptions::timeout(WAIT_MAX));
+            let call = place.session.call_with(CLIENT, buffer, CallOptions::timeout(self.time_left(until)));
             if place.must_wait() {
                 drop(call);
                 // Try another session, or wait until this one has more credits.
@@ -280,9 +285,13 @@ impl<T: Transport> Client<T> {
             Ok(place) => place,
             Err(at) => return Ok(Attempt::NotDone(at)),
         };
+        let left = self.time_left(deadline);
+        if left.is_zero() {
+            return Ok(Attempt::NotDone(None));
+        }
         let session = &place.session;
         let buffer = self.encoded(request, group)?;
-        let options = CallOptions::timeout(self.time_left(deadline).min(patience));
+        let options = CallOptions::timeout(left.min(patience));
         let error = match session.call_with(CLIENT, buffer, options).await {
             Ok(reply) => return Ok(Attempt::Answered(reply.response)),
             Err(failure) => failure.error,
@@ -334,12 +343,13 @@ impl<T: Transport> Client<T> {
         Duration::from_nanos(deadline.saturating_sub(self.endpoint.now()))
     }
 
-    /// Waits before the next attempt.
+    /// Waits before the next attempt. If time is over then, there is none.
     pub(super) async fn pause(&self, deadline: u64, may_have_run: bool) -> Result<(), ClientError> {
+        let pause = self.config.pause;
+        self.endpoint.timers().sleep(pause.min(self.time_left(deadline))).await;
         if self.time_left(deadline).is_zero() {
             return Err(ClientError::TimedOut { may_have_run });
         }
-        self.endpoint.timers().sleep(self.config.pause).await;
         Ok(())
     }
 
@@ -353,6 +363,10 @@ impl<T: Transport> Client<T> {
         self.pass(from, search);
         // A replica that was passed over at another address may help at this one. One that names others without end
         // does not keep the client from the members that it knows.
+        if self.is_asked_elsewhere(id, &addr) {
+            self.turn_from(from, search);
+            return false;
+        }
         let may_help = !search.has_passed(&addr) && search.passed.len() < MEMBERS_MAX;
         if !may_help {
             search.named_again += 1;
@@ -368,6 +382,12 @@ impl<T: Transport> Client<T> {
         self.learn(id, addr);
         self.target.set(id);
         may_help
+    }
+
+    /// Whether the same request has been sent there already, and waits for an answer ([`Client::query_within`]).
+    fn is_asked_elsewhere(&self, id: u64, addr: &Addr) -> bool {
+        let asked = self.elsewhere.as_ref().and_then(|asked| asked.get());
+        asked.is_some_and(|(asked, _)| asked == id) && self.members.borrow().get(id) == Some(addr)
     }
 
     fn has_passed_all(&self, search: &Search) -> bool {
@@ -414,7 +434,8 @@ impl<T: Transport> Client<T> {
         }
         let members = self.members.borrow();
         let place = members.iter().position(|(id, _)| id == from).unwrap_or(0);
-        let mut others = members.iter().skip(place).chain(members.iter().take(place)).filter(|(id, _)| *id != from);
+        let others = members.iter().skip(place).chain(members.iter().take(place));
+        let mut others = others.filter(|(id, addr)| *id != from && !self.is_asked_elsewhere(*id, addr));
         let next = others.clone().find(|(_, addr)| !search.has_passed(addr)).or_else(|| {
             search.passed.clear();
             others.next()

@@ -114,6 +114,9 @@ pub enum Waited {
     Refused,
 }
 
+/// The id of a replica, and a time.
+type Awaited = Cell<Option<(u64, u64)>>;
+
 /// A client of a cluster. Its operations may run concurrently; concurrent commands may be executed in any order. At
 /// most [`crate::COMMANDS_PER_SESSION_MAX`] commands are in progress at once, others wait for them; a program that
 /// needs more uses a second client. Dropping the future of an operation abandons it: the cluster may still execute the
@@ -121,12 +124,12 @@ pub enum Waited {
 pub struct Client<T: Transport> {
     endpoint: Rc<Endpoint<T>>,
     config: ClientConfig,
-    members: RefCell<Members>,
+    members: Rc<RefCell<Members>>,
     /// The members given at creation: first contact needs to know the cluster of a majority of these. A member learned
     /// later may not have been added yet.
     listed: Box<[(u64, Addr)]>,
     /// It was told of later members than those, by one of them.
-    follows: Cell<bool>,
+    follows: Rc<Cell<bool>>,
     /// For what waits for disks, as commands do.
     command_lines: Switchboard,
     /// For reads, which may have long answers. A command holds a credit of its session until it is executed. So on a
@@ -141,10 +144,12 @@ pub struct Client<T: Transport> {
     window: Window,
     is_opening: Cell<bool>,
     /// The replica that an attempt waits for, and since when.
-    awaited: Cell<Option<(u64, u64)>>,
-    cluster: Cell<Option<ClusterId>>,
+    awaited: Rc<Awaited>,
+    /// The same of a client that has sent the same request: it is not sent there a second time.
+    elsewhere: Option<Rc<Awaited>>,
+    cluster: Rc<Cell<Option<ClusterId>>>,
     is_meeting: Cell<bool>,
-    strangers: RefCell<Vec<Stranger>>,
+    strangers: Rc<RefCell<Vec<Stranger>>>,
 }
 
 impl<T: Transport> Client<T> {
@@ -165,8 +170,8 @@ impl<T: Transport> Client<T> {
             endpoint: endpoint.clone(),
             config,
             listed: members.iter().map(|(id, addr)| (id, addr.clone())).collect(),
-            follows: Cell::new(false),
-            members: RefCell::new(members),
+            follows: Rc::default(),
+            members: Rc::new(RefCell::new(members)),
             command_lines: Switchboard::default(),
             read_lines: Switchboard::default(),
             waiting_lines: Switchboard::new(Sharing::Alone),
@@ -174,10 +179,11 @@ impl<T: Transport> Client<T> {
             reader: Cell::new(0),
             window: Window::default(),
             is_opening: Cell::new(false),
-            awaited: Cell::new(None),
-            cluster: Cell::new(config.cluster),
+            awaited: Rc::default(),
+            elsewhere: None,
+            cluster: Rc::new(Cell::new(config.cluster)),
             is_meeting: Cell::new(false),
-            strangers: RefCell::default(),
+            strangers: Rc::default(),
         }
     }
 
@@ -188,8 +194,8 @@ impl<T: Transport> Client<T> {
             endpoint: self.endpoint.clone(),
             config: ClientConfig { group, ..self.config },
             listed: self.listed.clone(),
-            follows: self.follows.clone(),
-            members: self.members.clone(),
+            follows: Rc::new((*self.follows).clone()),
+            members: Rc::new((*self.members).clone()),
             command_lines: self.command_lines.clone(),
             read_lines: self.read_lines.clone(),
             waiting_lines: self.waiting_lines.clone(),
@@ -197,18 +203,25 @@ impl<T: Transport> Client<T> {
             reader: self.reader.clone(),
             window: Window::default(),
             is_opening: Cell::new(false),
-            awaited: Cell::new(None),
-            cluster: self.cluster.clone(),
+            awaited: Rc::default(),
+            elsewhere: None,
+            cluster: Rc::new((*self.cluster).clone()),
             is_meeting: Cell::new(false),
             strangers: self.strangers.clone(),
         }
     }
 
-    /// Returns a client of the same group that starts with what this one has learned, and has its own RPC sessions: its
-    /// requests do not wait behind long answers to this one.
+    /// Returns a client of the same group that shares with this one what either learns of the cluster, and has its own
+    /// RPC sessions: its requests do not wait behind long answers to this one.
     pub fn apart(&self) -> Client<T> {
-        let (command_lines, read_lines) = (Switchboard::default(), Switchboard::default());
-        Client { command_lines, read_lines, ..self.of_group(self.config.group) }
+        Client {
+            command_lines: Switchboard::default(),
+            read_lines: Switchboard::default(),
+            members: self.members.clone(),
+            follows: self.follows.clone(),
+            cluster: self.cluster.clone(),
+            ..self.of_group(self.config.group)
+        }
     }
 
     /// Has a command executed exactly once, and returns its reply.

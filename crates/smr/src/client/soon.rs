@@ -35,10 +35,10 @@ impl<T: Transport> Client<T> {
         let impatient = async {
             let attempt = self.config.attempt_timeout.min((time / ATTEMPTS).max(ATTEMPT_MIN));
             let silent = first.silence(attempt).await;
-            let others = first.of_group(self.config.group);
-            if others.target.get() == silent {
-                others.turn_away(silent);
-            }
+            // Whatever becomes of this one, the next query does not begin with the same replica.
+            self.turn_away(silent);
+            let others = Client { elsewhere: Some(first.awaited.clone()), ..first.of_group(self.config.group) };
+            others.turn_away(silent);
             let answered = others.ask(&request, attempt, deadline).await?;
             self.adopt(&others);
             Ok(answered)
@@ -79,8 +79,10 @@ impl<T: Transport> Client<T> {
         {
             self.learn(leader, addr.clone());
         }
-        if self.config.read_from == ReadFrom::Leader {
-            self.target.set(leader);
+        match self.config.read_from {
+            ReadFrom::Leader => self.target.set(leader),
+            ReadFrom::Any => self.reader.set(other.reader.get()),
+            ReadFrom::Replica(_) => {}
         }
     }
 }

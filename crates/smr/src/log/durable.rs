@@ -135,6 +135,8 @@ impl<D: Disk> DurableLog<D> {
             return Ok(());
         }
         let Some((snapshot, keep_from)) = self.compacting.take() else { return Ok(()) };
+        // Only the view may still have entries before that: it forgets gradually.
+        let keep_from = keep_from.max(self.wal.first_index());
         self.wal.compact(position, keep_from - 1).map_err(failed)?;
         self.wal.submit();
         self.view.compact(snapshot, keep_from)
@@ -491,5 +493,23 @@ mod tests {
         let _ = log.wal.wait();
         assert!(log.durable().is_err());
         assert!(log.append(urgent(vec![entry(2, 1)], 0)).is_err());
+    }
+
+    /// Of many entries, the view has only begun to forget those that the files have not.
+    #[test]
+    fn a_snapshot_that_keeps_entries_comes_after_one_that_kept_none() {
+        const MANY: u64 = 40_000;
+        let mut log = log_on(&SimDisk::new(5, SimDiskConfig::default()));
+        log.append(Batch { snapshot: Some(snapshot(1, 1)), ..urgent(Vec::new(), 1) }).unwrap();
+        log.append(urgent((2..=MANY).map(|index| entry(index, 1)).collect(), MANY)).unwrap();
+        for (index, kept) in [(MANY, 0), (MANY + 1, 10_000)] {
+            log.append(urgent((log.last_index().unwrap() + 1..=index).map(|index| entry(index, 1)).collect(), index))
+                .unwrap();
+            let keep_from = (index + 1 - kept).max(log.first_index().unwrap());
+            log.compact(snapshot(index, 1), keep_from).unwrap();
+            log.wal.wait_for_snapshot().map(|written| log.finish_compaction(written).unwrap()).unwrap();
+            log.durable().unwrap();
+        }
+        assert_eq!(position_of(log.base()), Position { index: MANY + 1, term: 1 });
     }
 }

@@ -177,14 +177,16 @@ impl Core {
 
     /// Prefetches memory for commands that are in the log and not executed.
     fn prefetch_appended(&mut self) {
-        let log = &self.raft.raft.raft_log;
+        let log = self.raft.store();
         let first = self.applied.max(self.later.prefetched) + 1;
-        let end = log.last_index().min(self.applied + PREFETCHED_MAX as u64) + 1;
-        if first >= end {
+        // Those of an election that was just won are not in the log yet.
+        let last = log.last_index().unwrap_or(0).min(self.applied + PREFETCHED_MAX as u64);
+        if first > last {
             return;
         }
-        self.later.prefetched = end - 1;
-        if let Ok(entries) = self.raft.store().entries(first, end, None, GetEntriesContext::empty(false)) {
+        let end = last + 1;
+        self.later.prefetched = last;
+        if let Ok(entries) = log.entries(first, end, None, GetEntriesContext::empty(false)) {
             self.prefetch(&entries);
         }
     }

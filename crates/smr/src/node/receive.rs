@@ -59,9 +59,10 @@ impl Core {
             self.wake();
         }
         if !message.get_entries().is_empty() && self.room() != Room::Free {
-            // As if the network had lost it: its sender asks how far this replica is, and sends it again.
+            // Its sender asks later how far this replica is, and sends them again. The rest is read: the sender counts on
+            // it that this replica follows since then, as soon as it is answered.
             self.counters.left_unread += 1;
-            return;
+            message.clear_entries();
         }
         let asks_for_vote = matches!(kind, MessageType::MsgRequestVote | MessageType::MsgRequestPreVote);
         if asks_for_vote && (self.election.is_silent() || self.doubts.exist() || self.disk.hangs()) {

@@ -444,3 +444,73 @@ fn a_question_that_waits_does_not_come_back_to_a_replica_of_another_cluster() {
     assert!(matches!(lab.drive(lab.client.wait_for(b"wait")), Ok(Waited::Refused)));
     assert_eq!(lab.wait(1).get(), 0, "it waits at the other");
 }
+
+/// A client whose attempts take as long as its operations, with what it can reach.
+fn patient<'a>(network: &'a LoopbackNetwork, replicas: &'a [Endpoint<LoopbackTransport>], listed: &[u64]) -> Lab<'a> {
+    let lab = Lab::new(network, replicas, listed);
+    let config = ClientConfig { attempt_timeout: SOON, timeout: SOON, ..*lab.client.config() };
+    let members = listed.iter().map(|id| (*id, Addr::Node(*id as u32)));
+    Lab { client: Rc::new(Client::new(&lab.endpoint, members, config)), ..lab }
+}
+
+const SOON: Duration = Duration::from_millis(600);
+
+/// The others name the leader that is silent, until one of them is elected.
+#[test]
+fn a_query_that_must_be_answered_soon_does_not_return_to_where_it_waits() {
+    let network = LoopbackNetwork::new(LoopbackConfig::default());
+    let replicas = [
+        leader(&network, 1, 100),
+        replica(&network, 2, named(1), Response::Ok(b"here")),
+        replica(&network, 3, named(1), Response::Ok(b"here")),
+    ];
+    let lab = patient(&network, &replicas, &[1, 2, 3]);
+    assert!(lab.drive(lab.client.query_within(b"kept", SOON)).is_ok());
+    assert!(lab.now() < SOON / 4, "{:?}", lab.now());
+}
+
+/// One query has time for five of them.
+#[test]
+fn queries_that_are_not_answered_soon_come_to_all_replicas() {
+    let network = LoopbackNetwork::new(LoopbackConfig::default());
+    let mut replicas: Vec<_> = (1..8).map(|node| leader(&network, node, 100)).collect();
+    replicas.push(replica(&network, 8, Response::Ok(b"here"), Response::Ok(b"here")));
+    let lab = patient(&network, &replicas, &[1, 2, 3, 4, 5, 6, 7, 8]);
+    let asked = (0..4).position(|_| lab.drive(lab.client.query_within(b"kept", SOON)).is_ok());
+    assert!(asked.is_some(), "in {:?}", lab.now());
+}
+
+/// Its only attempt was refused. There is no other when time is over.
+#[test]
+fn a_command_that_was_refused_until_its_time_was_over_is_in_no_doubt() {
+    let network = LoopbackNetwork::new(LoopbackConfig::default());
+    let session = Response::Ok(&[7, 0, 0, 0, 0, 0, 0, 0]);
+    let replicas = [replica(&network, 1, session, Response::Busy)];
+    let lab = Lab::new(&network, &replicas, &[1]);
+    let refused = lab.drive(lab.client.execute(b"a")).map(drop);
+    assert_eq!(refused, Err(ClientError::TimedOut { may_have_run: false }));
+}
+
+/// Three queries take turns at two replicas, one of which belongs to another cluster.
+#[test]
+fn queries_at_the_same_time_that_meet_one_stranger_have_their_answers() {
+    let network = LoopbackNetwork::new(LoopbackConfig::default());
+    let other = || Response::OtherCluster { ours: ClusterId::from_bits(8).unwrap() };
+    let replicas =
+        [replica(&network, 1, Response::Ok(b"here"), Response::Ok(b"here")), replica(&network, 2, other(), other())];
+    let lab = Lab::new(&network, &replicas, &[1, 2]);
+    let any = lab.client.of_group(0).reading_from(ReadFrom::Any);
+    let answers = lab.drive(join_all((0..3).map(|_| any.query(b""))));
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+}
+
+#[test]
+fn a_client_apart_learns_what_the_first_one_learns() {
+    let network = LoopbackNetwork::new(LoopbackConfig::default());
+    let replicas = [replica(&network, 2, Response::Ok(b"here"), Response::Ok(b"here"))];
+    let _silent = network.endpoint(1).unwrap();
+    let lab = Lab::new(&network, &replicas, &[1]);
+    let apart = lab.client.apart();
+    lab.client.learn(2, Addr::Node(2));
+    assert!(lab.drive(apart.query(b"")).is_ok());
+}
