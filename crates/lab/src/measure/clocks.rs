@@ -1,4 +1,4 @@
-//! Clocks shared by processes, and detection whether another process sleeps.
+//! Clocks shared by processes, and detection whether another process sleeps or is stopped.
 
 use std::fs::File;
 use std::io;
@@ -41,11 +41,11 @@ fn nanos(clock: ClockId) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Detects whether the main thread of a process sleeps.
+/// Detects whether the main thread of a process sleeps, or is stopped.
 #[derive(Debug)]
-pub struct SleepWatch(File);
+pub struct StateWatch(File);
 
-impl SleepWatch {
+impl StateWatch {
     /// For the process with this id.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ impl SleepWatch {
     pub fn of(process: u32) -> Result<Self, LabError> {
         let path = format!("/proc/{process}/stat");
         let file = File::open(&path).map_err(LabError::io(format!("open {path}")))?;
-        Ok(SleepWatch(file))
+        Ok(StateWatch(file))
     }
 
     /// Whether it sleeps now, as opposed to waiting for a core.
@@ -61,10 +61,22 @@ impl SleepWatch {
     /// # Errors
     /// [`LabError::Io`] if it has ended.
     pub fn sleeps(&self) -> Result<bool, LabError> {
+        Ok(self.state()? == b'S')
+    }
+
+    /// Whether a signal has stopped it.
+    ///
+    /// # Errors
+    /// [`LabError::Io`] if it has ended.
+    pub fn is_stopped(&self) -> Result<bool, LabError> {
+        Ok(self.state()? == b'T')
+    }
+
+    fn state(&self) -> Result<u8, LabError> {
         let mut line = [0; 256];
         let doing = || LabError::io("read the state of a process from /proc");
         let len = self.0.read_at(&mut line, 0).map_err(doing())?;
-        state(&line[..len]).map(|state| state == b'S').ok_or_else(|| doing()(io::ErrorKind::InvalidData.into()))
+        state(&line[..len]).ok_or_else(|| doing()(io::ErrorKind::InvalidData.into()))
     }
 }
 
@@ -97,9 +109,10 @@ mod tests {
         assert_eq!(state(b"7 (a) b) S 1 7"), Some(b'S'));
         assert_eq!(state(b"7 (a"), None);
         // The main thread of a test waits for the others.
-        let watch = SleepWatch::of(std::process::id()).unwrap();
+        let watch = StateWatch::of(std::process::id()).unwrap();
         while !watch.sleeps().unwrap() {
             std::thread::yield_now();
         }
+        assert!(!watch.is_stopped().unwrap());
     }
 }

@@ -12,7 +12,7 @@ mod spread;
 
 pub use beside::{BesideFloor, Measured};
 pub use busy::BusyNeighbour;
-pub use clocks::{SleepWatch, cpu_nanos, main_thread_cpu_nanos_of, shared_nanos, thread_cpu_nanos};
+pub use clocks::{StateWatch, cpu_nanos, main_thread_cpu_nanos_of, shared_nanos, thread_cpu_nanos};
 pub use cores::{Cores, pin};
 pub use gaps::Gaps;
 pub use latency::{Latencies, Percentiles};

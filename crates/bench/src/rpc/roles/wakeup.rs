@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dunlin_lab::measure::{Gaps, Latencies, Percentiles, SleepWatch, cpu_nanos, shared_nanos};
+use dunlin_lab::measure::{Gaps, Latencies, Percentiles, StateWatch, cpu_nanos, shared_nanos};
 use dunlin_lab::peer::{Control, Role};
 use dunlin_net::{Addr, PollPolicy, Transport};
 use dunlin_rpc::{Endpoint, EndpointConfig, MsgBuf, Session};
@@ -143,7 +143,7 @@ impl OnTransport for Ring<'_> {
         let endpoint =
             Endpoint::new(transport, EndpointConfig { poll: PollPolicy::Spin, ..self.alarm.setup.endpoint() })?;
         let session = endpoint.block_on(endpoint.connect(&server))?;
-        let watch = SleepWatch::of(self.alarm.process)?;
+        let watch = StateWatch::of(self.alarm.process)?;
         let mut gaps = self.alarm.gaps.clone();
         let mut latencies = Latencies::new();
         let warm = shared_nanos() + self.alarm.run.mul_f64(WARM_UP_SHARE).as_nanos() as u64;

@@ -1,8 +1,9 @@
-//! Stops other processes in the middle of sending over shared memory.
+//! Keeps processes stopped that were caught in the middle of sending over shared memory.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
+use dunlin_lab::measure::StateWatch;
 use dunlin_lab::peer::{Control, Role};
 use dunlin_net::{PollPolicy, Transport};
 use dunlin_rpc::{Endpoint, EndpointConfig};
@@ -14,21 +15,18 @@ use super::slices::signal;
 use crate::BenchError;
 use crate::rpc::roles::setup::{OnTransport, Setup, Side};
 
-/// How long senders run between two stops: some of their bursts.
-const RUN: Duration = Duration::from_micros(50);
+/// Interval of checks whether all senders have stopped.
+const LOOK: Duration = Duration::from_micros(500);
 /// Pause with stopped senders if none was caught: so the whole procedure costs the core little.
 const REST: Duration = Duration::from_millis(15);
-/// Pause with stopped senders after one was caught: catching one costs the core almost a millisecond.
+/// Pause with stopped senders after one was caught.
 const REST_AFTER: Duration = Duration::from_millis(40);
-/// A packet that the server awaits may belong to a sender that was only preempted. After this time it belongs to a
-/// stopped one.
-const SETTLE: Duration = Duration::from_millis(1);
 /// Maximum interval of checks whether to end.
 const LOOK_AROUND: Duration = Duration::from_millis(20);
 
-/// Stops senders repeatedly, and asks their server each time whether it awaits packets whose places are reserved. If it
-/// does, they stay stopped for long; if not, they continue soon. So only stops in the middle of sending count. The
-/// stopper, the senders and their server may themselves be stopped together at any time.
+/// Lets senders continue repeatedly, which stop themselves, and asks their server each time whether it awaits packets
+/// whose places are reserved. If it does, they stay stopped for long; if not, they continue soon. So only stops in the
+/// middle of sending count. The stopper, the senders and their server may themselves be stopped together at any time.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Stopper {
     /// Transport and endpoint, over shared memory.
@@ -43,7 +41,7 @@ pub struct Stopper {
     pub catches: u64,
 }
 
-/// How often senders were stopped.
+/// How often senders were caught.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Stopped {
     /// While the server awaited their packets.
@@ -84,15 +82,11 @@ impl OnTransport for Stop<'_> {
             endpoint.block_on(session.close());
             counted.map(|counted| counted.awaited > 0)
         };
+        let watches = senders.iter().map(|sender| StateWatch::of(*sender)).collect::<Result<Vec<_>, _>>()?;
         let mut stopped = Stopped::default();
         while stopped.caught < *catches || !self.control.stopping() {
-            run_for_a_moment(senders)?;
-            let mut is_caught = awaits()?;
-            if is_caught {
-                thread::sleep(SETTLE);
-                is_caught = awaits()?;
-            }
-            if !is_caught {
+            self.run_for_a_moment(&watches)?;
+            if !awaits()? {
                 self.rest(REST);
                 continue;
             }
@@ -101,8 +95,8 @@ impl OnTransport for Stop<'_> {
                 self.control.ready(());
             }
             self.rest(*stop);
-            // Its burst ends now. If the sender is stopped within another burst, that stop lasts longer.
-            run_for_a_moment(senders)?;
+            // Its burst ends now. If the sender stops within another burst, that stop lasts longer.
+            self.run_for_a_moment(&watches)?;
             self.rest(REST_AFTER);
         }
         signal(senders, Signal::CONT)?;
@@ -122,11 +116,16 @@ impl Stop<'_> {
             thread::sleep(left.min(LOOK_AROUND));
         }
     }
-}
 
-/// Lets senders run for a few bursts.
-fn run_for_a_moment(senders: &[u32]) -> Result<(), BenchError> {
-    signal(senders, Signal::CONT)?;
-    thread::sleep(RUN);
-    signal(senders, Signal::STOP)
+    /// Lets senders run until each has stopped itself, after a few bursts.
+    fn run_for_a_moment(&self, senders: &[StateWatch]) -> Result<(), BenchError> {
+        signal(&self.stopper.senders, Signal::CONT)?;
+        for sender in senders {
+            // It is stopped already if its turn has come before that of this process.
+            while !sender.is_stopped()? {
+                thread::sleep(LOOK);
+            }
+        }
+        Ok(())
+    }
 }
