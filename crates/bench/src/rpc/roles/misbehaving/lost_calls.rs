@@ -36,13 +36,13 @@ pub struct LostCalls {
     pub run: Duration,
 }
 
-/// Nanoseconds from the calls until their answers: medians.
+/// Nanoseconds from the calls until their answers, unless it says otherwise: medians.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Recovered {
-    /// The first of the eight, in rounds with losses.
-    pub first: f64,
     /// The last of the eight, in rounds with losses.
     pub last: f64,
+    /// From the answer of the first of the eight to that of the last, in rounds with losses.
+    pub after_first: f64,
     /// The last of the eight, in rounds without losses.
     pub round_trip: f64,
 }
@@ -70,7 +70,7 @@ impl OnTransport for Rounds<'_> {
         let loss = Rc::new(Cell::new(Loss::Nothing));
         let endpoint = Endpoint::new(Losing { inner: transport, loss: loss.clone() }, self.role.setup.endpoint())?;
         let session = endpoint.block_on(endpoint.connect(&self.role.server.parse()?))?;
-        let (mut firsts, mut lasts, mut round_trips) = (Latencies::new(), Latencies::new(), Latencies::new());
+        let (mut lasts, mut after_firsts, mut round_trips) = (Latencies::new(), Latencies::new(), Latencies::new());
         let until = Instant::now() + self.role.run;
         while lasts.count() == 0 || (Instant::now() < until && !self.control.stopping()) {
             for _ in 0..ROUNDS_BETWEEN {
@@ -79,11 +79,11 @@ impl OnTransport for Rounds<'_> {
             }
             loss.set(Loss::Requests(CALLS as u32));
             let (first, last) = round(&endpoint, &session)?;
-            firsts.record(first.as_nanos() as u64);
             lasts.record(last.as_nanos() as u64);
+            after_firsts.record((last - first).as_nanos() as u64);
         }
         let median = |times: &Latencies| Ok::<_, BenchError>(times.percentiles()?.p50);
-        Ok(Recovered { first: median(&firsts)?, last: median(&lasts)?, round_trip: median(&round_trips)? })
+        Ok(Recovered { last: median(&lasts)?, after_first: median(&after_firsts)?, round_trip: median(&round_trips)? })
     }
 }
 
