@@ -7,7 +7,9 @@ use std::time::Duration;
 use dunlin_smr::NodeConfig;
 use dunlin_smr::kv::{Command, Condition};
 use dunlin_smr::wal::WalConfig;
+use dunlin_smr::wire::response::Status;
 
+use super::super::forged::{APPEND, Forged, send_all};
 use super::{Cluster, config};
 
 const UNFLUSHED_MAX: usize = 100_000;
@@ -61,6 +63,36 @@ fn a_follower_whose_disk_is_behind_leaves_entries_unread() {
     }
     cluster.heal(hung);
     cluster.until("it has caught up", |cluster| cluster.local(hung, "key 199").is_some());
+}
+
+/// Its answer says that it follows since then.
+#[test]
+fn a_follower_without_room_for_entries_follows_who_sends_them() {
+    let wal = WalConfig { unflushed_bytes_max: VALUE_BYTES / 2, ..WalConfig::new(1) };
+    let cluster = Cluster::new(3, config(), wal);
+    cluster.put("first", b"1").unwrap();
+    let leader = cluster.leader();
+    let (hung, next) = (leader % 3 + 1, (leader + 1) % 3 + 1);
+    cluster.hang(hung);
+    let unread = |cluster: &Cluster| cluster.places[&hung].node.counters().left_unread;
+    cluster.put("second", &[7; VALUE_BYTES]).unwrap();
+    cluster.turns(Duration::from_millis(1));
+    let Status { cluster: number, term, last, .. } = cluster.status(hung);
+    let append = Forged {
+        kind: APPEND,
+        to: hung,
+        from: next,
+        term: term + 1,
+        log_term: term,
+        index: last,
+        terms: vec![term + 1],
+        ..Forged::default()
+    };
+    let before = unread(&cluster);
+    send_all(&cluster, number.unwrap().bits(), &[append]);
+    assert!(unread(&cluster) > before);
+    let status = cluster.status(hung);
+    assert_eq!((status.term, status.leader, status.last), (term + 1, Some(next), last));
 }
 
 /// A full log takes a snapshot and continues, here 100 times.
