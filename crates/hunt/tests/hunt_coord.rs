@@ -114,3 +114,9 @@ fn commands_come_no_faster_than_they_are_executed() {
         dunlin_hunt::replay(Kind::Coord, seed, None, None).unwrap().unwrap();
     }
 }
+
+/// Its links are slow: answers to long requests take longer than an election timeout, while nothing else is sent.
+#[test]
+fn a_leader_whose_disk_hangs_gives_way_over_a_slow_path() {
+    dunlin_hunt::replay(Kind::Coord, 729_015_338_679, None, None).unwrap().unwrap();
+}

@@ -54,3 +54,9 @@ fn a_leader_whose_disk_hangs_gives_way_as_soon_as_the_disks_of_others_allow() {
     // Flushes took as long as an election timeout: so did what the next leader lacked, and each vote.
     dunlin_hunt::replay(Kind::Raft, 453_629_787_123, None, None).unwrap().unwrap();
 }
+
+/// It was cut off until then. The others would wait for the number of their cluster for ever.
+#[test]
+fn the_disk_of_the_founder_does_not_fail_before_it_has_told_others() {
+    dunlin_hunt::replay(Kind::Raft, 566_895_424_072, None, None).unwrap().unwrap();
+}

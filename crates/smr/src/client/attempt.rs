@@ -122,7 +122,7 @@ impl<T: Transport> Client<T> {
                     // Other members may still belong to this client's cluster: addresses are reused.
                     *other_cluster = (!is_found).then_some(ours);
                     let is_new = strangers.insert(target);
-                    if strangers.len() >= self.members.borrow().len() {
+                    if strangers.len() >= self.who_may_answer(request) {
                         return Err(ClientError::OtherCluster { found: ours });
                     }
                     self.turn_from(target, &mut search);
@@ -165,14 +165,24 @@ impl<T: Transport> Client<T> {
         let members = self.members.borrow();
         match (request, self.config.read_from) {
             (Request::ReadHere(_), ReadFrom::Any) => {
-                let last = self.reader.get();
-                let next = members.after(last).unwrap_or(last);
+                let after = |last| members.after(last).unwrap_or(last);
+                let next = after(self.reader.get());
+                let is_asked = members.get(next).is_some_and(|addr| self.is_asked_elsewhere(next, addr));
+                let next = if is_asked { after(next) } else { next };
                 self.reader.set(next);
                 Ok(next)
             }
             (Request::ReadHere(_), ReadFrom::Replica(id)) if members.get(id).is_some() => Ok(id),
             (Request::ReadHere(_), ReadFrom::Replica(id)) => Err(ClientError::Unknown(id)),
             _ => Ok(self.target.get()),
+        }
+    }
+
+    /// Returns how many replicas may be asked.
+    fn who_may_answer(&self, request: &Request<'_>) -> usize {
+        match (request, self.config.read_from) {
+            (Request::ReadHere(_), ReadFrom::Replica(_)) => 1,
+            _ => self.members.borrow().len(),
         }
     }
 
@@ -386,8 +396,9 @@ impl<T: Transport> Client<T> {
 
     /// Whether the same request has been sent there already, and waits for an answer ([`Client::query_within`]).
     fn is_asked_elsewhere(&self, id: u64, addr: &Addr) -> bool {
-        let asked = self.elsewhere.as_ref().and_then(|asked| asked.get());
-        asked.is_some_and(|(asked, _)| asked == id) && self.members.borrow().get(id) == Some(addr)
+        self.elsewhere.as_ref().is_some_and(|other| {
+            other.awaited.get().is_some_and(|(asked, _)| asked == id) && other.members.borrow().get(id) == Some(addr)
+        })
     }
 
     fn has_passed_all(&self, search: &Search) -> bool {

@@ -114,9 +114,6 @@ pub enum Waited {
     Refused,
 }
 
-/// The id of a replica, and a time.
-type Awaited = Cell<Option<(u64, u64)>>;
-
 /// A client of a cluster. Its operations may run concurrently; concurrent commands may be executed in any order. At
 /// most [`crate::COMMANDS_PER_SESSION_MAX`] commands are in progress at once, others wait for them; a program that
 /// needs more uses a second client. Dropping the future of an operation abandons it: the cluster may still execute the
@@ -144,9 +141,9 @@ pub struct Client<T: Transport> {
     window: Window,
     is_opening: Cell<bool>,
     /// The replica that an attempt waits for, and since when.
-    awaited: Rc<Awaited>,
-    /// The same of a client that has sent the same request: it is not sent there a second time.
-    elsewhere: Option<Rc<Awaited>>,
+    awaited: Cell<Option<(u64, u64)>>,
+    /// A client that has sent the same request: it is not sent a second time to where that one waits.
+    elsewhere: Option<Rc<Client<T>>>,
     cluster: Rc<Cell<Option<ClusterId>>>,
     is_meeting: Cell<bool>,
     strangers: Rc<RefCell<Vec<Stranger>>>,
@@ -179,7 +176,7 @@ impl<T: Transport> Client<T> {
             reader: Cell::new(0),
             window: Window::default(),
             is_opening: Cell::new(false),
-            awaited: Rc::default(),
+            awaited: Cell::new(None),
             elsewhere: None,
             cluster: Rc::new(Cell::new(config.cluster)),
             is_meeting: Cell::new(false),
@@ -203,7 +200,7 @@ impl<T: Transport> Client<T> {
             reader: self.reader.clone(),
             window: Window::default(),
             is_opening: Cell::new(false),
-            awaited: Rc::default(),
+            awaited: Cell::new(None),
             elsewhere: None,
             cluster: Rc::new((*self.cluster).clone()),
             is_meeting: Cell::new(false),
@@ -435,10 +432,10 @@ impl<T: Transport> Client<T> {
             silent_until = self.half_time();
             match Response::parse(&reply) {
                 Ok(Response::Ok(_)) => return Ok(Some(Reply(reply))),
-                Ok(Response::Busy) if self.time_left(deadline).is_zero() => {
-                    return Err(ClientError::Refused(NO_SNAPSHOT.into()));
+                Ok(Response::Busy) => {
+                    let paused = self.pause(deadline, false).await;
+                    paused.map_err(|_| ClientError::Refused(NO_SNAPSHOT.into()))?;
                 }
-                Ok(Response::Busy) => self.pause(deadline, false).await?,
                 Ok(Response::Failed) => return Ok(None),
                 Ok(Response::Refused(why)) if why == REPLACED => return Ok(None),
                 Ok(Response::Refused(why)) => return Err(ClientError::Refused(why)),

@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::pin::pin;
+use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ impl<T: Transport> Client<T> {
         let (request, deadline) = (self.query_of(query), self.deadline().min(self.after(time)));
         // Each has a place of its own in the list of replicas: two requests that share one may turn each other from one
         // follower to another, and neither would ask the leader.
-        let first = self.of_group(self.config.group);
+        let first = Rc::new(self.of_group(self.config.group));
         let patient = async {
             let answered = first.ask(&request, self.config.attempt_timeout, deadline).await?;
             self.adopt(&first);
@@ -36,8 +37,12 @@ impl<T: Transport> Client<T> {
             let attempt = self.config.attempt_timeout.min((time / ATTEMPTS).max(ATTEMPT_MIN));
             let silent = first.silence(attempt).await;
             // Whatever becomes of this one, the next query does not begin with the same replica.
-            self.turn_away(silent);
-            let others = Client { elsewhere: Some(first.awaited.clone()), ..first.of_group(self.config.group) };
+            match self.config.read_from {
+                ReadFrom::Leader => self.turn_away(silent),
+                ReadFrom::Any => self.reader.set(silent),
+                ReadFrom::Replica(_) => {}
+            }
+            let others = Client { elsewhere: Some(first.clone()), ..first.of_group(self.config.group) };
             others.turn_away(silent);
             let answered = others.ask(&request, attempt, deadline).await?;
             self.adopt(&others);

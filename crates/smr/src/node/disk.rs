@@ -10,6 +10,10 @@ use super::core::Core;
 use crate::config::NodeConfig;
 use crate::mutation::{Mutation, is_planted};
 
+/// A replica that was heard in so many election timeouts may be able to lead. Over a slow path, answers to long requests
+/// take longer than one.
+const HEARD_ELECTIONS: u32 = 4;
+
 /// What a replica knows of its disk.
 #[derive(Debug)]
 pub(super) struct DiskWatch {
@@ -74,8 +78,8 @@ impl Core {
     }
 
     /// Hands leadership to another replica: asks one to lead, and steps down if none does within an election timeout.
-    /// While the other replicas heard recently are not a majority, it keeps leading: nobody could be elected, and
-    /// committed state can still be read here.
+    /// While the other replicas heard in [`HEARD_ELECTIONS`] are not a majority, it keeps leading: nobody could be elected,
+    /// and committed state can still be read here.
     fn give_way(&mut self) {
         if let Some(ticks) = &mut self.disk.asked {
             *ticks += 1;
@@ -91,7 +95,7 @@ impl Core {
             return;
         }
         let voters = self.conf_state().voters;
-        let others = voters.len() - self.silent(&voters).len();
+        let others = voters.len() - self.silent_for(&voters, HEARD_ELECTIONS).len();
         if others > voters.len() / 2 {
             let to = self.hand_over();
             tracing::warn!(id = self.config.id, ?to, "a leader whose disk hangs asks another to lead");

@@ -121,8 +121,13 @@ impl Core {
 
     /// Returns those that this leader has not heard from for an election timeout.
     pub fn silent(&self, ids: &[u64]) -> Vec<u64> {
+        self.silent_for(ids, 1)
+    }
+
+    /// The same for so many election timeouts.
+    pub fn silent_for(&self, ids: &[u64], elections: u32) -> Vec<u64> {
         let now = self.now();
-        let timeout = nanos(self.config.tick) * u64::from(self.config.election_ticks);
+        let timeout = nanos(self.config.tick) * u64::from(self.config.election_ticks.saturating_mul(elections));
         let heard = self.heard(ids.iter().copied(), now);
         // A leader whose own disk hangs acknowledges nothing.
         let is_hung = |id: u64| id == self.config.id && self.disk.hangs();

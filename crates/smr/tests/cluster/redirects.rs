@@ -514,3 +514,50 @@ fn a_client_apart_learns_what_the_first_one_learns() {
     lab.client.learn(2, Addr::Node(2));
     assert!(lab.drive(apart.query(b"")).is_ok());
 }
+
+/// It waits for an answer at the address that the leader has left.
+#[test]
+fn a_query_that_must_be_answered_soon_asks_a_leader_that_has_moved() {
+    let network = LoopbackNetwork::new(LoopbackConfig::default());
+    let moved = || Response::NotLeader { leader: Some((1, Addr::Node(MOVED).to_string())) };
+    let replicas = [
+        leader(&network, 1, 100),
+        replica(&network, 2, moved(), moved()),
+        replica(&network, MOVED.into(), Response::NotLeader { leader: None }, Response::Ok(b"here")),
+    ];
+    let lab = patient(&network, &replicas, &[1, 2]);
+    assert!(lab.drive(lab.client.query_within(b"kept", SOON)).is_ok());
+    assert!(lab.now() < SOON / 2, "{:?}", lab.now());
+}
+
+#[test]
+fn queries_of_all_replicas_that_are_not_answered_soon_come_to_all() {
+    let network = LoopbackNetwork::new(LoopbackConfig::default());
+    let mut replicas: Vec<_> = (1..8).map(|node| leader(&network, node, 100)).collect();
+    replicas.push(replica(&network, 8, Response::Ok(b"here"), Response::Ok(b"here")));
+    let lab = patient(&network, &replicas, &[1, 2, 3, 4, 5, 6, 7, 8]);
+    let any = lab.client.of_group(0).reading_from(ReadFrom::Any);
+    let asked = (0..8).position(|_| lab.drive(any.query_within(b"kept", SOON)).is_ok());
+    assert!(asked.is_some(), "in {:?}", lab.now());
+}
+
+#[test]
+fn a_query_of_one_replica_that_is_of_another_cluster_fails_at_once() {
+    let network = LoopbackNetwork::new(LoopbackConfig::default());
+    let other = || Response::OtherCluster { ours: ClusterId::from_bits(8).unwrap() };
+    let replicas = [replica(&network, 2, other(), other())];
+    let lab = Lab::new(&network, &replicas, &[1, 2, 3]);
+    let at = lab.client.of_group(0).reading_from(ReadFrom::Replica(2));
+    assert!(matches!(lab.drive(at.query(b"")), Err(ClientError::OtherCluster { .. })));
+    assert!(lab.now() < ATTEMPT_TIMEOUT, "{:?}", lab.now());
+}
+
+/// It has taken one for a copy less than a minute ago.
+#[test]
+fn a_copy_that_has_to_wait_for_a_snapshot_says_so() {
+    let network = LoopbackNetwork::new(LoopbackConfig::default());
+    let replicas = [replica(&network, 1, Response::Ok(&[5, 0, 0, 0, 0, 0, 0, 0]), Response::Busy)];
+    let lab = Lab::new(&network, &replicas, &[1]);
+    let copied = lab.drive(lab.client.backup()).map(drop);
+    assert!(matches!(&copied, Err(ClientError::Refused(why)) if why.contains("no snapshot yet")), "{copied:?}");
+}
