@@ -153,6 +153,57 @@ fn strangers_can_be_answered_without_a_route() {
     assert!(matches!(b.tx_to(&Addr::Node(1), b"x"), Err(NetError::WrongKind { .. })));
 }
 
+/// Answers to handshakes come so: whoever gets several at once must know whose they are.
+#[test]
+fn packets_of_several_strangers_keep_the_names_of_their_senders() {
+    let dir = Dir::new("strangers");
+    let mut a = dir.endpoint("a");
+    let names: Vec<String> = (0..8).map(|i| format!("b{i}")).collect();
+    for name in &names {
+        dir.endpoint(name).tx_to(&addr("a"), name.as_bytes()).unwrap();
+    }
+    let mut count = 0;
+    while count < names.len() {
+        let got = receive(&mut a);
+        for (i, name) in got.iter().enumerate() {
+            assert_eq!(a.rx_source(i), Some(addr(std::str::from_utf8(name).unwrap())));
+        }
+        count += got.len();
+    }
+}
+
+#[test]
+fn a_packet_of_a_released_route_gets_no_other_peers() {
+    let dir = Dir::new("released");
+    let [mut a, mut b, _c] = ["a", "b", "c"].map(|name| dir.endpoint(name));
+    let (to_b, to_a) = (a.resolve(&addr("b")).unwrap(), b.resolve(&addr("a")).unwrap());
+    send(&mut b, to_a, b"hi");
+    assert_eq!((a.rx_burst(), a.rx_packet(0).route()), (1, Some(to_b)));
+    a.release(to_b);
+    assert_eq!(a.resolve(&addr("c")).unwrap(), to_b, "the number is used again");
+    assert_eq!(a.rx_packet(0).route(), None);
+}
+
+/// Its owner made it as large as a region may be, and never touched it.
+#[test]
+fn the_region_of_a_peer_is_not_filled_by_those_that_resolve_it() {
+    let dir = Dir::new("sparse");
+    let mut a = dir.endpoint("a");
+    let mut config = dir.config("b");
+    config.queue_len = 1 << 20;
+    let _b = ShmTransport::new(&config).unwrap();
+    let mut paths = std::fs::read_dir(&dir.0).unwrap().map(|entry| entry.unwrap().path());
+    let path = paths.find(|path| path.to_str().unwrap().ends_with("-b")).unwrap();
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    // Give back what the owner has of the cells.
+    let at = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(&file, at, 1 << 20, 64 << 20).unwrap();
+    let before = file.metadata().unwrap().blocks();
+    a.resolve(&addr("b")).unwrap();
+    let more = (file.metadata().unwrap().blocks() - before) * 512;
+    assert!(more < 1 << 20, "{more} bytes were taken for the region of another");
+}
+
 #[test]
 fn a_restarted_peer_is_another_peer() {
     let dir = Dir::new("restart");

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, Mode, mkfifoat};
 
 use crate::error::NetError;
+use crate::shm::futex::Rung;
 use crate::wake::owned;
 
 /// Bytes that the FIFO holds, where the system lets us choose: one page, the minimum. A full FIFO is still readable.
@@ -112,19 +113,21 @@ pub(crate) enum Bell {
 }
 
 impl Bell {
-    /// Rings it. If there is none, the receiver looks when its sleep times out.
+    /// Rings it. If nobody can, the receiver looks when its sleep times out.
     #[cold]
-    pub(crate) fn ring(&mut self) {
+    pub(crate) fn ring(&mut self) -> Rung {
         if let Bell::At(path) = self
             && let Ok(fifo) = open(path)
         {
             *self = Bell::Open(fifo);
         }
         match self {
-            Bell::At(_) => {}
+            // There is none, or this process may open no more files.
+            Bell::At(_) => return Rung::No,
             Bell::Open(fifo) => ring(fifo),
             #[cfg(test)]
             Bell::Counted(rings) => drop(rings.fetch_add(1, std::sync::atomic::Ordering::SeqCst)),
         }
+        Rung::Yes
     }
 }

@@ -158,6 +158,11 @@ impl Burst {
         Some(len as usize)
     }
 
+    /// Forgets a route that was released, whose number another peer may get.
+    pub(crate) fn forget(&mut self, route: Route) {
+        self.packets[..self.len].iter_mut().filter(|p| p.route == route.0).for_each(|p| p.route = NO_ROUTE);
+    }
+
     /// Frees what the packets hold.
     #[inline]
     pub(crate) fn release(&mut self, region: &Region) {

@@ -16,11 +16,11 @@ use crate::shm::bell::{self, BellName, OwnBell};
 use crate::shm::burst::Senders;
 use crate::shm::config::ShmConfig;
 use crate::shm::file::{self, ANONYMOUS_PREFIX, OwnFile};
-use crate::shm::futex::{self, AWAKE};
+use crate::shm::futex::{self, AWAKE, Rung};
 use crate::shm::layout::Layout;
 use crate::shm::lock;
 use crate::shm::mapping::Mapping;
-use crate::shm::peers::{Peer, Peers};
+use crate::shm::peers::{Peer, Peers, Seat};
 use crate::shm::receiver::{Outlook, Receiver};
 use crate::shm::region::{Identity, Region};
 use crate::transport::{Arm, PeerHealth, Route, RxPacket, Transport, TransportCounters, TxPacket, Waker};
@@ -44,6 +44,8 @@ pub struct ShmTransport {
     senders_fence: bool,
     /// Number of the last sleep.
     sleeps: u32,
+    /// Packets sent to endpoints that are not resolved.
+    strangers: u64,
     /// Longest next sleep while packets that were set aside may still come.
     sleep_at_holes: Duration,
     /// Removed before the region whose nonce its name contains.
@@ -93,6 +95,7 @@ impl ShmTransport {
             clock: Clock::new(),
             senders_fence,
             sleeps: 0,
+            strangers: 0,
             sleep_at_holes: FIRST_SLEEP_AT_HOLES,
             bell_name: None,
             own_file,
@@ -172,8 +175,12 @@ impl Wake {
     fn wake(&self) {
         self.asked.store(true, Ordering::SeqCst);
         let word = self.region.wait_word();
-        futex::wake(word, word.load(Ordering::SeqCst), || {
-            self.bell.get().map(OwnBell::ring);
+        futex::wake(word, word.load(Ordering::SeqCst), || match self.bell.get() {
+            Some(bell) => {
+                bell.ring();
+                Rung::Yes
+            }
+            None => Rung::No,
         });
     }
 
@@ -209,7 +216,7 @@ impl Transport for ShmTransport {
 
     fn release(&mut self, route: Route) {
         if self.peers.release(route) {
-            self.receiver.forget_sources();
+            self.receiver.forget(route);
         }
     }
 
@@ -245,7 +252,9 @@ impl Transport for ShmTransport {
         if let Some((_, peer)) = self.peers.live(name) {
             peer.sender.send(&packet, &mut self.counters);
         } else {
-            Peer::open(&self.directory, name, &self.identity)?.sender.send(&packet, &mut self.counters);
+            self.strangers = self.strangers.wrapping_add(1);
+            let seat = Seat::Passing(self.identity.nonce.wrapping_add(self.strangers));
+            Peer::open(&self.directory, name, &self.identity, seat)?.sender.send(&packet, &mut self.counters);
         }
         Ok(())
     }

@@ -63,9 +63,16 @@ pub(crate) fn fence_before_sleep(senders_fence: bool) {
     }
 }
 
-/// The last step of a send: wakes the owner of `word` if it sleeps; `ring` rings its bell.
+/// Whether a bell was rung. If not, the next sender rings it: it may be able to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rung {
+    Yes,
+    No,
+}
+
+/// The last step of a send: wakes the owner of `word` if it sleeps; `ring` rings its bell, if it can.
 #[inline]
-pub(crate) fn wake_if_sleeping(word: &AtomicU32, senders_fence: bool, ring: impl FnOnce()) {
+pub(crate) fn wake_if_sleeping(word: &AtomicU32, senders_fence: bool, ring: impl FnOnce() -> Rung) {
     if senders_fence {
         fence(Ordering::SeqCst);
     } else {
@@ -79,7 +86,7 @@ pub(crate) fn wake_if_sleeping(word: &AtomicU32, senders_fence: bool, ring: impl
 
 /// Wakes the owner of `word`, which was `seen`. Of several wakers of one sleep, few make the system call.
 #[cold]
-pub(crate) fn wake(word: &AtomicU32, seen: u32, ring: impl FnOnce()) {
+pub(crate) fn wake(word: &AtomicU32, seen: u32, ring: impl FnOnce() -> Rung) {
     match seen & KIND {
         ON_WORD | BEING_WOKEN => {
             if let Some(seen) = begin_waking(word, seen) {
@@ -89,8 +96,9 @@ pub(crate) fn wake(word: &AtomicU32, seen: u32, ring: impl FnOnce()) {
             }
         }
         BY_DESCRIPTOR => {
-            ring();
-            set_awake(word, seen);
+            if ring() == Rung::Yes {
+                set_awake(word, seen);
+            }
         }
         // Awake by now, or an invalid value that another process wrote.
         _ => {}

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,6 +18,9 @@ use crate::shm::mapping::Mapping;
 use crate::shm::region::{Identity, Region};
 use crate::shm::sender::Sender;
 use crate::transport::Route;
+
+/// Largest part of a peer's region whose pages are mapped at once: above it, the first packets take page faults.
+const POPULATED_BYTES_MAX: u64 = 16 << 20;
 
 /// The region of a peer, with a sender slot in it.
 #[derive(Debug)]
@@ -37,7 +41,7 @@ impl Peer {
     ///
     /// # Errors
     /// [`NetError::NotFound`], [`NetError::Full`] if all slots are taken, [`NetError::BadRegion`], [`NetError::Io`].
-    pub(crate) fn open(directory: &Path, name: &ShmName, own: &Identity) -> Result<Self, NetError> {
+    pub(crate) fn open(directory: &Path, name: &ShmName, own: &Identity, seat: Seat) -> Result<Self, NetError> {
         let path = file::path_of(directory, name);
         let not_found = || NetError::NotFound { addr: Addr::Shm(name.clone()) };
         let io = |doing: &'static str| {
@@ -57,7 +61,7 @@ impl Peer {
         let layout = Region::read_layout(&header, bytes).map_err(bad)?;
         let map = Mapping::of_file(&file, layout.file_bytes).map_err(io("map"))?;
         let region = Region::new(Arc::new(map), layout);
-        let slot = take_slot(&file, layout.sizes.senders_max as u16).map_err(io("lock a sender slot of"))?;
+        let slot = take_slot(&file, layout.sizes.senders_max as u16, seat).map_err(io("lock a sender slot of"))?;
         let slot = slot.ok_or(NetError::Full {
             what: "the table of senders of the endpoint to be resolved",
             limit: layout.sizes.senders_max as usize,
@@ -68,6 +72,17 @@ impl Peer {
         let backing = BulkBacking::of_file(file.clone(), path, &layout);
         let sender = Sender::new(region, backing, bell, slot, own);
         Ok(Peer { sender, file, name: name.clone(), nonce, users: 1, is_dead: false })
+    }
+
+    /// Maps the pages of its region that packets use, if it has them: they would be charged to this process otherwise,
+    /// and any size may stand in the region of another.
+    fn populate(&self) {
+        let region = self.sender.region();
+        let bytes = region.layout().hot_bytes() as u64;
+        let has_them = self.file.metadata().is_ok_and(|file| file.blocks() * 512 >= bytes);
+        if has_them && bytes <= POPULATED_BYTES_MAX {
+            region.populate();
+        }
     }
 
     /// Asks the system whether the endpoint lives, unless it is known to be dead.
@@ -86,9 +101,27 @@ impl Peer {
     }
 }
 
-/// Takes the lock of the first free slot.
-fn take_slot(file: &File, senders_max: u16) -> std::io::Result<Option<u16>> {
-    for slot in 0..senders_max {
+/// The slot that a sender wants.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Seat {
+    /// The first free one.
+    First,
+    /// For a single packet: one that this number selects. Whoever takes the same slot before the packet is received
+    /// takes away the name of its sender. So those of one packet do not all use the same, and those that stay use
+    /// others if they can.
+    Passing(u64),
+}
+
+/// Takes the lock of a free slot.
+fn take_slot(file: &File, senders_max: u16, seat: Seat) -> std::io::Result<Option<u16>> {
+    let first = match seat {
+        Seat::First => 0,
+        Seat::Passing(number) => {
+            let half = senders_max / 2;
+            half + (number % u64::from(senders_max - half)) as u16
+        }
+    };
+    for slot in (first..senders_max).chain(0..first) {
         if lock::try_lock(file, lock::slot_byte(slot))? {
             return Ok(Some(slot));
         }
@@ -142,8 +175,8 @@ impl Peers {
         if self.vacant.is_empty() && self.table.len() >= self.limit {
             return Err(NetError::Full { what: "the table of routes", limit: self.limit });
         }
-        let peer = Peer::open(directory, name, own)?;
-        peer.sender.region().populate();
+        let peer = Peer::open(directory, name, own, Seat::First)?;
+        peer.populate();
         let route = Route(self.vacant.pop().unwrap_or(self.table.len() as u32));
         self.by_name.insert(name.clone(), route);
         self.by_nonce.insert(peer.nonce, route);

@@ -11,6 +11,7 @@ use crate::shm::burst::{BURST_MAX, Burst, Senders, Sources};
 use crate::shm::holes::SetAside;
 use crate::shm::region::Region;
 use crate::shm::sender::GROUP_MAX;
+use crate::transport::Route;
 use crate::transport::TransportCounters;
 
 /// Empty polls in a row before the receiver looks at the tail, which shows places that were taken and stay unpublished.
@@ -98,6 +99,12 @@ impl Receiver {
     /// How many places were set aside, and how many packets came there late.
     pub(crate) fn set_aside(&self) -> (u64, u64) {
         self.aside.counts()
+    }
+
+    /// Forgets a route that was released: packets of the burst that is lent out have none from now on.
+    pub(crate) fn forget(&mut self, route: Route) {
+        self.burst.forget(route);
+        self.sources.forget();
     }
 
     /// Forgets which slots belong to which routes, so that the next packets are looked up again.

@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::shm::cell::NO_BULK;
-use crate::shm::futex::{self, AWAKE};
+use crate::shm::futex::{self, AWAKE, Rung};
 use crate::shm::intent::Intent;
 use crate::shm::queue_tests::{Queue, Random};
 use crate::shm::receiver::Outlook;
@@ -177,14 +177,21 @@ fn a_bell_is_rung_before_the_word_says_awake_and_late_wakers_end_no_later_sleep(
         assert_eq!(word.load(Ordering::SeqCst), first);
         // The receiver wakes up and sleeps again before this sender goes on.
         word.store(second, Ordering::SeqCst);
+        Rung::Yes
     });
     assert_eq!((rung, word.load(Ordering::SeqCst)), (1, second));
-    futex::wake(word, second, || rung += 1);
-    assert_eq!((rung, word.load(Ordering::SeqCst)), (2, AWAKE));
+    futex::wake(word, second, || Rung::No);
+    assert_eq!(word.load(Ordering::SeqCst), second, "who cannot ring leaves it to the next");
+    let mut ring = || {
+        rung += 1;
+        Rung::Yes
+    };
+    futex::wake(word, second, &mut ring);
+    assert_eq!(word.load(Ordering::SeqCst), AWAKE);
     // Nobody sleeps, or another process wrote a random value.
     for nonsense in [AWAKE, 3, u32::MAX, 4] {
         word.store(nonsense, Ordering::SeqCst);
-        futex::wake(word, nonsense, || rung += 1);
+        futex::wake(word, nonsense, &mut ring);
     }
     assert_eq!(rung, 2);
 }
@@ -194,7 +201,7 @@ fn a_bell_is_rung_before_the_word_says_awake_and_late_wakers_end_no_later_sleep(
 fn a_waker_that_stops_keeps_no_other_from_waking() {
     let queue = Queue::new(SIZES, 0);
     let word = queue.region.wait_word();
-    let no_bell = || panic!("it sleeps on the word");
+    let no_bell = || -> Rung { panic!("it sleeps on the word") };
     let (first, second) = (futex::on_word(u32::MAX), futex::on_word(0));
     word.store(first, Ordering::SeqCst);
     let stopped = futex::begin_waking(word, first).unwrap();

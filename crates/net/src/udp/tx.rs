@@ -155,7 +155,9 @@ impl Tx {
                             sent += 1;
                         }
                         Some(libc::EINTR) if failures <= RETRIES => {}
-                        // The kernel reports an error of an earlier datagram instead of sending this one.
+                        // The kernel reports an error of an earlier datagram instead of sending this one. It may have had
+                        // no room to say which.
+                        Some(libc::ECONNREFUSED) if failures <= RETRIES => _ = link.take_errors(),
                         _ if link.take_errors() > 0 && failures <= RETRIES => {}
                         _ => {
                             link.counters.tx_dropped_error += self.packets_from(sent);
