@@ -155,8 +155,8 @@ impl Tx {
                             sent += 1;
                         }
                         Some(libc::EINTR) if failures <= RETRIES => {}
-                        // The kernel reports an error of an earlier datagram instead of sending this one. It may have had
-                        // no room to say which.
+                        // The kernel reports an error of an earlier datagram instead of sending this one. It may have
+                        // had no room to say which.
                         Some(libc::ECONNREFUSED) if failures <= RETRIES => _ = link.take_errors(),
                         _ if link.take_errors() > 0 && failures <= RETRIES => {}
                         _ => {

@@ -10,8 +10,8 @@ use super::core::Core;
 use crate::config::NodeConfig;
 use crate::mutation::{Mutation, is_planted};
 
-/// A replica that was heard in so many election timeouts may be able to lead. Over a slow path, answers to long requests
-/// take longer than one.
+/// A replica that was heard in so many election timeouts may be able to lead. Over a slow path, answers to long
+/// requests take longer than one.
 const HEARD_ELECTIONS: u32 = 4;
 
 /// What a replica knows of its disk.
@@ -78,8 +78,8 @@ impl Core {
     }
 
     /// Hands leadership to another replica: asks one to lead, and steps down if none does within an election timeout.
-    /// While the other replicas heard in [`HEARD_ELECTIONS`] are not a majority, it keeps leading: nobody could be elected,
-    /// and committed state can still be read here.
+    /// While the other replicas heard in [`HEARD_ELECTIONS`] are not a majority, it keeps leading: nobody could be
+    /// elected, and committed state can still be read here.
     fn give_way(&mut self) {
         if let Some(ticks) = &mut self.disk.asked {
             *ticks += 1;
