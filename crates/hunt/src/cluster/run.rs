@@ -27,6 +27,8 @@ const LOOK_EVERY: u64 = MILLISECOND / 20;
 const REPLACED_WITHIN: u64 = 60_000 * MILLISECOND;
 /// The shortest flush.
 const FLUSH_MIN: Duration = Duration::from_micros(1);
+/// Flushes in an election timeout, at least, once everything has healed.
+const FLUSHES_OF_ELECTION: u64 = 8;
 
 /// State shared by all programs of a cluster, and the run itself.
 pub struct Shared<S: Service> {
@@ -61,6 +63,7 @@ pub fn run<S: Service>(scenario: Scenario, trace: Option<&Trace>) -> Story {
     without_leaks(|| {
         let mut run = Run::<S>::new(scenario, trace);
         run.work();
+        run.foreign.iter().chain([&run.shared]).for_each(|shared| shared.heal_disks());
         run.replace_all();
         let history = run.shared.history(&mut run.datacenter);
         let foreign = run.foreign.clone().map(|foreign| foreign.history(&mut run.datacenter));
@@ -77,9 +80,7 @@ pub fn run<S: Service>(scenario: Scenario, trace: Option<&Trace>) -> Story {
 impl<S: Service> Shared<S> {
     fn new(scenario: Scenario) -> Rc<Shared<S>> {
         let disk = |id: u64| {
-            let flush_time = (FLUSH_MIN, FLUSH_MIN + Duration::from_nanos(scenario.flush_max_ns));
-            let config = SimDiskConfig { flush_time, ..SimDiskConfig::default() };
-            let disk = SimDisk::new(scenario.seed ^ 0xd15c ^ id << 32, config);
+            let disk = SimDisk::new(scenario.seed ^ 0xd15c ^ id << 32, flushing_within(scenario.flush_max_ns));
             if let Some((_, after)) = scenario.flush_fails.filter(|(failing, _)| *failing == id) {
                 disk.fail_flush_after(after);
             }
@@ -99,6 +100,13 @@ impl<S: Service> Shared<S> {
         })
     }
 
+    /// Makes slow disks fast enough: while flushes take an election timeout, no leader may stay for long enough to serve
+    /// anybody.
+    fn heal_disks(&self) {
+        let flush_max_ns = self.scenario.flush_max_ns.min(self.scenario.election_ns() / FLUSHES_OF_ELECTION);
+        self.disks.iter().for_each(|disk| disk.borrow().configure(flushing_within(flush_max_ns)));
+    }
+
     /// Current members with healthy disks: others may have stopped for good.
     pub fn running_members(&self) -> Vec<u64> {
         let has_failed = |id: &u64| self.scenario.flush_fails.is_some_and(|(failing, _)| failing == *id);
@@ -113,6 +121,12 @@ impl<S: Service> Shared<S> {
         place::<S>(&mut history, self.observer.borrow().commands());
         history
     }
+}
+
+/// A disk whose flushes take less than this and a little more.
+fn flushing_within(max_ns: u64) -> SimDiskConfig {
+    let flush_time = (FLUSH_MIN, FLUSH_MIN + Duration::from_nanos(max_ns));
+    SimDiskConfig { flush_time, ..SimDiskConfig::default() }
 }
 
 impl<S: Service> Run<S> {
