@@ -162,7 +162,7 @@ impl Core {
             early.clear();
         }
         self.sessions[si as usize].server[slot].sequence = serve.sequence;
-        if !self.may_receive(si, total) {
+        if !self.may_receive(si, total) || self.is_crowded && self.is_over_share(si) {
             self.counters.requests_over_memory_share += 1;
             self.refuse_rest(index);
         } else if self.keep_request(index, header, packet, total, piece.offset) {
@@ -243,6 +243,11 @@ impl Core {
         let serve = &self.serves[index as usize];
         if serve.received < serve.request_packets {
             self.return_credit(si, index, number);
+            return None;
+        }
+        if self.is_crowded && self.is_over_share(si) {
+            self.counters.requests_over_memory_share += 1;
+            self.refuse_rest(index);
             return None;
         }
         self.refund_receiving(si, multi.message_bytes as usize);
@@ -357,6 +362,11 @@ impl Core {
             self.drop_on(si, DropReason::Malformed);
             return;
         };
+        // Each of them takes a credit of the client's.
+        if count > u32::from(self.cold[si as usize].places.inbound.max(1)) {
+            self.drop_on(si, DropReason::OutOfOrder);
+            return;
+        }
         let packet_data = self.response_data(index);
         let serve = &mut self.serves[index as usize];
         serve.ecn_echo = header.ecn_echo;

@@ -196,8 +196,8 @@ pub(crate) struct Core {
     pub woken: Vec<Waker>,
     /// Memory of the application that is no longer needed, dropped likewise: its owner's `Drop` may call back, too.
     pub discarded: Vec<Payload>,
-    /// The waker to call at the next tick.
-    pub ticked: Option<Waker>,
+    /// The wakers to call at the next tick.
+    pub ticked: Vec<Waker>,
     pub trimmer: Trimmer,
     /// Whether to wake the future that `block_on` or `poll_once` polls.
     pub root_woken: bool,
@@ -284,7 +284,7 @@ impl Core {
             joining_limits: Vec::new(),
             woken: Vec::new(),
             discarded: Vec::new(),
-            ticked: None,
+            ticked: Vec::new(),
             trimmer: Trimmer::new(),
             root_woken: false,
             ended: VecDeque::new(),

@@ -46,6 +46,11 @@ pub(crate) fn clear_window(windows: &mut [Window], window: u32) -> u32 {
     held
 }
 
+/// Milliseconds of a time in nanoseconds, modulo 2^32.
+fn millis(nanos: u64) -> u32 {
+    (nanos / 1_000_000) as u32
+}
+
 /// The silence of a session's peer while calls time out.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Silence {
@@ -53,12 +58,21 @@ pub(crate) struct Silence {
     pub heard: u64,
     /// Timeouts since it received any.
     timeouts: u8,
+    /// When the first of them was, in milliseconds, modulo 2^32.
+    since: u32,
     /// How long the answer to what was sent then is awaited.
     until: u64,
     /// Whether calls wait for any packet.
     is_awaited: bool,
     /// When a packet came that calls had waited for. Each call that has sent nothing since then times out on its own.
     pub ended: u64,
+}
+
+impl Silence {
+    /// Whether this time is later than the first timeout since the session received anything.
+    pub fn began_before(&self, nanos: u64) -> bool {
+        (millis(nanos).wrapping_sub(self.since) as i32) > 0
+    }
 }
 
 impl Core {
@@ -124,6 +138,9 @@ impl Core {
         let silence = &mut self.cold[session as usize].silence;
         let timeouts = if silence.heard == heard { silence.timeouts.saturating_add(1) } else { 1 };
         (silence.heard, silence.timeouts) = (heard, timeouts);
+        if timeouts == 1 {
+            silence.since = millis(self.now);
+        }
         let until = self.now + self.rto(session, timeouts);
         self.cold[session as usize].silence.until = until;
         if retries.max(timeouts) >= TIMEOUTS_BEFORE_PING {
@@ -139,8 +156,9 @@ impl Core {
     pub fn note_overdue(&mut self, session: u32) {
         let heard = self.sessions[session as usize].traffic.rx_packets;
         let until = self.now + self.rto(session, 1);
+        let now = millis(self.now);
         let silence = &mut self.cold[session as usize].silence;
-        (silence.heard, silence.timeouts, silence.until) = (heard, 1, until);
+        (silence.heard, silence.timeouts, silence.since, silence.until) = (heard, 1, now, until);
     }
 
     /// Gives a multi-packet call its window, if it needs one.

@@ -490,6 +490,8 @@ impl Core {
             self.discard(response);
             return Err(RespondError::TooLarge { len, max });
         }
+        // The slot is charged for one buffer.
+        self.serves[reference.index() as usize].spare = None;
         if response.kept_bytes() > charged && !self.charge_response(reference.index(), &response) {
             self.counters.responses_over_memory_share += 1;
             self.respond_status(reference, Status::ResponseTooLarge);

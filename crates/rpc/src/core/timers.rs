@@ -77,8 +77,11 @@ impl Core {
                 return self.arm_call(index, until.min(deadline));
             }
             let call = &self.calls[index as usize];
-            // A peer that sends nothing at all is handled by the peer timeout.
-            let lives = self.sessions[session as usize].traffic.rx_packets != self.cold[session as usize].silence.heard;
+            // A peer that sends nothing at all is handled by the peer timeout. One that sends on other sessions only may
+            // have lost this one.
+            let (of_session, silence) = (&self.sessions[session as usize], &self.cold[session as usize].silence);
+            let lives = of_session.traffic.rx_packets != silence.heard
+                || self.peers.get(of_session.peer).is_some_and(|peer| peer.was_heard(|at| silence.began_before(at)));
             if call.unanswered >= self.config.retransmissions_max && call.was_sent() && lives {
                 return self.fail_unanswered(index);
             }
@@ -100,7 +103,7 @@ impl Core {
     pub fn arm_tick(&mut self) {
         let is_awaited = self.calls_pending() > 0
             || self.loans_are_moving()
-            || self.ticked.is_some()
+            || !self.ticked.is_empty()
             || self.peers.any_in_doubt
             || self.is_crowded;
         let pause =
@@ -112,7 +115,7 @@ impl Core {
 
     fn on_tick(&mut self, routes: &mut dyn Routes) {
         self.resets_left = RESETS_PER_TICK;
-        self.woken.extend(self.ticked.take());
+        self.woken.append(&mut self.ticked);
         self.tick_peers(routes);
         for route in self.idle_routes.drain(..) {
             routes.release(route);

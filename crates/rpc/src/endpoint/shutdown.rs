@@ -142,10 +142,11 @@ impl Future for ShuttingDown {
             this.shared.drop_application();
             return Poll::Ready(this.unfinished);
         }
-        let before = core.ticked.replace(context.waker().clone());
+        if !core.ticked.iter().any(|waker| waker.will_wake(context.waker())) {
+            core.ticked.push(context.waker().clone());
+        }
         core.arm_tick();
         drop(core);
-        drop(before);
         // The tick may come sooner than a sleep would end.
         this.shared.executor.notify_here();
         Poll::Pending

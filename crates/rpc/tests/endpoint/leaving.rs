@@ -3,6 +3,9 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -204,6 +207,48 @@ fn a_shutdown_that_loses_patience_says_what_it_left() {
     assert!((300..350).contains(&time.as_millis()), "{time:?}");
     assert_eq!(tags(&ended), [5]);
     assert_eq!(lab.drive(1, call).unwrap_err().error, CallError::Closed);
+}
+
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// As when a signal handler and an operator both ask for it: each future is polled only when it was woken.
+#[test]
+fn two_shutdowns_both_complete() {
+    let lab = Lab::pair();
+    let held = hold(lab.server());
+    let session = lab.connect();
+    let call = session.call(HOLD, vec![1]);
+    lab.run_until(|| held.borrow().len() == 1);
+    let leave = || {
+        let shutdown = Box::pin(lab.server().shutdown(Duration::from_secs(5)));
+        (Some(shutdown), Arc::new(Flag(AtomicBool::new(true))))
+    };
+    let mut leaving = [leave(), leave()];
+    for millis in 0..1_000 {
+        if millis == 50 {
+            held.borrow_mut().remove(0).enqueue_response(vec![2]).unwrap();
+        }
+        for (shutdown, flag) in &mut leaving {
+            if let Some(future) = shutdown
+                && flag.0.swap(false, Ordering::Relaxed)
+                && let Poll::Ready(unfinished) =
+                    future.as_mut().poll(&mut Context::from_waker(&Waker::from(flag.clone())))
+            {
+                assert!(unfinished.is_nothing() && millis >= 50);
+                *shutdown = None;
+            }
+        }
+        lab.network.advance(Duration::from_millis(1));
+        lab.turn();
+    }
+    assert_eq!(leaving.map(|(shutdown, _)| shutdown.is_none()), [true, true]);
+    drop(call);
 }
 
 /// An asynchronous handler that calls other servers holds its endpoint, which holds the handler; so do tasks and

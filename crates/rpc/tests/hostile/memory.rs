@@ -354,6 +354,50 @@ fn slots_that_are_gone_keep_no_buffers() {
     assert_eq!((lab.server().stats().held_bytes, dunlin_rpc::msgbuf::outstanding()), (0, before));
 }
 
+/// What a slot is charged for is one buffer, whether the handler's or its own.
+#[test]
+fn a_slot_keeps_one_buffer_for_its_responses() {
+    let lab = lab();
+    lab.server().register(TINY, |request| request.respond(&[7; 200])).unwrap();
+    lab.server().register_async(KEEP, |_| async { MsgBuf::with_len(900).unwrap() }).unwrap();
+    let before = dunlin_rpc::msgbuf::outstanding();
+    let mut hoarder = Raw::new(&lab, 66);
+    let opened = hoarder.open(&lab, connect());
+    for (sequence, req_type) in (1..).zip([KEEP, KEEP, TINY, SMALL, KEEP, LARGE, TINY]) {
+        assert_eq!(ask_all(&lab, &mut hoarder, &opened, req_type, sequence).len(), 8);
+        let kept = dunlin_rpc::msgbuf::outstanding() - before;
+        assert!(kept <= 8, "{kept} buffers in 8 slots after request {sequence}");
+    }
+}
+
+#[test]
+fn long_requests_of_a_host_that_holds_most_do_not_run() {
+    let lab = lab();
+    let runs = serve_large(&lab);
+    let mut hoarder = Raw::new(&lab, 66);
+    let opened = open(&lab, &mut hoarder, SESSIONS);
+    let [begun, begins, asking @ ..] = &opened[..] else { unreachable!() };
+    let part = |opened: &Opened, number| {
+        let mut header = opened.header(Kind::Request, Header::data_aux(LARGE, 1440), 8);
+        header.multi = Some(Multi { message_bytes: 2880, packet: number });
+        header.is_last = number == 1;
+        packet(&header, &[0; 1440])
+    };
+    hoarder.send(&part(begun, 0));
+    assert_eq!(hoarder.answers(&lab)[0].0.kind, Kind::CreditReturn);
+    let is_busy = |(header, _): &(Header, Vec<u8>)| header.status == Status::Busy;
+    assert!(asking.iter().any(|session| ask_all(&lab, &mut hoarder, session, LARGE, 1).iter().all(is_busy)));
+    // Neither one that begins now, nor one that had begun before.
+    let before = (runs.get(), lab.server().stats().held_bytes);
+    for (session, number) in [(begins, 0), (begun, 1)] {
+        hoarder.send(&part(session, number));
+        let answers = hoarder.answers(&lab);
+        assert!(answers.iter().any(is_busy), "{answers:?}");
+    }
+    assert_eq!(runs.get(), before.0);
+    assert!(lab.server().stats().held_bytes < before.1, "what had arrived is freed");
+}
+
 #[test]
 fn requests_in_the_hands_of_handlers_are_counted_by_their_bytes() {
     let lab = lab();

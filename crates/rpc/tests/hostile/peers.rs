@@ -1,12 +1,14 @@
 //! Packets of peers that have a session, and lie: their own session may suffer, nothing else.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use dunlin_rpc::wire::control::{Accept, Body, Connect, Cookie, Presence, Release};
 use dunlin_rpc::wire::header::VERSION;
 use dunlin_rpc::wire::packets::{Arrivals, Asked};
 use dunlin_rpc::wire::{Header, Kind, MASK_24, Multi, Status};
-use dunlin_rpc::{CallError, MsgBuf};
+use dunlin_rpc::{CallError, DeferredRequest, EndpointConfig, MsgBuf};
 
 use crate::pair::{Lab, config};
 use crate::raw::{Random, Raw, connect, control, packet};
@@ -224,6 +226,57 @@ fn a_client_cannot_have_more_slots_than_agreed() {
     }
     assert_eq!(liar.answers(&lab).len(), 2);
     assert_eq!(lab.server().stats().counters.dropped_malformed, 6);
+}
+
+#[test]
+fn a_client_gets_no_more_packets_for_a_question_than_it_has_credits() {
+    let lab = Lab::new(&[config()]);
+    lab.server().register(ECHO, |request| _ = request.respond_from(vec![5; 100 * 1440])).unwrap();
+    let mut liar = Raw::new(&lab, 66);
+    for (credits, asked, expected) in [(1, 64, 0), (1, 2, 0), (1, 1, 1), (8, 64, 0), (8, 9, 0), (8, 8, 8)] {
+        let opened = liar.open(&lab, Connect { nonce: u64::from(asked), credits, credits_start: credits, ..connect() });
+        liar.send(&packet(&opened.header(Kind::Request, Header::data_aux(ECHO, 4), 8), &[0; 4]));
+        assert_eq!(liar.answers(&lab)[0].0.multi, Some(Multi { message_bytes: 144_000, packet: 0 }));
+        let header = opened.header(Kind::RequestForResponse, 1, 8);
+        liar.send(&if asked == 1 { packet(&header, &[]) } else { control(&header, &Asked { packets: asked }) });
+        let count = liar.answers(&lab).iter().filter(|(header, _)| header.kind == Kind::Response).count();
+        assert_eq!(count, expected, "{asked} packets for {credits} credits");
+        liar.send(&control(&opened.header(Kind::Close, 0, 0), &Presence { incarnation: 1234, token: 0 }));
+        liar.answers(&lab);
+    }
+}
+
+/// A session that the other end has lost, while every CLOSE and RESET about it was lost too.
+#[test]
+fn a_call_on_a_session_that_its_peer_has_lost_ends() {
+    for (len, peer_lives) in [(4, true), (5_000, true), (4, false), (5_000, false)] {
+        let lab = Lab::new(&[EndpointConfig { retransmissions_max: 5, ..config() }]);
+        let held: Rc<RefCell<Vec<DeferredRequest>>> = Rc::default();
+        let at = held.clone();
+        lab.server().register(ECHO, move |request| at.borrow_mut().extend(request.defer())).unwrap();
+        let mut peer = Raw::new(&lab, 66);
+        let lost = peer.open(&lab, connect());
+        let used = peer.open(&lab, Connect { nonce: 1, session: 6, ..connect() });
+        peer.send(&packet(&lost.header(Kind::Request, Header::data_aux(ECHO, 4), 8), &[0; 4]));
+        peer.answers(&lab);
+        let session = held.borrow()[0].request().session().clone();
+        let mut call = Box::pin(session.call(ECHO, vec![1; len]));
+        let start = lab.network.now();
+        let error = loop {
+            if let Some(result) = lab.server().poll_once(call.as_mut()) {
+                break result.unwrap_err().error;
+            }
+            if peer_lives {
+                let presence = Presence { incarnation: connect().incarnation, token: 1 };
+                peer.send(&control(&used.header(Kind::Ping, 0, 0), &presence));
+            }
+            lab.run_for(Duration::from_millis(20));
+            peer.receive();
+            assert!(lab.network.now() - start < 20_000_000_000, "the call hangs");
+        };
+        let expected = if peer_lives { CallError::Unanswered } else { CallError::PeerSilent };
+        assert_eq!(error, expected, "{len} bytes");
+    }
 }
 
 #[test]
