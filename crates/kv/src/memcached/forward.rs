@@ -24,7 +24,7 @@ use super::room::{Kept, Room};
 use super::socket::{Socket, Stream};
 use super::talk::{Memory, Piece, Talk, keys_at_once, read_some, words};
 use crate::KvCluster;
-use crate::cluster::{ClusterError, Written};
+use crate::cluster::{ClusterError, Missed, ServerError, Written};
 use crate::server::clock::moment;
 
 /// Keys of one retrieval that are read at once, at most. A retrieval of more is several multigets, one after the other.
@@ -359,7 +359,7 @@ impl<T: Transport + 'static> Forwarder<T> {
             Err(ClusterError::Refused(Refused::NotFound)) => "NOT_FOUND".to_owned(),
             Err(ClusterError::Refused(Refused::Changed)) => "EXISTS".to_owned(),
             Err(error) => {
-                if unit.verb == Verb::Set && unit.value.is_none() {
+                if unit.verb == Verb::Set && has_no_room(&error) {
                     // As in memcached: a client that cannot store the new value must not read the old one. If it cannot
                     // be deleted either, the answer is an error all the same.
                     let _ = self.cluster.delete(unit.key).await;
@@ -421,6 +421,16 @@ impl<T: Transport + 'static> Forwarder<T> {
             out.extend_from_slice(format!("STAT {name} {value}\r\n").as_bytes());
         }
         out.extend_from_slice(format!("STAT version {}\r\nEND\r\n", super::VERSION).as_bytes());
+    }
+}
+
+/// Whether servers refused a value as too large, or since they are full.
+fn has_no_room(error: &ClusterError) -> bool {
+    let is_full = |missed: &Missed| matches!(missed.error, ServerError::Refused(Refused::Full));
+    match error {
+        ClusterError::Refused(Refused::TooLarge { .. }) => true,
+        ClusterError::NoReplica { missed, .. } => missed.iter().any(is_full),
+        _ => false,
     }
 }
 
