@@ -759,6 +759,38 @@ fn stale_items() {
     );
 }
 
+/// So nothing is left of what clients did with the item before.
+#[test]
+fn append_and_prepend_make_a_new_item() {
+    check(
+        "> ms a 1 T100
+         > x
+         < HD
+         > md a I
+         < HD
+         > mg a v
+         < VA 1 X W
+         < x
+         > append a 0 0 1
+         > y
+         < STORED
+         > mg a v t h
+         < VA 2 t100 h0
+         < xy
+         > md a I
+         < HD
+         > mg a v
+         < VA 2 X W
+         < xy
+         > ms a 1 MP
+         > w
+         < HD
+         > mg a v t h
+         < VA 3 t100 h0
+         < wxy",
+    );
+}
+
 #[test]
 fn meta_set() {
     check(
