@@ -792,6 +792,29 @@ fn append_and_prepend_make_a_new_item() {
 }
 
 #[test]
+fn touch_is_an_access() {
+    check(
+        "> set a 0 0 1
+         > x
+         < STORED
+         > touch a 100
+         < TOUCHED
+         > mg a h t
+         < HD h1 t100
+         > set a 0 0 1
+         > x
+         < STORED
+         > touch a 0 noreply
+         > mg a h t
+         < HD h1 t-1
+         > touch a -1
+         < TOUCHED
+         > mg a h
+         < EN",
+    );
+}
+
+#[test]
 fn meta_set() {
     check(
         "> ms a 2 F7 T100 c k Oq
