@@ -838,6 +838,13 @@ fn meta_set() {
          > ms a 1 MA s
          > !
          < HD s3
+         # Zero is not a token.
+         > ms a 0 MA C0
+         >
+         < HD
+         > ms a 0 MP C99
+         >
+         < EX
          > ms a 2 MP q
          > oh
          > get a
