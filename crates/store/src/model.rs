@@ -141,7 +141,7 @@ impl Store for Model {
         let entry = self.unchanged(key, None)?;
         let at = if side == Side::End { entry.value.len() } else { 0 };
         entry.value.splice(at..at, bytes.iter().copied());
-        entry.cas = cas;
+        (entry.cas, entry.marks) = (cas, Marks::default());
         Ok(Stored { cas })
     }
 

@@ -38,6 +38,14 @@ pub trait Watch: Any + Debug + Send {
         self.before_change(items, hash);
     }
 
+    /// A read is about to bring the item of a key with this hash back from the tier, and then to evict others to make
+    /// room. Returns whether it may: a read does not wait, and can do without. By default this is a change like any
+    /// other.
+    fn before_recall(&mut self, items: &dyn Visit, hash: KeyHash) -> bool {
+        self.before_change(items, hash);
+        true
+    }
+
     /// Everything is about to be deleted.
     fn before_flush(&mut self, items: &dyn Visit);
 

@@ -393,7 +393,8 @@ impl<B: Backend> Connection<B> {
                     }
                     let Connection { session, service, output, stream, shared, held, .. } = self;
                     let mut client = Client { service, shared, stream, held };
-                    unless_ended(shared, merge(session, service.backend(), output, &mut client)).await??;
+                    let merged = unless_ended(shared, merge(session, service.backend(), output, &mut client)).await??;
+                    merged.map_err(io::Error::other)?;
                     self.held.turn.set(0);
                 }
                 Progress::Ask(ask) => {

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dunlin_net::Transport;
-use dunlin_store::{Condition, Put, Refused, VALUE_BYTES_MAX};
+use dunlin_store::{Condition, Moment, Put, Refused, UnixSeconds, VALUE_BYTES_MAX};
 use futures::stream::StreamExt as _;
 use tokio::time::Instant;
 
@@ -24,7 +24,7 @@ use super::room::{Kept, Room};
 use super::socket::{Socket, Stream};
 use super::talk::{Memory, Piece, Talk, keys_at_once, read_some, words};
 use crate::KvCluster;
-use crate::cluster::{ClusterError, Written};
+use crate::cluster::{ClusterError, Missed, ServerError, Written};
 use crate::server::clock::moment;
 
 /// Keys of one retrieval that are read at once, at most. A retrieval of more is several multigets, one after the other.
@@ -345,7 +345,7 @@ impl<T: Transport + 'static> Forwarder<T> {
         let done = match unit.value {
             Some(value) => {
                 let put =
-                    Put { flags: unit.flags, expires: expiry(unit.exptime, moment().now), condition, ..Put::default() };
+                    Put { flags: unit.flags, expires: expires(unit.exptime, moment()), condition, ..Put::default() };
                 self.cluster.put(unit.key, value, put).await
             }
             None => Err(ClusterError::Refused(Refused::TooLarge { len: VALUE_BYTES_MAX + 1, max: VALUE_BYTES_MAX })),
@@ -359,7 +359,7 @@ impl<T: Transport + 'static> Forwarder<T> {
             Err(ClusterError::Refused(Refused::NotFound)) => "NOT_FOUND".to_owned(),
             Err(ClusterError::Refused(Refused::Changed)) => "EXISTS".to_owned(),
             Err(error) => {
-                if unit.verb == Verb::Set && unit.value.is_none() {
+                if unit.verb == Verb::Set && has_no_room(&error) {
                     // As in memcached: a client that cannot store the new value must not read the old one. If it cannot
                     // be deleted either, the answer is an error all the same.
                     let _ = self.cluster.delete(unit.key).await;
@@ -424,9 +424,42 @@ impl<T: Transport + 'static> Forwarder<T> {
     }
 }
 
+/// Whether servers refused a value as too large, or since they are full.
+fn has_no_room(error: &ClusterError) -> bool {
+    let is_full = |missed: &Missed| matches!(missed.error, ServerError::Refused(Refused::Full));
+    match error {
+        ClusterError::Refused(Refused::TooLarge { .. }) => true,
+        ClusterError::NoReplica { missed, .. } => missed.iter().any(is_full),
+        _ => false,
+    }
+}
+
 fn say(said: &str, is_quiet: bool, out: &mut Vec<u8>) {
     if !is_quiet {
         out.extend_from_slice(said.as_bytes());
         out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Returns when an item expires, as servers are told: by the wall clock, since the time of each process is its own.
+fn expires(exptime: i32, moment: Moment) -> Option<UnixSeconds> {
+    expiry(exptime, moment.to_wall(moment.now))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The wall clock has been set by an hour since this process began.
+    #[test]
+    fn servers_are_told_when_an_item_expires_by_the_wall_clock() {
+        const NOW: UnixSeconds = 1_800_000_000;
+        for wall_ahead in [0, 3600, -3600] {
+            let moment = Moment { now: NOW, wall_ahead };
+            assert_eq!(expires(0, moment), None);
+            assert_eq!(expires(60, moment), Some(moment.to_wall(NOW + 60)));
+            assert_eq!(expires(-1, moment), Some(moment.to_wall(NOW)));
+            assert_eq!(expires(1_900_000_000, moment), Some(1_900_000_000), "a time of the wall clock");
+        }
     }
 }

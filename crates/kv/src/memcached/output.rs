@@ -2,7 +2,7 @@
 
 use futures::future::join_all;
 
-use super::backend::Backend;
+use super::backend::{Backend, Unavailable};
 use super::batch::Batch;
 use super::budget::Memory;
 use super::counters::Count;
@@ -29,12 +29,16 @@ pub(super) trait Output {
 
 /// Sends the batches of a session's turn to their cores, and merges the answers in order into the output, which is
 /// written whenever it reaches its limit. A long answer is requested when it is its turn, and written without a copy.
+///
+/// If a core does not return its batch, writes the answers before the first of that batch, and returns [`Unavailable`]:
+/// then the connection must be closed. A client would take an error in its place for the end of a retrieval that goes
+/// on, or for the answer to another command if it expects none.
 pub(super) async fn merge<B: Backend, O: Output>(
     session: &mut Session,
     backend: &B,
     output: &mut Vec<u8>,
     client: &mut O,
-) -> Result<(), O::Error> {
+) -> Result<Result<(), Unavailable>, O::Error> {
     let counters = &backend.state().counters;
     let send = |(lane, core, batch): (usize, Core, Box<Batch>)| async move {
         let len = batch.len() as u64;
@@ -53,7 +57,11 @@ pub(super) async fn merge<B: Backend, O: Output>(
     }
     loop {
         match session.merge(output) {
-            Merged::All => return Ok(()),
+            Merged::All => return Ok(Ok(())),
+            Merged::Lost => {
+                client.write(output).await?;
+                return Ok(Err(Unavailable));
+            }
             Merged::Full => client.write(output).await?,
             Merged::Long => {
                 client.write_long(session.long_answer()).await?;

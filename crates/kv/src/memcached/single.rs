@@ -190,7 +190,12 @@ impl<'a, B: Backend> Conversation<'a, B> {
                 Progress::Forward => {
                     let mut client = Said { out: &mut *out, most: &mut most };
                     let merged = merge(&mut self.session, self.backend, &mut answers, &mut client).now_or_never();
-                    assert!(merged.is_some(), "this backend is not ready at once");
+                    let Some(Ok(merged)) = merged else { panic!("this backend is not ready at once") };
+                    if merged.is_err() {
+                        self.is_closed = true;
+                        self.input.clear();
+                        return most;
+                    }
                 }
             }
             if matches!(progress, Progress::More | Progress::Close) {

@@ -1,6 +1,6 @@
 //! Puts answers in the order of the commands while other cores execute some of them.
 
-use super::batch::{AnswersMax, Batch, UNAVAILABLE};
+use super::batch::{AnswersMax, Batch};
 use super::budget::Memory;
 use super::limits::{OUTPUT_BYTES_MAX, SHORT_BYTES, TURN_ANSWER_BYTES, TURN_UNITS_MAX};
 use super::parse::Get;
@@ -19,7 +19,7 @@ enum Source {
 #[derive(Debug)]
 struct Lane {
     core: Core,
-    /// `None` while the batch is away, and if it never came back.
+    /// `None` while the batch is away, and if it is lost.
     batch: Option<Box<Batch>>,
     /// The next unit whose answer is needed.
     next: usize,
@@ -39,6 +39,8 @@ pub(super) enum Merged {
     Long,
     /// This lane's batch must be sent again.
     Again(usize),
+    /// The next answer is lost, with the batch of its lane.
+    Lost,
 }
 
 /// The commands of one turn of a connection, when other cores own some of their keys.
@@ -173,7 +175,8 @@ impl Turn {
             }
             if let Source::Lane(at) = *source {
                 let lane = &self.lanes[at];
-                if lane.batch.as_ref().is_some_and(|batch| batch.answer(lane.next).is_none()) {
+                let Some(batch) = &lane.batch else { return Merged::Lost };
+                if batch.answer(lane.next).is_none() {
                     return Merged::Again(at);
                 }
             }
@@ -199,7 +202,7 @@ impl Turn {
             Some(Source::Here(end)) => &self.here[self.here_taken..*end],
             Some(Source::Lane(at)) => {
                 let lane = &self.lanes[*at];
-                lane.batch.as_ref().map_or(UNAVAILABLE, |batch| batch.answer(lane.next).unwrap_or_default())
+                lane.batch.as_ref().and_then(|batch| batch.answer(lane.next)).unwrap_or_default()
             }
             None => &[],
         }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use dunlin_kv::memcached::{Acceptor, ConnectionLimit, Forwarder, Listen};
+use dunlin_kv::wire::ReplicaState;
 use tokio::net::UnixStream;
 use tokio::task::{LocalSet, spawn_local, yield_now};
 
@@ -251,5 +252,26 @@ fn a_command_that_is_done_keeps_no_memory() {
         stream.writable().await.unwrap();
         assert_eq!(stream.try_write(&both).unwrap(), both.len());
         until(&asking, "forward_command_bytes", |bytes| bytes > 1_000_000).await;
+    });
+}
+
+/// As in memcached: a client that cannot store the new value must not read the old one.
+#[test]
+fn a_set_that_the_servers_refuse_as_too_large_deletes_the_value_before() {
+    let mut world = World::new(1, 1, 1);
+    world.value_bytes_max = 1000;
+    world.start(0, ReplicaState::Open);
+    let (world, proxy) = (Rc::new(world), Proxy::new());
+    let cluster = world.connect(config());
+    proxy.serve(world, cluster, MEMORY_BYTES, async {
+        let stream = proxy.connect().await;
+        let long = "v".repeat(2000);
+        for (command, expected) in [("set", ""), ("add", "VALUE k 0 1\r\nx\r\n"), ("replace", "VALUE k 0 1\r\nx\r\n")] {
+            let set = "set k 0 0 1\r\nx\r\n";
+            say(&stream, &format!("{set}{command} k 0 0 2000\r\n{long}\r\nget k\r\n")).await;
+            let said = read_until(&stream, |all| all.ends_with(b"END\r\n")).await;
+            let expected = format!("STORED\r\nSERVER_ERROR object too large for cache\r\n{expected}END\r\n");
+            assert_eq!(String::from_utf8_lossy(&said), expected, "{command}");
+        }
     });
 }

@@ -60,6 +60,8 @@ pub struct World {
     cores: u16,
     /// Deletions that a core of a server which is started from now on keeps in mind.
     pub deletions: usize,
+    /// The longest value of servers that are started from now on.
+    pub value_bytes_max: u32,
 }
 
 /// The wall clock of clients, in microseconds since 1970.
@@ -110,6 +112,7 @@ impl World {
             fences,
             cores,
             deletions: 1000,
+            value_bytes_max: 1 << 20,
         };
         (0..servers).for_each(|server| world.start(server, ReplicaState::Open));
         world
@@ -132,7 +135,8 @@ impl World {
         let first = 1 + server * NODES_PER_SERVER;
         let nodes = first..first + u32::from(self.cores);
         let addresses = nodes.clone().map(|node| vec![Addr::Node(node).to_string()]).collect();
-        let map = ServerMap { incarnation, routing, limits: Limits { value_bytes_max: 1 << 20 }, addresses };
+        let map =
+            ServerMap { incarnation, routing, limits: Limits { value_bytes_max: self.value_bytes_max }, addresses };
         let name = &self.cluster.servers()[server as usize].name;
         let core = |(node, core): (u32, u16)| {
             let seed = self.seed ^ incarnation << 20;

@@ -759,6 +759,61 @@ fn stale_items() {
     );
 }
 
+/// So nothing is left of what clients did with the item before.
+#[test]
+fn append_and_prepend_make_a_new_item() {
+    check(
+        "> ms a 1 T100
+         > x
+         < HD
+         > md a I
+         < HD
+         > mg a v
+         < VA 1 X W
+         < x
+         > append a 0 0 1
+         > y
+         < STORED
+         > mg a v t h
+         < VA 2 t100 h0
+         < xy
+         > md a I
+         < HD
+         > mg a v
+         < VA 2 X W
+         < xy
+         > ms a 1 MP
+         > w
+         < HD
+         > mg a v t h
+         < VA 3 t100 h0
+         < wxy",
+    );
+}
+
+#[test]
+fn touch_is_an_access() {
+    check(
+        "> set a 0 0 1
+         > x
+         < STORED
+         > touch a 100
+         < TOUCHED
+         > mg a h t
+         < HD h1 t100
+         > set a 0 0 1
+         > x
+         < STORED
+         > touch a 0 noreply
+         > mg a h t
+         < HD h1 t-1
+         > touch a -1
+         < TOUCHED
+         > mg a h
+         < EN",
+    );
+}
+
 #[test]
 fn meta_set() {
     check(
@@ -783,6 +838,13 @@ fn meta_set() {
          > ms a 1 MA s
          > !
          < HD s3
+         # Zero is not a token.
+         > ms a 0 MA C0
+         >
+         < HD
+         > ms a 0 MP C99
+         >
+         < EX
          > ms a 2 MP q
          > oh
          > get a

@@ -5,16 +5,20 @@ use super::find::Place;
 use crate::item::{Item, UnixSeconds};
 use crate::key::Key;
 use crate::record::Fields;
+use crate::tier::Recalled;
 
 impl Partition {
-    /// Reads an item that memory does not have. One that is read for the second time returns to memory.
+    /// Reads an item that memory does not have. One that is read for the second time returns to memory, unless it would
+    /// have to wait for a snapshot's disk: reads do not wait.
     #[cold]
     pub(super) fn get_behind(&mut self, key: &Key<'_>) -> Option<Item<'_>> {
         let now = self.clock.now;
         let tier = self.tier.as_mut()?;
         let marks = tier.find(key, now)?.marks;
         if tier.note_read(key)
-            && let Some(place) = self.recall(key)
+            && self.may_recall(key.hash())
+            && let Some(recalled) = self.tier.as_mut()?.recall(key, now)
+            && let Some(place) = self.put_back(key, &recalled)
         {
             return Some(self.record(place).item(&self.clock));
         }
@@ -28,12 +32,17 @@ impl Partition {
         if place.is_none() && self.tier.is_some() { self.recall(key) } else { place }
     }
 
-    /// Brings an item back to memory that memory does not have, with its token, expiry and marks.
+    /// Brings an item back to memory that memory does not have, for a change.
     #[cold]
     pub(super) fn recall(&mut self, key: &Key<'_>) -> Option<Place> {
         let now = self.clock.now;
         let recalled = self.tier.as_mut()?.recall(key, now)?;
         self.changing(key.hash());
+        self.put_back(key, &recalled)
+    }
+
+    /// Stores an item that was taken out of the tier, with its token, expiry and marks.
+    fn put_back(&mut self, key: &Key<'_>, recalled: &Recalled) -> Option<Place> {
         let item = recalled.item();
         let fields = Fields {
             flags: item.flags,

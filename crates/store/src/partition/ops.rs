@@ -30,11 +30,17 @@ impl Partition {
         if unchanged.is_some_and(|token| token != cas) { Err(Refused::Changed) } else { Ok(place) }
     }
 
-    /// Stores another value, built in the scratch buffer, with the item's fields and a new token.
-    fn store_scratch(&mut self, key: &Key<'_>, place: Place, scratch: Vec<u8>) -> Result<Stored, Refused> {
+    /// Stores another value, built in the scratch buffer, with these marks, the item's other fields and a new token.
+    fn store_scratch(
+        &mut self,
+        key: &Key<'_>,
+        place: Place,
+        scratch: Vec<u8>,
+        marks: Marks,
+    ) -> Result<Stored, Refused> {
         self.changing(key.hash());
         let cas = self.cas + 1;
-        let fields = Fields { cas, ..self.record(place).fields };
+        let fields = Fields { cas, marks, ..self.record(place).fields };
         let stored = self.store(key, &scratch, &fields, Some(place));
         self.scratch = scratch;
         stored.map(|()| {
@@ -189,19 +195,19 @@ impl Store for Partition {
         let (first, second) = if side == Side::End { (value, bytes) } else { (bytes, value) };
         scratch.extend_from_slice(first);
         scratch.extend_from_slice(second);
-        self.store_scratch(key, place, scratch)
+        self.store_scratch(key, place, scratch, Marks::default())
     }
 
     fn count(&mut self, key: &Key<'_>, delta: Delta, unchanged: Option<u64>) -> Result<(u64, Stored), Refused> {
         let place = self.find_unchanged(key, unchanged)?;
-        let value = self.record(place).value;
+        let Record { value, fields: Fields { marks, .. }, .. } = self.record(place);
         let after = count(number(value)?, delta);
         let text = format!("{after:<len$}", len = value.len());
         check_len(text.len(), self.value_bytes_max)?;
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         scratch.extend_from_slice(text.as_bytes());
-        Ok((after, self.store_scratch(key, place, scratch)?))
+        Ok((after, self.store_scratch(key, place, scratch, marks)?))
     }
 
     fn touch(&mut self, key: &Key<'_>, expires: Option<UnixSeconds>) -> Result<(), Refused> {

@@ -29,6 +29,15 @@ impl Partition {
         }
     }
 
+    /// Asks the watch, if there is one, whether a read may bring an item back from the tier.
+    #[cold]
+    pub(super) fn may_recall(&mut self, hash: KeyHash) -> bool {
+        let Some(mut watch) = self.watch.take() else { return true };
+        let may_recall = watch.before_recall(self, hash);
+        self.watch = Some(watch);
+        may_recall
+    }
+
     /// Tells the watch, if there is one, that an item is about to be evicted.
     #[inline]
     pub(super) fn evicting(&mut self, place: Place) {

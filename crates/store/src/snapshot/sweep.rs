@@ -21,6 +21,8 @@ pub const STEP_BYTES: usize = 32 << 10;
 /// Blocks of changes that could not wait, which a core keeps when the disk is slow; beyond that, further changes wait a
 /// little.
 pub const BLOCKS_KEPT_MAX: usize = 16;
+/// Blocks kept above which reads bring nothing back from the tier: the others are for changes, which cannot do without.
+const BLOCKS_KEPT_BY_READS: usize = BLOCKS_KEPT_MAX / 2;
 /// How long operations wait for the disk in each [`STALL_MAX`], all together, when little is kept.
 pub const STALL_MIN: Duration = Duration::from_millis(1);
 /// The same when at least half of the limit is kept; also the longest wait of one operation. In between, the time grows
@@ -122,6 +124,8 @@ pub struct Copier {
     stalled: Duration,
     /// How long the one that is under way has.
     waited: Duration,
+    /// Whether it may wait: it is not a read.
+    may_wait: bool,
     /// How often they may still ask before the disk has taken a block.
     hang_steps: u32,
     clock: Box<dyn Clock>,
@@ -169,6 +173,7 @@ impl Copier {
             reckoned_at: Duration::ZERO,
             stalled: Duration::ZERO,
             waited: Duration::ZERO,
+            may_wait: true,
             hang_steps: HANG_STEPS,
             clock: Box::new(ThreadClock { began: Instant::now() }),
             output,
@@ -250,10 +255,10 @@ impl Copier {
         true
     }
 
-    /// Hands on what an operation made full, or keeps it. If much is kept, the operation waits.
+    /// Hands on what an operation made full, or keeps it. If much is kept, the operation waits, unless it is a read.
     fn settle(&mut self) {
         self.push_out();
-        if self.kept.len() > BLOCKS_KEPT_MAX {
+        if self.kept.len() > BLOCKS_KEPT_MAX && self.may_wait {
             self.stall();
         }
     }
@@ -319,6 +324,19 @@ impl Copier {
         range < self.next || self.failure.is_some() || self.is_early(range)
     }
 
+    /// Copies the range of a hash before its turn.
+    fn copy_early(&mut self, items: &dyn Visit, hash: KeyHash) {
+        self.waited = Duration::ZERO;
+        let range = self.range(hash);
+        if self.is_over(range) {
+            return;
+        }
+        items.visit(self.hashes(range), &mut |_, key, item| self.add(key, item));
+        self.early[range / 64] |= 1 << (range % 64);
+        self.effort.copies += 1;
+        self.settle();
+    }
+
     /// Visits the next ranges.
     pub fn step(&mut self, items: &dyn Visit) -> Step {
         self.stalled = Duration::ZERO;
@@ -352,15 +370,19 @@ impl Copier {
 
 impl Watch for Copier {
     fn before_change(&mut self, items: &dyn Visit, hash: KeyHash) {
-        self.waited = Duration::ZERO;
-        let range = self.range(hash);
-        if self.is_over(range) {
-            return;
+        self.may_wait = true;
+        self.copy_early(items, hash);
+    }
+
+    /// What the read copies and the disk does not take is kept, whatever it is: no further read adds to it then.
+    fn before_recall(&mut self, items: &dyn Visit, hash: KeyHash) -> bool {
+        self.push_out();
+        if self.kept.len() > BLOCKS_KEPT_BY_READS {
+            return false;
         }
-        items.visit(self.hashes(range), &mut |_, key, item| self.add(key, item));
-        self.early[range / 64] |= 1 << (range % 64);
-        self.effort.copies += 1;
-        self.settle();
+        self.may_wait = false;
+        self.copy_early(items, hash);
+        true
     }
 
     /// Copies the item alone. The rest of its range is as it was when the snapshot began, and the sweep or the first
@@ -391,6 +413,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
+    use crate::tier::{Located, TierConfig};
     use crate::{Marks, Mode, Partition, PartitionConfig, Put, Store};
 
     /// One value fills a block.
@@ -598,6 +621,54 @@ mod tests {
         }
         disk.pass(Duration::from_millis(20));
         assert_eq!(u64::from(disk.records()), before.items, "each item that was there is there once");
+    }
+
+    /// Items that only the tier has, all of which are read for the second time between two steps. The disk is slower.
+    #[test]
+    fn reads_bring_items_back_from_the_tier_only_if_they_need_not_wait_for_the_disk() {
+        const ITEMS: u32 = 4_000;
+        let config = PartitionConfig::new(Mode::Cache, 32 << 20);
+        let mut cache = Partition::with_secret(config, [1, 2]).unwrap();
+        // Its blocks are not written, so that all records can be read.
+        assert!(cache.attach_tier(TierConfig { writes_max: 40, ..TierConfig::new(128 << 20, 1) }));
+        let key_of = |key: u32| key.to_string().into_bytes();
+        for key in 0..ITEMS {
+            let key = key_of(key);
+            let key = cache.key(&key).unwrap();
+            cache.put(&key, &[b'v'; 16 << 10], Put::default()).unwrap();
+        }
+        let cold: Vec<_> = (0..ITEMS)
+            .map(key_of)
+            .filter(|key| {
+                let key = cache.key(key).unwrap();
+                cache.tier().unwrap().locate(key.hash(), 0) == Located::Here
+            })
+            .collect();
+        assert!(cold.len() > 1_000, "{} items are in the tier", cold.len());
+        let before = cache.stats();
+        let (output, pieces) = sync_channel(1);
+        let mut copier = Copier::new(&cache, 1, Moment::default(), output, Duration::ZERO, KEPT_BYTES_MIN);
+        let disk = Shared::new(pieces, Duration::from_millis(10));
+        copier.clock = Box::new(disk.clone());
+        cache.watch(Box::new(copier));
+        for reads in 0..2 {
+            for key in &cold {
+                let key = cache.key(key).unwrap();
+                assert!(cache.get(&key).is_some_and(|item| item.value.len() == 16 << 10), "{reads} reads before");
+                assert_eq!(cache.stalled(), Duration::ZERO, "{reads} reads before");
+                disk.pass(Duration::from_micros(10));
+            }
+        }
+        let recalled = cache.tier().unwrap().stats().recalled;
+        assert!((1..cold.len() as u64 / 2).contains(&recalled), "{recalled} of {} items are back", cold.len());
+        // Their number is limited by the room that changes need.
+        let mut copier = Copier::take(&mut cache, 1).unwrap();
+        assert!(copier.failure.is_none() && copier.kept.len() <= BLOCKS_KEPT_MAX, "{} blocks", copier.kept.len());
+        while copier.step(&cache) != Step::Complete {
+            disk.pass(Duration::from_millis(10));
+        }
+        disk.pass(Duration::from_millis(20));
+        assert_eq!(u64::from(disk.records()), before.items, "each item that was in memory is there once");
     }
 
     /// Changes of long values while the disk takes nothing.

@@ -147,6 +147,8 @@ pub(super) fn touch<S: Store>(
     let result = store.touch(key, expiry(exptime, context.now));
     match result {
         Ok(()) => {
+            // It counts as an access, unlike a new time that other commands set.
+            let _ = store.get(key);
             context.counters.add(Count::TouchHits);
             context.say_unless(is_quiet, b"TOUCHED\r\n");
         }

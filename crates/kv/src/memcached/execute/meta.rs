@@ -221,7 +221,7 @@ pub(super) fn set<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, conte
             }
             result
         }
-        (Plan::Extend(side), _) => match (store.extend(key, value, side, options.cas), options.vivify) {
+        (Plan::Extend(side), _) => match (store.extend(key, value, side, token(options.cas)), options.vivify) {
             (Err(Refused::NotFound), Some(exptime)) => {
                 let expires = expiry(exptime, context.now);
                 store.put(
@@ -329,6 +329,12 @@ fn invalidate<S: Store>(key: &Key<'_>, meta: &Meta<'_>, store: &mut S, now: Unix
     }
 }
 
+/// Returns the token that an item must have for `ma`, and for `ms` to append or prepend. memcached takes zero for none
+/// there.
+fn token(cas: Option<u64>) -> Option<u64> {
+    cas.filter(|&token| token != 0)
+}
+
 /// Executes `ma`. A number created because there was none counts as a hit: it is stored.
 pub(super) fn arithmetic<S: Store>(
     key: &Key<'_>,
@@ -339,40 +345,38 @@ pub(super) fn arithmetic<S: Store>(
     let options = &meta.options;
     let by = options.delta.unwrap_or(1);
     let delta = if matches!(options.mode, b'D' | b'-') { Delta::Down(by) } else { Delta::Up(by) };
-    // Zero is not a token here: memcached treats it as none.
-    let (value, stored, is_made) =
-        match (store.count(key, delta, options.cas.filter(|&token| token != 0)), options.vivify) {
-            (Ok((value, stored)), _) => match renamed(key, stored, options.new_cas, store) {
-                Ok(stored) => (value, stored, false),
-                // As below, the number was changed, but that is not reported.
-                Err(_) => return fail(context.out.len(), context),
-            },
-            (Err(Refused::NotFound), Some(exptime)) => {
-                let put = Put { expires: expiry(exptime, context.now), cas: options.new_cas, ..Put::default() };
-                let mut text = itoa::Buffer::new();
-                match store.put(key, text.format(options.initial).as_bytes(), put) {
-                    Ok(stored) => (options.initial, stored, true),
-                    Err(_) => {
-                        context.say(b"SERVER_ERROR Out of memory allocating new item\r\n");
-                        return Outcome::Refused;
-                    }
+    let (value, stored, is_made) = match (store.count(key, delta, token(options.cas)), options.vivify) {
+        (Ok((value, stored)), _) => match renamed(key, stored, options.new_cas, store) {
+            Ok(stored) => (value, stored, false),
+            // As below, the number was changed, but that is not reported.
+            Err(_) => return fail(context.out.len(), context),
+        },
+        (Err(Refused::NotFound), Some(exptime)) => {
+            let put = Put { expires: expiry(exptime, context.now), cas: options.new_cas, ..Put::default() };
+            let mut text = itoa::Buffer::new();
+            match store.put(key, text.format(options.initial).as_bytes(), put) {
+                Ok(stored) => (options.initial, stored, true),
+                Err(_) => {
+                    context.say(b"SERVER_ERROR Out of memory allocating new item\r\n");
+                    return Outcome::Refused;
                 }
             }
-            (Err(Refused::NotFound), None) => {
-                context.counters.add(count_of(delta, false));
-                answer(meta, b"NF", context);
-                return Outcome::Miss;
-            }
-            (Err(Refused::Changed), _) => {
-                answer(meta, b"EX", context);
-                return Outcome::Conflict;
-            }
-            (Err(Refused::NotANumber), _) => {
-                context.say(NOT_NUMERIC);
-                return Outcome::Refused;
-            }
-            (Err(_), _) => return fail(context.out.len(), context),
-        };
+        }
+        (Err(Refused::NotFound), None) => {
+            context.counters.add(count_of(delta, false));
+            answer(meta, b"NF", context);
+            return Outcome::Miss;
+        }
+        (Err(Refused::Changed), _) => {
+            answer(meta, b"EX", context);
+            return Outcome::Conflict;
+        }
+        (Err(Refused::NotANumber), _) => {
+            context.say(NOT_NUMERIC);
+            return Outcome::Refused;
+        }
+        (Err(_), _) => return fail(context.out.len(), context),
+    };
     context.counters.add(count_of(delta, !is_made));
     let had = store.peek(key).and_then(|item| item.expires);
     let mut expires = if is_made { None } else { had };
