@@ -100,8 +100,8 @@ impl<S: Service> Shared<S> {
         })
     }
 
-    /// Makes slow disks fast enough: while flushes take an election timeout, no leader may stay for long enough to serve
-    /// anybody.
+    /// Makes slow disks fast enough: while flushes take an election timeout, no leader may stay for long enough to
+    /// serve anybody.
     fn heal_disks(&self) {
         let flush_max_ns = self.scenario.flush_max_ns.min(self.scenario.election_ns() / FLUSHES_OF_ELECTION);
         self.disks.iter().for_each(|disk| disk.borrow().configure(flushing_within(flush_max_ns)));

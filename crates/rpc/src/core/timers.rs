@@ -77,8 +77,8 @@ impl Core {
                 return self.arm_call(index, until.min(deadline));
             }
             let call = &self.calls[index as usize];
-            // A peer that sends nothing at all is handled by the peer timeout. One that sends on other sessions only may
-            // have lost this one.
+            // A peer that sends nothing at all is handled by the peer timeout. One that sends on other sessions only
+            // may have lost this one.
             let (of_session, silence) = (&self.sessions[session as usize], &self.cold[session as usize].silence);
             let lives = of_session.traffic.rx_packets != silence.heard
                 || self.peers.get(of_session.peer).is_some_and(|peer| peer.was_heard(|at| silence.began_before(at)));

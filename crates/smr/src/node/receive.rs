@@ -59,8 +59,8 @@ impl Core {
             self.wake();
         }
         if !message.get_entries().is_empty() && self.room() != Room::Free {
-            // Its sender asks later how far this replica is, and sends them again. The rest is read: the sender counts on
-            // it that this replica follows since then, as soon as it is answered.
+            // Its sender asks later how far this replica is, and sends them again. The rest is read: the sender counts
+            // on it that this replica follows since then, as soon as it is answered.
             self.counters.left_unread += 1;
             message.clear_entries();
         }
