@@ -153,7 +153,7 @@ fn strangers_can_be_answered_without_a_route() {
     assert!(matches!(b.tx_to(&Addr::Node(1), b"x"), Err(NetError::WrongKind { .. })));
 }
 
-/// Answers to handshakes come so: whoever gets several at once must know whose they are.
+/// Endpoints answer handshakes without a route, and several answers may arrive together.
 #[test]
 fn packets_of_several_strangers_keep_the_names_of_their_senders() {
     let dir = Dir::new("strangers");

@@ -95,8 +95,13 @@ pub(crate) fn wake(word: &AtomicU32, seen: u32, ring: impl FnOnce() -> Rung) {
                 set_awake(word, seen);
             }
         }
-        BY_DESCRIPTOR if ring() == Rung::Yes => _ = set_awake(word, seen),
-        // It could not be rung, the owner is awake by now, or another process wrote an invalid value.
+        BY_DESCRIPTOR => {
+            let rung = ring();
+            if rung == Rung::Yes {
+                set_awake(word, seen);
+            }
+        }
+        // Awake by now, or an invalid value that another process wrote.
         _ => {}
     }
 }

@@ -106,9 +106,9 @@ impl Peer {
 pub(crate) enum Seat {
     /// The first free one.
     First,
-    /// For a single packet: one that this number selects. Whoever takes the same slot before the packet is received
-    /// takes away the name of its sender. So those of one packet do not all use the same, and those that stay use
-    /// others if they can.
+    /// The one that this number selects, or the next free one: for a sender of a single packet. Its name is lost if
+    /// another sender takes the slot before the packet is received, so such senders spread over half of the slots, and
+    /// lasting ones prefer the other half.
     Passing(u64),
 }
 

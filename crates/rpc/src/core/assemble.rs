@@ -245,12 +245,15 @@ impl Core {
             self.return_credit(si, index, number);
             return None;
         }
+        let total = multi.message_bytes as usize;
+        self.refund_receiving(si, total);
+        // Others of its host have begun meanwhile. Its own bytes do not count: they go with it.
         if self.is_crowded && self.is_over_share(si) {
             self.counters.requests_over_memory_share += 1;
+            self.charge_receiving(si, total);
             self.refuse_rest(index);
             return None;
         }
-        self.refund_receiving(si, multi.message_bytes as usize);
         let serve = &self.serves[index as usize];
         if number + 1 != serve.request_packets {
             // The response will answer the last packet, not this one.

@@ -376,15 +376,18 @@ fn long_requests_of_a_host_that_holds_most_do_not_run() {
     let runs = serve_large(&lab);
     let mut hoarder = Raw::new(&lab, 66);
     let opened = open(&lab, &mut hoarder, SESSIONS);
-    let [begun, begins, asking @ ..] = &opened[..] else { unreachable!() };
+    let [begun, beside, begins, asking @ ..] = &opened[..] else { unreachable!() };
     let part = |opened: &Opened, number| {
         let mut header = opened.header(Kind::Request, Header::data_aux(LARGE, 1440), 8);
         header.multi = Some(Multi { message_bytes: 2880, packet: number });
         header.is_last = number == 1;
         packet(&header, &[0; 1440])
     };
-    hoarder.send(&part(begun, 0));
-    assert_eq!(hoarder.answers(&lab)[0].0.kind, Kind::CreditReturn);
+    // A request does not count its own bytes, so there are two.
+    for session in [begun, beside] {
+        hoarder.send(&part(session, 0));
+        assert_eq!(hoarder.answers(&lab)[0].0.kind, Kind::CreditReturn);
+    }
     let is_busy = |(header, _): &(Header, Vec<u8>)| header.status == Status::Busy;
     assert!(asking.iter().any(|session| ask_all(&lab, &mut hoarder, session, LARGE, 1).iter().all(is_busy)));
     // Neither one that begins now, nor one that had begun before.
@@ -396,6 +399,36 @@ fn long_requests_of_a_host_that_holds_most_do_not_run() {
     }
     assert_eq!(runs.get(), before.0);
     assert!(lab.server().stats().held_bytes < before.1, "what had arrived is freed");
+}
+
+/// With its own bytes, its host has most of its share; without them, it has not.
+#[test]
+fn a_long_request_is_not_refused_for_its_own_bytes() {
+    const LONG: usize = 60_000;
+    let peer_limits = PeerLimits { held_bytes_max: 256 << 10, ..PeerLimits::default() };
+    let server = EndpointConfig { message_bytes_max: LONG, held_bytes_max: BUDGET, peer_limits, ..config() };
+    let lab = Lab::over(LoopbackConfig::default(), &[server, config()]);
+    lab.server().register(KEEP, |request| _ = request.respond_from(Bytes::from(vec![5; LONG]))).unwrap();
+    let mut client = Raw::new(&lab, 66);
+    let opened = client.open(&lab, connect());
+    for slot in 0..3 {
+        client.send(&packet(&opened.header(Kind::Request, Header::data_aux(KEEP, 4), 8 + slot), &[0; 4]));
+        assert_eq!(client.answers(&lab)[0].0.status, Status::Ok);
+    }
+    let mut answers = Vec::new();
+    for (number, data) in vec![7; LONG].chunks(1440).enumerate() {
+        let mut header = opened.header(Kind::Request, Header::data_aux(KEEP, data.len()), 8 + 3);
+        header.multi = Some(Multi { message_bytes: LONG as u32, packet: number as u32 });
+        header.is_last = (number + 1) * 1440 >= LONG;
+        if header.is_last {
+            // What hosts hold is looked at now and then.
+            lab.run_for(Duration::from_secs(1));
+        }
+        client.send(&packet(&header, data));
+        answers = client.answers(&lab);
+    }
+    let response = answers.iter().find(|(header, _)| header.kind == Kind::Response);
+    assert_eq!(response.map(|(header, _)| header.status), Some(Status::Ok), "{answers:?}");
 }
 
 #[test]

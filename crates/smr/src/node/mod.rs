@@ -141,7 +141,7 @@ pub struct Counters {
     pub snapshots_rejected: u64,
     /// Times that its disk hung.
     pub disk_hangs: u64,
-    /// Requests of other replicas left unread, since it holds back as many messages as it may for a slow disk.
+    /// Requests of other replicas left unread, or read without their entries, because the disk is slow or full.
     pub left_unread: u64,
 }
 
