@@ -154,6 +154,9 @@ impl Store for Model {
         let len = entry.value.len();
         entry.value = format!("{after:<len$}").into_bytes();
         entry.cas = cas;
+        if entry.value.len() > len {
+            entry.marks = Marks::default();
+        }
         Ok((after, Stored { cas }))
     }
 

@@ -48,7 +48,7 @@ pub trait Store {
     /// then unchanged.
     fn put(&mut self, key: &Key<'_>, value: &[u8], put: Put) -> Result<Stored, Refused>;
 
-    /// Adds bytes to a value; flags and expiry are kept. Its marks are reset, as if it were stored anew.
+    /// Adds bytes to a value; flags and expiry are kept. Its marks are reset.
     ///
     /// # Errors
     /// [`Refused::NotFound`], [`Refused::Changed`] if `unchanged` is given and is not the item's token,

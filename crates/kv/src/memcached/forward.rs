@@ -441,9 +441,12 @@ fn say(said: &str, is_quiet: bool, out: &mut Vec<u8>) {
     }
 }
 
+/// An item that is to expire at once has expired at this time, whatever the clock of a server says.
+const LONG_AGO: UnixSeconds = 1;
+
 /// Returns when an item expires, as servers are told: by the wall clock, since the time of each process is its own.
 fn expires(exptime: i32, moment: Moment) -> Option<UnixSeconds> {
-    expiry(exptime, moment.to_wall(moment.now))
+    if exptime < 0 { Some(LONG_AGO) } else { expiry(exptime, moment.to_wall(moment.now)) }
 }
 
 #[cfg(test)]
@@ -458,7 +461,7 @@ mod tests {
             let moment = Moment { now: NOW, wall_ahead };
             assert_eq!(expires(0, moment), None);
             assert_eq!(expires(60, moment), Some(moment.to_wall(NOW + 60)));
-            assert_eq!(expires(-1, moment), Some(moment.to_wall(NOW)));
+            assert_eq!(expires(-1, moment), Some(LONG_AGO), "a server may be late");
             assert_eq!(expires(1_900_000_000, moment), Some(1_900_000_000), "a time of the wall clock");
         }
     }

@@ -968,6 +968,31 @@ fn meta_arithmetic() {
     );
 }
 
+/// A stale item that one client may renew, and a number that grows within its length, and beyond it.
+#[test]
+fn a_number_that_gets_longer_is_a_new_item() {
+    check(
+        "> ms a 1
+         > 8
+         < HD
+         > md a I
+         < HD
+         > mg a v
+         < VA 1 X W
+         < 8
+         > incr a 1
+         < 9
+         > mg a v
+         < VA 1 Z X
+         < 9
+         > incr a 1
+         < 10
+         > mg a v
+         < VA 2
+         < 10",
+    );
+}
+
 #[test]
 fn meta_debug() {
     check(

@@ -202,7 +202,10 @@ impl Store for Partition {
         let place = self.find_unchanged(key, unchanged)?;
         let Record { value, fields: Fields { marks, .. }, .. } = self.record(place);
         let after = count(number(value)?, delta);
-        let text = format!("{after:<len$}", len = value.len());
+        let len = value.len();
+        let text = format!("{after:<len$}");
+        // As in memcached: a longer number is a new item.
+        let marks = if text.len() > len { Marks::default() } else { marks };
         check_len(text.len(), self.value_bytes_max)?;
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
